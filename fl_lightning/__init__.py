@@ -1,0 +1,22 @@
+"""Federated learning with the Lightning Trainer that you already use."""
+
+from fl_lightning.callbacks.base import AggregationCallback
+from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
+from fl_lightning.callbacks.radfed import RADFed
+from fl_lightning.data import FederatedDataModule, TensorDataModule
+from fl_lightning.loop import FederatedLoop
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AggregationCallback",
+    "ClientMetrics",
+    "FedAvg",
+    "FederatedDataModule",
+    "FederatedLoop",
+    "FrozenPrefixCache",
+    "RADFed",
+    "TensorDataModule",
+]

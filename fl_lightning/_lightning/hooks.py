@@ -1,0 +1,117 @@
+"""Hooks, resolved once per fit: only those that somebody overrides are called, in Lightning's order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+#: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
+PROGRESS_BAR_SECONDS = 0.1
+
+
+def enter_fx(module: pl.LightningModule, name: str | None) -> str | None:
+    """Tell ``self.log`` which hook runs, and return which one ran before."""
+    # past `nn.Module.__setattr__`, which costs more than a small hook
+    attributes = module.__dict__
+    previous: str | None = attributes["_current_fx_name"]
+    attributes["_current_fx_name"] = name
+    return previous
+
+
+class Profile:
+    """Names the stretches that Lightning's own loops name, at no cost without a profiler."""
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._profiler = trainer.profiler
+        self.active = not isinstance(trainer.profiler, PassThroughProfiler)
+        self._nothing: AbstractContextManager[None] = nullcontext()
+
+    def __call__(self, name: str) -> AbstractContextManager[Any]:
+        """Return a context that records ``name``."""
+        return self._profiler.profile(name) if self.active else self._nothing
+
+
+class Hook:
+    """One hook of the callbacks, then of the module, as ``trainer.call`` would run it.
+
+    Args:
+        trainer: The trainer, with its module attached.
+        name: The hook.
+        profile: Records each call.
+    """
+
+    def __init__(self, trainer: pl.Trainer, name: str, profile: Profile) -> None:
+        self._trainer = trainer
+        self._module = module = trainer.lightning_module
+        self._name = name
+        self._profile = profile
+        self._callbacks = [
+            (_throttled(callback, name), f"[Callback]{callback.state_key}.{name}")
+            for callback in trainer.callbacks
+            if is_overridden(name, callback, parent=Callback)
+        ]
+        self._module_hook: Callable[..., Any] | None = None
+        if is_overridden(name, module):
+            self._module_hook = getattr(module, name)
+        self._module_action = f"[LightningModule]{type(module).__name__}.{name}"
+
+    def __bool__(self) -> bool:
+        """Whether anybody overrides the hook."""
+        return bool(self._callbacks) or self._module_hook is not None
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the callbacks' hooks, then the module's; return what the module's returned."""
+        self.call_callbacks(*args)
+        return self.call_module(*args)
+
+    def call_callbacks(self, *args: Any) -> None:
+        """Run the callbacks' hooks."""
+        if not self._callbacks:
+            return
+        module, trainer = self._module, self._trainer
+        previous = enter_fx(module, self._name)
+        for hook, action in self._callbacks:
+            if self._profile.active:
+                with self._profile(action):
+                    hook(trainer, module, *args)
+            else:
+                hook(trainer, module, *args)
+        enter_fx(module, previous)
+
+    def call_module(self, *args: Any) -> Any:
+        """Run the module's hook."""
+        if self._module_hook is None:
+            return None
+        module = self._module
+        previous = enter_fx(module, self._name)
+        with self._profile(self._module_action):
+            output = self._module_hook(*args)
+        enter_fx(module, previous)
+        return output
+
+
+def _throttled(callback: Callback, name: str) -> Callable[..., Any]:
+    """Return the callback's hook; for Lightning's own progress bars, one that redraws at most every 0.1 s."""
+    hook: Callable[..., Any] = getattr(callback, name)
+    if name != "on_train_batch_end" or not any(
+        getattr(type(callback), name) is getattr(bar, name) for bar in (TQDMProgressBar, RichProgressBar)
+    ):
+        return hook
+    last = 0.0
+
+    def redraw(trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_BAR_SECONDS or batch_idx + 1 >= trainer.num_training_batches:
+            last = now
+            hook(trainer, module, outputs, batch, batch_idx)
+
+    return redraw

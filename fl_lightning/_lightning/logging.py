@@ -1,0 +1,154 @@
+"""``self.log`` inside clients: Lightning's own on the first call of a round, then straight to its running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultCollection,
+    _ResultMetric,
+    _Sync,
+)
+from lightning.pytorch.utilities.data import extract_batch_size
+from torch import Tensor
+
+
+class ClientLog:
+    """Stands in for ``module.log`` while clients train.
+
+    The first call with a name goes through Lightning, which validates it and registers the metric. Further calls with
+    the same arguments update that metric as Lightning does. Values are never reduced over processes inside a round,
+    where processes do unequal numbers of steps; :func:`join_results` does it once at the round's end.
+    """
+
+    def __init__(self, module: pl.LightningModule, results: _ResultCollection) -> None:
+        self._module = module
+        self._results = results
+        self._stock = type(module).log
+        self._overridden = self._stock is not pl.LightningModule.log
+        self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
+
+    def install(self) -> None:
+        """Shadow ``module.log``, and the callbacks' references to it, for a round."""
+        self._known.clear()
+        self._module.__dict__["log"] = self
+        self._point_callbacks_to(self)
+
+    def remove(self) -> None:
+        """Give the module its own ``log`` back."""
+        if self._module.__dict__.pop("log", None) is not None:
+            self._point_callbacks_to(self._module.log)
+
+    def _point_callbacks_to(self, log: Callable[..., None]) -> None:
+        for callback in self._module.trainer.callbacks:
+            callback.log = log  # type: ignore[method-assign]
+
+    def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Log ``value`` as ``LightningModule.log`` does; same arguments."""
+        known = self._known.get((self._module._current_fx_name, name))
+        if known is None or args or known[0] != kwargs or not self._update(known[1], value, kwargs.get("batch_size")):
+            self._log(name, value, *args, **kwargs)
+
+    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        stock_kwargs = {**kwargs, "sync_dist": False}
+        self._stock(self._module, name, value, *args, **stock_kwargs)
+        fx = self._module._current_fx_name
+        metric = self._results.get(f"{fx}.{name}")
+        if metric is not None and not (args or metric.meta.enable_graph or self._overridden):
+            self._known[fx, name] = (kwargs, metric)
+
+    def _update(self, metric: _ResultMetric, value: Any, batch_size: int | None) -> bool:
+        """Do what ``_ResultMetric.update`` does, without torchmetrics' bookkeeping; False if Lightning has to."""
+        if metric.is_tensor:
+            kept: Tensor = metric.value
+            if not isinstance(value, Tensor) or value.dim() or value.dtype is not kept.dtype:
+                return False
+            if value.device != kept.device:
+                return False
+            self._add(metric, value.detach(), batch_size)
+        else:
+            metric.value = value
+            metric._forward_cache = value._forward_cache
+        metric._computed = None
+        metric.has_reset = False
+        metric._update_count += 1
+        return True
+
+    def _add(self, metric: _ResultMetric, value: Tensor, batch_size: int | None) -> None:
+        meta = metric.meta
+        if meta.on_step:
+            metric._forward_cache = value.clone()
+            if not meta.on_epoch:
+                metric.value = metric._forward_cache
+                return
+        if meta.is_mean_reduction:
+            weight = batch_size if batch_size is not None else self._batch_size()
+            metric.value = metric.value + value * weight
+            metric.cumulated_batch_size = metric.cumulated_batch_size + weight
+        elif meta.is_sum_reduction:
+            metric.value = metric.value + value
+        else:
+            metric.value = meta.reduce_fx(metric.value, value)
+
+    def _batch_size(self) -> int:
+        results = self._results
+        if results.batch_size is None:
+            results.batch_size = extract_batch_size(results.batch) if results.batch is not None else 1
+        return results.batch_size
+
+
+def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]]) -> None:
+    """Make the round's logged numbers those of all clients of all processes.
+
+    Metric objects of torchmetrics reduce themselves when they are computed. Numbers are joined here: a mean weighted by
+    batch sizes, a sum, a minimum or a maximum, as they were logged.
+
+    Args:
+        results: This process's results of the round.
+        gather: Returns a list with the given object of every process.
+    """
+    mine = {
+        key: (metric.value, getattr(metric, "cumulated_batch_size", None), _description(metric.meta))
+        for key, metric in results.items()
+        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset
+    }
+    joined: dict[str, list[tuple[Tensor, Tensor | None, dict[str, Any]]]] = {}
+    for share in gather({key: (_cpu(v), _cpu(n), description) for key, (v, n, description) in mine.items()}):
+        for key, entry in share.items():
+            joined.setdefault(key, []).append(entry)
+    for key, entries in joined.items():
+        metric = results.get(key)
+        if metric is None:
+            metric = results[key] = _register(entries[0][2])
+        device = metric.value.device
+        values = torch.stack([value for value, _, _ in entries]).to(device)
+        if metric.meta.is_mean_reduction or metric.meta.is_sum_reduction:
+            metric.value = values.sum(0)
+        else:
+            metric.value = values.amax(0) if metric.meta.is_max_reduction else values.amin(0)
+        if metric.meta.is_mean_reduction:
+            metric.cumulated_batch_size = torch.stack([n for _, n, _ in entries if n is not None]).sum(0).to(device)
+        metric._update_count += 1
+        metric._computed = None
+        metric.has_reset = False
+
+
+def _cpu(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.detach().cpu()
+
+
+def _description(meta: _Metadata) -> dict[str, Any]:
+    names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx")
+    return {name: getattr(meta, name) for name in names}
+
+
+def _register(description: dict[str, Any]) -> _ResultMetric:
+    """Return a metric for a number that only other processes logged."""
+    meta = _Metadata(**description)
+    meta.sync = _Sync(_should=False)
+    return _ResultMetric(meta, is_tensor=True)

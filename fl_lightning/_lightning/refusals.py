@@ -1,0 +1,96 @@
+"""What cannot work inside a federated round is refused before training."""
+
+from __future__ import annotations
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+from fl_lightning._lightning.client_loop import takes_dataloader_iter
+from fl_lightning.data import FederatedDataModule
+
+
+class Refused(ValueError):
+    """A trainer setting that cannot work with federated training."""
+
+
+def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
+    """Raise ``Refused`` (a ``ValueError``) for the first setting that cannot work.
+
+    Args:
+        trainer: The trainer, in ``setup("fit")``.
+        aggregation: The aggregation callback; a second one of its kind is refused.
+    """
+    name = type(aggregation).__name__
+    _refuse_data(trainer, name)
+    _refuse_validation_inside_rounds(trainer)
+    for callback in trainer.callbacks:
+        _refuse_callback(callback)
+    strategy = trainer.strategy
+    if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)):
+        raise Refused(
+            f"{name} cannot run under {type(strategy).__name__}: a client's model must be whole on one device. "
+            'Use strategy="auto" or strategy="ddp".'
+        )
+    if trainer.world_size > 1 and getattr(strategy, "_layer_sync", None) is not None:
+        raise Refused(
+            "`Trainer(sync_batchnorm=True)` would mix the batches of clients that train on different processes. "
+            "Leave it off; the running statistics are averaged when the server aggregates."
+        )
+    if takes_dataloader_iter(trainer.lightning_module):
+        raise Refused(
+            "`training_step(self, dataloader_iter)` cannot run federatedly: a round has no single data loader. "
+            "Use `training_step(self, batch, batch_idx)`."
+        )
+
+
+def _refuse_data(trainer: pl.Trainer, name: str) -> None:
+    data = getattr(trainer, "datamodule", None)
+    if not isinstance(data, FederatedDataModule):
+        given = "no data module" if data is None else type(data).__name__
+        raise Refused(
+            f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Give it "
+            "`datamodule=` a FederatedDataModule; TensorDataModule(clients=[(x, y), ...]) wraps tensors you have."
+        )
+
+
+def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:
+    if trainer.check_val_every_n_epoch is None or trainer.val_check_interval not in (1, 1.0):
+        raise Refused(
+            "Validation inside a round would see one client's weights, got "
+            f"`val_check_interval={trainer.val_check_interval!r}` and "
+            f"`check_val_every_n_epoch={trainer.check_val_every_n_epoch!r}`. Leave `val_check_interval` at 1.0 and "
+            "validate every n rounds with `check_val_every_n_epoch=n`."
+        )
+
+
+def _refuse_callback(callback: Callback) -> None:
+    if isinstance(callback, ModelCheckpoint):
+        if callback._every_n_train_steps >= 1 or callback._train_time_interval is not None:
+            raise Refused(
+                "ModelCheckpoint with `every_n_train_steps` or `train_time_interval` would save in the middle of a "
+                "round. Save at the end of rounds with `every_n_epochs=n`; an epoch is a round."
+            )
+    elif isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
+        raise Refused(
+            f"{type(callback).__name__} averages weights batch by batch, across clients that start from different "
+            "models. Average on the server instead: FedAvg(server_lr=...) below 1 smooths the server's steps."
+        )
+    elif isinstance(callback, (BatchSizeFinder, LearningRateFinder)):
+        raise Refused(
+            f"{type(callback).__name__} runs trial steps that would count as training of clients. Find the value "
+            "centrally, without the aggregation callback, and pass it to the federated run."
+        )
+    elif isinstance(callback, ModelPruning):
+        raise Refused(
+            "ModelPruning replaces parameters during training, so clients and server would no longer hold the same "
+            "ones. Prune before or after the federated run."
+        )

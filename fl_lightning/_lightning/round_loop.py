@@ -1,0 +1,265 @@
+"""A fit loop whose epoch is a round: everything of a round that Lightning has to know."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loops import _Loop
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+
+from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.logging import join_results
+
+log = logging.getLogger(__name__)
+
+
+class RoundLoop(_FitLoop):
+    """Lightning's fit loop with rounds for epochs.
+
+    A checkpoint is always one of a round's boundary: progress counts a round as processed when the server has acted,
+    before validation runs. Whatever breaks a round off leaves weights, optimizers and progress as they were when it
+    began.
+    """
+
+    epoch_loop: ClientLoop
+
+    def take_over(self, stock: _FitLoop) -> None:
+        """Continue with the settings, data source and progress of ``stock``."""
+        self.__dict__.update(stock.__dict__)
+        self.epoch_loop = ClientLoop.take_over(stock.epoch_loop)
+        self._round_start: dict[str, Any] | None = None
+
+    # ---- what a federated loop defines ----
+
+    @abstractmethod
+    def batches_per_client(self) -> int:
+        """Return the mean number of batches of one client's local training, rounded up."""
+
+    @abstractmethod
+    def begin_fit(self) -> None:
+        """Take the module's weights as the server's model, or go on from a checkpoint."""
+
+    @abstractmethod
+    def plan_round(self) -> int:
+        """Draw the round's clients and return how many batches this process will train."""
+
+    @abstractmethod
+    def train_round(self) -> None:
+        """Train the round's clients."""
+
+    @abstractmethod
+    def close_round(self) -> None:
+        """Let the server act and load the model that the user sees."""
+
+    @abstractmethod
+    def discard_round(self) -> None:
+        """Put the server's weights back into the module."""
+
+    @abstractmethod
+    def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return ``state_dict`` with the weights that the user saw last at a round's end."""
+
+    # ---- Lightning's loop ----
+
+    @property
+    def round_index(self) -> int:
+        """The round that is being trained or comes next, from 0."""
+        return self.epoch_progress.current.processed
+
+    def setup_data(self) -> None:
+        """Estimate the steps of a round; clients' data are fetched client by client, never through one loader."""
+        if self.trainer.limit_train_batches == 0:
+            return
+        self.max_batches = self.batches_per_client()
+
+    def reset(self) -> None:
+        """Prepare a fit; every checkpoint that is resumed from lies at a round's boundary."""
+        torch.set_grad_enabled(True)
+        _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+        for tracker in (self.epoch_progress.total, self.epoch_progress.current):
+            tracker.ready = tracker.started = tracker.completed = tracker.processed
+
+    def on_run_start(self) -> None:
+        """Prepare the clients' loop and call ``on_train_start``."""
+        trainer = self.trainer
+        self._unwrap_model()
+        accumulate = trainer.accumulate_grad_batches
+        self.epoch_loop.prepare(-(-self.batches_per_client() // accumulate))
+        self._refuse_step_plateau()
+        self.begin_fit()
+        super().on_run_start()
+
+    def on_advance_start(self) -> None:
+        """Plan a round and call ``on_train_epoch_start``."""
+        self.max_batches = self.plan_round()
+        self._round_start = self.state_dict()
+        self.epoch_loop.begin_round(self.max_batches)
+        strategy = self.trainer.strategy
+        strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
+        try:
+            self.epoch_progress.increment_ready()
+            call._call_callback_hooks(self.trainer, "on_train_epoch_start")
+            call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
+            self.epoch_progress.increment_started()
+        except BaseException:
+            self._break_off()
+            raise
+
+    def advance(self) -> None:
+        """Train a round; broken off, it leaves no trace."""
+        try:
+            with self.trainer.profiler.profile("run_training_epoch"):
+                self.train_round()
+            self._join_processes()
+            self.close_round()
+        except BaseException:
+            self._break_off()
+            raise
+        self._end_round()
+
+    def on_advance_end(self) -> None:
+        """Step the schedules, validate, and call ``on_train_epoch_end``, in Lightning's order."""
+        trainer = self.trainer
+        self.epoch_progress.increment_processed()
+        self.epoch_loop.advance_schedules()
+        self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        self._validate()
+        trainer._logger_connector.epoch_end_reached()
+        call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=False)
+        call._call_lightning_module_hook(trainer, "on_train_epoch_end")
+        call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
+        trainer._logger_connector.on_epoch_end()
+        self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+        # loggers expect the step of the last batch for metrics of the epoch's end
+        self.epoch_loop._batches_that_stepped -= 1
+        trainer._logger_connector.update_train_epoch_metrics()
+        self.epoch_loop._batches_that_stepped += 1
+        self.epoch_progress.increment_completed()
+        if trainer.received_sigterm:
+            raise SIGTERMException
+
+    def state_dict(self, destination: dict[str, Any] | None = None, prefix: str = "") -> dict[str, Any]:
+        """Return the loop's progress; inside a round, that of the round's start."""
+        if self._round_start is not None and destination is None and not prefix:
+            return self._round_start
+        return super().state_dict(destination, prefix)
+
+    def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
+        """Take a checkpoint's progress."""
+        self._round_start = None
+        super().load_state_dict(state_dict, prefix)
+
+    def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Give a checkpoint that is written inside a round the optimizers and schedules of the round's start."""
+        if self._round_start is None:
+            return
+        for state, options in zip(checkpoint.get("optimizer_states", []), self.epoch_loop.round_options, strict=False):
+            state["state"] = {}
+            for group, values in zip(state["param_groups"], options, strict=True):
+                group.update(values)
+        if "lr_schedulers" in checkpoint:
+            checkpoint["lr_schedulers"] = list(self.epoch_loop.round_schedules)
+
+    # ---- a round's ends ----
+
+    def _end_round(self) -> None:
+        self.epoch_loop.end_round()
+        self._leave_round()
+
+    def _break_off(self) -> None:
+        """Return to the round's start: weights, optimizers, progress."""
+        start = self._round_start
+        self.discard_round()
+        self.epoch_loop.end_round()
+        self._leave_round()
+        if start is not None:
+            self.load_state_dict(start)
+            _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+
+    def _leave_round(self) -> None:
+        self._round_start = None
+        self.trainer.strategy.__dict__.pop("lightning_module_state_dict", None)
+
+    def _module_state_dict(self) -> dict[str, Any]:
+        strategy = self.trainer.strategy
+        return self.server_state_dict(type(strategy).lightning_module_state_dict(strategy))
+
+    def stop_if_terminated(self) -> None:
+        """Break the round off when the process was asked to stop; only a single process may do so between clients."""
+        if self.trainer.world_size == 1 and self.trainer.received_sigterm:
+            raise SIGTERMException
+
+    def _join_processes(self) -> None:
+        """Make counters, logged numbers and hand-stepped schedules those of all processes."""
+        trainer, loop = self.trainer, self.epoch_loop
+        if trainer.world_size == 1:
+            return
+        shares = self.gather_objects((loop.local_counts(), loop.first_client_end))
+        loop.set_round_counts(*(sum(counts) for counts in zip(*(share[0] for share in shares), strict=True)))
+        loop.first_client_end = next((share[1] for share in shares if share[1] is not None), None)
+        join_results(loop._results, self.gather_objects)
+
+    # ---- details ----
+
+    def _validate(self) -> None:
+        trainer, loop = self.trainer, self.epoch_loop
+        if not loop._should_check_val_epoch():
+            return
+        trainer.validating = True
+        first_loop_iter = trainer._logger_connector._first_loop_iter
+        call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
+        loop.val_loop.run()
+        trainer.training = True
+        trainer._logger_connector._first_loop_iter = first_loop_iter
+
+    def _unwrap_model(self) -> None:
+        """Train the bare module: clients need no synchronisation of gradients, and unequal ones would deadlock it."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, DDPStrategy):
+            strategy.model = self.trainer.lightning_module
+
+    def _refuse_step_plateau(self) -> None:
+        for config in self.trainer.lr_scheduler_configs:
+            if config.reduce_on_plateau and config.interval == "step":
+                raise ValueError(
+                    "`ReduceLROnPlateau` with interval='step' cannot run federatedly: what it monitors is known once a "
+                    "round. Give interval='epoch' in `configure_optimizers`; an epoch is a round."
+                )
+
+    # ---- processes ----
+
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
+        """Return the sum of ``tensor`` over all processes."""
+        if self.trainer.world_size == 1:
+            return tensor
+        return self.trainer.strategy.reduce(tensor, reduce_op="sum")
+
+    def gather_objects(self, mine: Any) -> list[Any]:
+        """Return the object of every process, in the order of ranks."""
+        if self.trainer.world_size == 1:
+            return [mine]
+        everyone: list[Any] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(everyone, mine)
+        return everyone
+
+    def show_client(self, position: int, number: int) -> None:
+        """Show in the progress bar which client of the round is training."""
+        bar: dict[str, Any] = self.trainer._logger_connector._progress_bar_metrics
+        bar["client"] = f"{position}/{number}"
+
+
+def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
+    """Put ``loop`` in the place of the trainer's fit loop, with its progress and settings."""
+    loop.take_over(trainer.fit_loop)
+    trainer.fit_loop = loop
+    if trainer.reload_dataloaders_every_n_epochs:
+        rank_zero_warn("`reload_dataloaders_every_n_epochs` has no effect on clients: their data come from no loader.")

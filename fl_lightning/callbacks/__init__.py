@@ -1,0 +1,1 @@
+"""Callbacks: aggregation callbacks, one algorithm family a file, and others that go with them."""

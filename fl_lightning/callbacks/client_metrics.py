@@ -1,0 +1,124 @@
+"""A metric per client, and its mean over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from fl_lightning.data import FederatedDataModule
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+
+def accuracy(preds: Tensor, target: Tensor) -> Tensor:
+    """Return the fraction of samples whose largest score is the target's; ``preds`` (n, C), ``target`` (n,)."""
+    return (preds.argmax(dim=1) == target).double().mean()
+
+
+class ClientMetrics(Callback):
+    """Evaluates every validation and test client by itself (SPEC 3.1: per-client metric, averaged unweighted).
+
+    Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,
+    and the same for ``test``; ``values`` holds the last metric of every client. Does nothing where the evaluation set
+    belongs to no client. Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if
+    that is a dict with ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first
+    element, and the second is the target.
+
+    Args:
+        metric: Takes scores (n, C) and targets (n,) of one client and returns a number; NaN leaves the client out.
+        name: Name of the metric in the logs.
+
+    Attributes:
+        values: For ``"val"`` and ``"test"``, the last metric of each client, by client id.
+    """
+
+    def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
+        self.metric = metric
+        self.name = name
+        self.values: dict[str, dict[int, float]] = {}
+        self._seen: list[tuple[int, Tensor, Tensor]] = []
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget earlier predictions."""
+        self._seen = []
+
+    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget earlier predictions."""
+        self._seen = []
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep the batch's predictions."""
+        self._keep(pl_module, outputs, batch)
+
+    def on_test_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep the batch's predictions."""
+        self._keep(pl_module, outputs, batch)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the mean over validation clients."""
+        self._log(trainer, pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the mean over test clients."""
+        self._log(trainer, pl_module, "test")
+
+    def _keep(self, module: pl.LightningModule, outputs: Any, batch: Any) -> None:
+        if isinstance(outputs, dict) and "preds" in outputs and "target" in outputs:
+            preds, target = outputs["preds"], outputs["target"]
+        else:
+            preds, target = module(batch[0]), batch[1]
+        self._seen.append((len(target), preds.detach(), target.detach()))
+
+    def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: Literal["val", "test"]) -> None:
+        data = getattr(trainer, "datamodule", None)
+        clients = data.eval_client_ids(stage) if isinstance(data, FederatedDataModule) else None
+        if clients is None or not self._seen or trainer.sanity_checking:
+            return
+        preds, target, owners = self._by_client(trainer, np.asarray(clients))
+        values = {int(c): float(self.metric(preds[owners == c], target[owners == c])) for c in np.unique(owners)}
+        self.values[stage] = values
+        known = np.array([value for value in values.values() if np.isfinite(value)])
+        if len(known) == 0:
+            return
+        key = f"{stage}_{self.name}_clients"
+        summary = {key: known.mean(), f"{key}_std": known.std(), f"{key}_min": known.min()}
+        module.log_dict({k: float(v) for k, v in summary.items()}, logger=bool(trainer.loggers), batch_size=1)
+
+    def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
+        """Return all processes' predictions and targets, and the client of each."""
+        preds = torch.cat([preds for _, preds, _ in self._seen]).float().cpu()
+        target = torch.cat([target for _, _, target in self._seen]).cpu()
+        shares = [(preds, target)]
+        if trainer.world_size > 1:
+            shares = [None] * trainer.world_size  # type: ignore[list-item]
+            torch.distributed.all_gather_object(shares, (preds, target))
+        # a distributed sampler without shuffling gives process r the samples r, r + R, r + 2R, ... and pads the end
+        places = [rank + np.arange(len(t)) * trainer.world_size for rank, (_, t) in enumerate(shares)]
+        place = np.concatenate(places)
+        real = place < len(clients)
+        everything = torch.from_numpy(real)
+        preds = torch.cat([p for p, _ in shares])[everything]
+        target = torch.cat([t for _, t in shares])[everything]
+        return preds, target, clients[place[real]]

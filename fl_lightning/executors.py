@@ -1,0 +1,53 @@
+"""How a round's tasks are computed: shared out over processes, then one client after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor
+
+from fl_lightning.algorithm import Algorithm
+from fl_lightning.federation import ClientResult, Task
+
+TrainClient = Callable[[Task, Tensor], ClientResult]
+
+
+def share_out(tasks: Sequence[Task], costs: Sequence[float], num_ranks: int, *, pinned: bool) -> list[list[Task]]:
+    """Divide the tasks of a round among processes.
+
+    Args:
+        tasks: The tasks, one a slot.
+        costs: Predicted cost of each task, such as its number of steps.
+        num_ranks: Number of processes.
+        pinned: Whether a slot belongs to one process for good (``slot % num_ranks``), because its model stays there.
+            Otherwise the largest remaining task goes to the process with the least work.
+
+    Returns:
+        The tasks of each process, each list in the order of slots.
+    """
+    shares: list[list[Task]] = [[] for _ in range(num_ranks)]
+    if pinned or num_ranks == 1:
+        for task in tasks:
+            shares[task.slot % num_ranks].append(task)
+        return shares
+    load = [0.0] * num_ranks
+    for index in sorted(range(len(tasks)), key=lambda i: (-costs[i], tasks[i].slot)):
+        rank = min(range(num_ranks), key=lambda r: (load[r], r))
+        shares[rank].append(tasks[index])
+        load[rank] += costs[index]
+    return [sorted(share, key=lambda task: task.slot) for share in shares]
+
+
+class SequentialExecutor:
+    """Trains one client after the other on one module: the reference for all executors."""
+
+    def run(self, tasks: Iterable[Task], algorithm: Algorithm, train_client: TrainClient) -> None:
+        """Train the clients of ``tasks`` and push each result to the algorithm.
+
+        Args:
+            tasks: This process's tasks.
+            algorithm: Gives the start models and takes the results.
+            train_client: Trains one client from a start model.
+        """
+        for task in tasks:
+            algorithm.receive(train_client(task, algorithm.start(task)))

@@ -1,0 +1,10 @@
+"""Models of the experiments: ordinary LightningModules, with nothing federated inside."""
+
+from __future__ import annotations
+
+from fl_lightning.models.classifier import Classifier
+from fl_lightning.models.convnet import ConvNetClassifier
+from fl_lightning.models.mlp import MLPClassifier
+from fl_lightning.models.mobilenet import MobileNetV2Classifier
+
+__all__ = ["Classifier", "ConvNetClassifier", "MLPClassifier", "MobileNetV2Classifier"]

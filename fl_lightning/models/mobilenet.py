@@ -1,0 +1,134 @@
+"""MobileNetV2, pre-trained on ImageNet and fine-tuned from its last bottleneck on."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
+
+from fl_lightning.models.classifier import Classifier
+from fl_lightning.models.frozen import FrozenPrefix
+
+_FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}  # number of torchvision's 19 feature layers
+_WEIGHTS_FILE = MobileNet_V2_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
+_UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError)
+
+
+class MobileNetV2Classifier(Classifier):
+    """torchvision's MobileNetV2 (width 1.0) with a frozen first part and a new classification layer (SPEC 3.1).
+
+    Trained by default are the last inverted residual (``features[17]``, 473,920 parameters), the last convolution
+    (``features[18]``, 412,160) and the classification layer (12,810 for ten classes): 898,890 parameters, BatchNorm's
+    scales and shifts included. The other 1,337,792 are a :class:`FrozenPrefix`, always in evaluation mode (SPEC R-19);
+    with :class:`~fl_lightning.callbacks.FrozenPrefixCache` their output is computed once.
+
+    Images may have any size. Where the trained part sees a map of one pixel (images of 32x32 or less, see
+    ``image_size``), its BatchNorm cannot train on a batch of one image.
+
+    Args:
+        num_classes: Number of classes.
+        lr: Learning rate of SGD.
+        image_size: Height and width, in pixels, to which inputs are resized (bilinear); None leaves them as they come.
+        weights: ``"imagenet"`` downloads torchvision's ``IMAGENET1K_V1`` weights into torch.hub's cache (or finds them
+            there), a path reads them from a file, None draws them at random. To rebuild the module from a checkpoint,
+            pass ``weights=None``: the checkpoint holds all weights.
+        trainable_from: The first trained layer: ``"last_bottleneck"``, ``"last_conv"`` or ``"classifier"``.
+        reinitialize_tail: Draw the trained convolutions anew instead of starting from the pre-trained ones.
+        dropout: Probability with which an input of the classification layer is dropped.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+
+    Raises:
+        ValueError: If ``trainable_from`` is unknown, ``image_size`` is not positive, or the file in ``weights`` does
+            not hold this network's weights.
+        FileNotFoundError: If the file in ``weights`` does not exist.
+        RuntimeError: If the download fails.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        lr: float = 0.2,
+        *,
+        image_size: int | None = None,
+        weights: str | os.PathLike[str] | None = "imagenet",
+        trainable_from: Literal["last_bottleneck", "last_conv", "classifier"] = "last_bottleneck",
+        reinitialize_tail: bool = False,
+        dropout: float = 0.2,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if trainable_from not in _FROZEN_LAYERS:
+            raise ValueError(f"trainable_from is {trainable_from!r}; choose one of {', '.join(_FROZEN_LAYERS)}")
+        if image_size is not None and image_size < 1:
+            raise ValueError(f"image_size is {image_size}; give a positive number of pixels, or None for no resizing")
+        if weights is not None:
+            weights = os.fspath(weights)  # a string, so that checkpoints stay readable with weights_only=True
+        super().__init__(num_classes, lr, momentum, weight_decay)
+
+        network = mobilenet_v2(weights=None)
+        frozen = _FROZEN_LAYERS[trainable_from]
+        new_tail = copy.deepcopy(network.features[frozen:])
+        if weights is not None:
+            _load_weights(network, weights)
+        resize = nn.Identity() if image_size is None else nn.Upsample(size=(image_size, image_size), mode="bilinear")
+        self.prefix = FrozenPrefix(nn.Sequential(resize, *network.features[:frozen]))
+        self.tail = new_tail if reinitialize_tail else network.features[frozen:]
+        logits = nn.Linear(network.last_channel, num_classes)
+        nn.init.normal_(logits.weight, std=0.01)  # as torchvision initialises it
+        nn.init.zeros_(logits.bias)
+        self.classifier = nn.Sequential(nn.Dropout(dropout), logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns logits of shape (batch, num_classes) for images of shape (batch, 3, height, width)."""
+        maps = self.tail(self.prefix(x))
+        logits: Tensor = self.classifier(F.adaptive_avg_pool2d(maps, 1).flatten(1))
+        return logits
+
+
+def _load_weights(network: nn.Module, weights: str) -> None:
+    state = _download() if weights == "imagenet" else _read(Path(weights))
+    try:
+        network.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"weights: {weights} does not hold the weights of torchvision's mobilenet_v2; pass the path of "
+            f"{_WEIGHTS_FILE} from {MobileNet_V2_Weights.IMAGENET1K_V1.url}. PyTorch says: {str(error)[:300]}"
+        ) from error
+
+
+def _download() -> Mapping[str, Any]:
+    try:
+        state: Mapping[str, Any] = MobileNet_V2_Weights.IMAGENET1K_V1.get_state_dict(progress=True, check_hash=True)
+    except _UNREADABLE as error:
+        folder = Path(torch.hub.get_dir()) / "checkpoints"
+        raise RuntimeError(
+            f"weights='imagenet': {_WEIGHTS_FILE} could not be downloaded or read ({error}). Put the file from "
+            f"{MobileNet_V2_Weights.IMAGENET1K_V1.url} at {folder / _WEIGHTS_FILE}, or pass its path as weights=..., "
+            f"or weights=None for random weights"
+        ) from error
+    return state
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"weights: there is no file {path}; put {_WEIGHTS_FILE} from {MobileNet_V2_Weights.IMAGENET1K_V1.url} "
+            f"there, or pass weights='imagenet' to download it, or weights=None for random weights"
+        )
+    try:
+        state: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"weights: {path} cannot be read as a PyTorch weights file; pass the path of {_WEIGHTS_FILE} from "
+            f"{MobileNet_V2_Weights.IMAGENET1K_V1.url}. PyTorch says: {str(error)[:300]}"
+        ) from error
+    return state

@@ -1,0 +1,56 @@
+"""Seeds derived from what a random choice is for, never from what was drawn before it.
+
+Every client's work is seeded by (seed, round, client) and every round's draw of clients by (seed, round). So results
+do not depend on the order in which clients are trained, on the executor or on the number of processes, and a resumed
+run draws what the uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Stream(IntEnum):
+    """What a seed is for; keeps the streams of one (seed, round) apart."""
+
+    SAMPLING = 0
+    CLIENT = 1
+    SHUFFLE = 2
+    SERVER = 3
+
+
+def default_seed() -> int:
+    """Return the seed given to ``lightning.seed_everything``, or 0 when there was none."""
+    return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+def derive_seed(seed: int, stream: Stream, *parts: int) -> int:
+    """Return a 63-bit seed that depends on all arguments; nearby arguments give unrelated seeds."""
+    state = np.random.SeedSequence((seed, int(stream), *parts)).generate_state(1, np.uint64)
+    return int(state[0]) >> 1
+
+
+def numpy_generator(seed: int, stream: Stream, *parts: int) -> np.random.Generator:
+    """Return a numpy generator for one purpose."""
+    return np.random.default_rng(np.random.SeedSequence((seed, int(stream), *parts)))
+
+
+def torch_generator(seed: int, stream: Stream, *parts: int) -> torch.Generator:
+    """Return a CPU torch generator for one purpose."""
+    return torch.Generator().manual_seed(derive_seed(seed, stream, *parts))
+
+
+def seed_global_generators(seed: int, stream: Stream, *parts: int) -> None:
+    """Seed the generators that user code draws from: torch (CPU and CUDA), numpy's and Python's global ones."""
+    value = derive_seed(seed, stream, *parts)
+    # not `torch.manual_seed`: it costs 0.1 to 0.4 ms, a large part of a small client's work
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(value)
+    random.seed(value)
+    np.random.seed(value & 0xFFFFFFFF)

@@ -1,0 +1,105 @@
+"""What of a module travels between server and clients, as one flat vector."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+
+class StateVector:
+    """Reads and writes the federated state of a module as one vector of shape ``(size,)``.
+
+    The state is every parameter that is trained (frozen ones are the same everywhere and stay out) followed by every
+    buffer (BatchNorm's running statistics and counters). Integer buffers are carried as floating-point numbers and
+    rounded when they are written. The states of torchmetrics objects are not part of it: they describe the round.
+
+    Args:
+        module: The module, on the device on which it trains.
+
+    Raises:
+        TypeError: If a trained parameter is complex or was never initialised.
+        ValueError: If the module has no parameter to train.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not named:
+            raise ValueError(
+                f"{type(module).__name__} has no parameter with `requires_grad=True`: there is nothing to train. "
+                "Unfreeze at least one layer before `trainer.fit`."
+            )
+        for name, parameter in named:
+            if isinstance(parameter, UninitializedTensorMixin):
+                raise TypeError(
+                    f"The lazy parameter {name!r} is not initialised, so its size is unknown. "
+                    "Run one forward pass on a sample batch before `trainer.fit`."
+                )
+            if parameter.is_complex():
+                raise TypeError(
+                    f"The parameter {name!r} is complex ({parameter.dtype}); only real parameters can be averaged. "
+                    "Store it as two real parameters."
+                )
+        self._parameters = [parameter for _, parameter in named]
+        self._buffer_owners = _owners_of_buffers(module)
+        tensors = self._tensors()
+        self._shapes = [tensor.shape for tensor in tensors]
+        self._lengths = [tensor.numel() for tensor in tensors]
+        self.size = sum(self._lengths)
+        self.num_parameters = sum(p.numel() for p in self._parameters)
+        self.device = self._parameters[0].device
+        self.dtype = torch.float32
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                self.dtype = torch.promote_types(self.dtype, tensor.dtype)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained parameters, in the vector's order."""
+        return self._parameters
+
+    def read(self) -> Tensor:
+        """Return a new vector that holds the module's present state."""
+        vector = torch.empty(self.size, dtype=self.dtype, device=self.device)
+        with torch.no_grad():
+            torch._foreach_copy_(self.views(vector), self._tensors())
+        return vector
+
+    def write(self, vector: Tensor) -> None:
+        """Copy ``vector`` into the module."""
+        with torch.no_grad():
+            for tensor, view in zip(self._tensors(), self.views(vector), strict=True):
+                tensor.copy_(view if tensor.is_floating_point() else view.round())
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
+        parts = vector.split(self._lengths)
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def check_unchanged(self) -> None:
+        """Raise ``RuntimeError`` when other parameters are trained now than when the fit began."""
+        now = {id(p) for p in self.module.parameters() if p.requires_grad}
+        if now != {id(p) for p in self._parameters}:
+            raise RuntimeError(
+                f"The trained parameters of {type(self.module).__name__} changed during the fit "
+                f"({len(self._parameters)} tensors before, {len(now)} now), so the clients' models no longer match the "
+                "server's. Freeze or unfreeze layers before `trainer.fit`, and continue from a checkpoint's weights."
+            )
+
+    def _tensors(self) -> list[Tensor]:
+        # buffers are looked up each time, because a module may replace one by assignment
+        buffers = [owner._buffers[name] for owner, name in self._buffer_owners]
+        return [*self._parameters, *(buffer for buffer in buffers if buffer is not None)]
+
+
+def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Return (submodule, name) for every distinct buffer that holds a tensor."""
+    owners: list[tuple[nn.Module, str]] = []
+    seen: set[int] = set()
+    for submodule in module.modules():
+        for name, buffer in submodule._buffers.items():
+            if buffer is not None and id(buffer) not in seen:
+                seen.add(id(buffer))
+                owners.append((submodule, name))
+    return owners

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
+from fl_lightning.models import Classifier, MobileNetV2Classifier
+from fl_lightning.models.frozen import FrozenPrefix
+
+BATCHES_SEEN: list[int] = []  # rows of every forward pass through a Counter
+
+
+class Counter(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        BATCHES_SEEN.append(len(x))
+        return x
+
+
+class Net(Classifier):
+    """Frozen convolution and BatchNorm, then a trained layer."""
+
+    def __init__(self, seed: int = 0, stride: int = 1) -> None:
+        super().__init__(num_classes=3, lr=0.1)
+        torch.manual_seed(seed)
+        self.prefix = FrozenPrefix(nn.Sequential(Counter(), nn.Conv2d(3, 4, 3, stride=stride), nn.BatchNorm2d(4)))
+        self.head = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+        self.head(torch.zeros(1, 4, 6 // stride, 6 // stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.prefix(x))
+
+
+class Images(L.LightningDataModule):
+    """Bytes that are scaled by ``scale`` in the course of preprocessing; 40 to train, 8 to validate, 8 to test."""
+
+    def __init__(self, seed: int = 0, scale: float = 255.0, augmented: bool = False, side: int = 8) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.raw = torch.randint(256, (56, 3, side, side), dtype=torch.uint8, generator=generator)
+        self.labels = torch.randint(3, (56,), generator=generator)
+        self.inputs = self.raw
+        self.inputs_replaced = False
+        self.scale = scale
+        self.augmented = augmented
+
+    def source_inputs(self) -> Tensor:
+        return self.raw
+
+    def replace_inputs(self, features: Tensor) -> None:
+        self.inputs = features
+        self.inputs_replaced = True
+
+    def data_fingerprint(self) -> str:
+        return str(hash((tuple(self.raw.flatten().tolist()), tuple(self.labels.tolist()))))
+
+    def preprocess(self, x: Tensor, training: bool) -> Tensor:
+        return x / self.scale
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        x, y = batch
+        return (x if self.inputs_replaced else self.preprocess(x, training=False)), y
+
+    def _loader(self, part: slice, shuffle: bool = False) -> DataLoader:
+        return DataLoader(TensorDataset(self.inputs[part], self.labels[part]), batch_size=16, shuffle=shuffle)
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(slice(0, 40), shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(slice(40, 48))
+
+    def test_dataloader(self) -> DataLoader:
+        return self._loader(slice(48, 56))
+
+    def predict_dataloader(self) -> DataLoader:
+        return self.test_dataloader()
+
+
+@pytest.fixture(autouse=True)
+def _forget_batches():
+    BATCHES_SEEN.clear()
+
+
+def make_trainer(*callbacks: L.Callback, **kwargs) -> L.Trainer:
+    return L.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=list(callbacks),
+        **kwargs,
+    )
+
+
+def fit(module: L.LightningModule, data: L.LightningDataModule, *callbacks: L.Callback) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    make_trainer(*callbacks).fit(module, datamodule=data)
+    return module.state_dict()
+
+
+def files(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert list(first) == list(second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 32])
+def test_trains_the_same_weights_as_without(tmp_path, batch_size):
+    plain = fit(Net(), Images())
+    assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size)), plain)
+
+
+def test_trains_mobilenet_to_the_same_weights_as_without(tmp_path):
+    def module() -> MobileNetV2Classifier:
+        torch.manual_seed(0)
+        return MobileNetV2Classifier(weights=None, lr=0.05, image_size=48)
+
+    initial = module().state_dict()
+    plain = fit(module(), Images(side=32))
+    assert_same(fit(module(), Images(side=32), FrozenPrefixCache(tmp_path)), plain)
+    assert all(torch.equal(plain[name], initial[name]) for name in plain if name.startswith("prefix."))
+    assert not torch.equal(plain["tail.18.1.running_mean"], initial["tail.18.1.running_mean"])
+
+
+def test_each_sample_passes_the_prefix_once(tmp_path):
+    fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size=16))
+    # One sample to learn the outputs' shape, then 56 samples; batches are filled up to multiples of 16 rows.
+    assert BATCHES_SEEN == [16, 16, 16, 16, 16]
+
+
+def test_second_start_reads_the_file(tmp_path):
+    first = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    BATCHES_SEEN.clear()
+    assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path)), first)
+    assert BATCHES_SEEN == []
+    assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "data"),
+    [
+        ({"seed": 1}, {}),  # weights
+        ({"stride": 2}, {}),  # configuration
+        ({}, {"seed": 1}),  # data
+        ({}, {"scale": 127.0}),  # preprocessing
+    ],
+)
+def test_a_change_computes_anew(tmp_path, module, data):
+    fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    BATCHES_SEEN.clear()
+    changed = fit(Net(**module), Images(**data), FrozenPrefixCache(tmp_path))
+    assert BATCHES_SEEN
+    assert len(files(tmp_path)) == 2
+    assert_same(changed, fit(Net(**module), Images(**data)))
+
+
+def test_image_size_computes_anew(tmp_path):
+    for image_size in (32, 48):
+        torch.manual_seed(0)
+        module = MobileNetV2Classifier(weights=None, image_size=image_size)
+        make_trainer(FrozenPrefixCache(tmp_path)).validate(module, datamodule=Images(), verbose=False)
+    assert len(files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_evaluation_gives_the_same_metrics(tmp_path, stage):
+    (plain,) = getattr(make_trainer(), stage)(Net(), datamodule=Images(), verbose=False)
+    cached_trainer = make_trainer(FrozenPrefixCache(tmp_path))
+    (cached,) = getattr(cached_trainer, stage)(Net(), datamodule=Images(), verbose=False)
+    assert cached == plain
+
+
+def test_stages_follow_one_another(tmp_path):
+    module, data = Net(), Images()
+    trainer = make_trainer(FrozenPrefixCache(tmp_path))
+    trainer.fit(module, datamodule=data)
+    trained = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    (cached,) = trainer.test(module, datamodule=data, verbose=False)
+
+    other = Net()
+    other.load_state_dict(trained)
+    (plain,) = make_trainer().test(other, datamodule=Images(), verbose=False)
+    assert cached == plain
+
+
+def test_the_module_takes_raw_inputs_again_after_a_stage(tmp_path):
+    module = Net()
+    fit(module, Images(), FrozenPrefixCache(tmp_path))
+    assert not module.prefix.bypass
+    fresh = Net()
+    fresh.load_state_dict(module.state_dict())
+    assert make_trainer().test(module, datamodule=Images(), verbose=False) == make_trainer().test(
+        fresh, datamodule=Images(), verbose=False
+    )
+
+
+def test_the_module_takes_raw_inputs_again_after_an_exception(tmp_path):
+    class Fails(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            raise RuntimeError("stop here")
+
+    module = Net()
+    with pytest.raises(RuntimeError, match="stop here"):
+        fit(module, Images(), FrozenPrefixCache(tmp_path), Fails())
+    assert not module.prefix.bypass
+
+
+def test_interrupted_computation_leaves_no_file(tmp_path, monkeypatch):
+    original = Counter.forward
+
+    def fail_on_the_third_batch(self, x):
+        if len(BATCHES_SEEN) == 2:
+            raise KeyError("interrupted")
+        return original(self, x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Counter, "forward", fail_on_the_third_batch)
+        with pytest.raises(KeyError, match="interrupted"):
+            fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size=16))
+    assert files(tmp_path) == []
+    assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path)), fit(Net(), Images()))
+
+
+def test_damaged_file_is_computed_again(tmp_path):
+    plain = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.warns(UserWarning, match="is damaged .* it is computed again"):
+        again = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    assert_same(again, plain)
+
+
+def test_augmented_data_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"Images augments its inputs.*Turn augmentation off in the data module"):
+        fit(Net(), Images(augmented=True), FrozenPrefixCache(tmp_path))
+
+
+def test_module_without_frozen_prefix_is_refused(tmp_path):
+    class Plain(Classifier):
+        pass
+
+    with pytest.raises(ValueError, match="exactly one FrozenPrefix; Plain has 0"):
+        fit(Plain(2, 0.1), Images(), FrozenPrefixCache(tmp_path))
+
+
+def test_module_with_two_frozen_prefixes_is_refused(tmp_path):
+    module = Net()
+    module.second = FrozenPrefix(nn.Identity())
+    with pytest.raises(ValueError, match="exactly one FrozenPrefix; Net has 2"):
+        fit(module, Images(), FrozenPrefixCache(tmp_path))
+
+
+def test_other_data_modules_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="trainer's datamodule is LightningDataModule"):
+        fit(Net(), L.LightningDataModule(), FrozenPrefixCache(tmp_path))
+
+
+def test_loaders_without_a_data_module_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="trainer's datamodule is NoneType"):
+        make_trainer(FrozenPrefixCache(tmp_path)).fit(Net(), Images().train_dataloader())
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_checkpoint_with_another_prefix_is_refused(tmp_path, stage):
+    trainer = make_trainer()
+    trainer.fit(Net(seed=1), datamodule=Images())
+    trainer.save_checkpoint(tmp_path / "other.ckpt")
+    cached = make_trainer(FrozenPrefixCache(tmp_path / "cache"))
+    with pytest.raises(RuntimeError, match="no longer those that the features were computed with"):
+        getattr(cached, stage)(Net(), datamodule=Images(), ckpt_path=tmp_path / "other.ckpt")
+
+
+def test_batch_size_must_be_positive():
+    with pytest.raises(ValueError, match="batch_size is 0; give at least 1 sample per forward pass"):
+        FrozenPrefixCache(batch_size=0)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import math
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fl_lightning.models import Classifier, ConvNetClassifier, MLPClassifier
+
+
+class Constant(Classifier):
+    """Two logits, whatever the input: losses and gradients can be written down."""
+
+    def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        super().__init__(2, lr, momentum, weight_decay)
+        self.logits = nn.Parameter(torch.zeros(2))
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits.expand(len(x), 2)
+
+
+def loader(labels: list[int], batch_size: int) -> DataLoader:
+    return DataLoader(TensorDataset(torch.zeros(len(labels), 1), torch.tensor(labels)), batch_size=batch_size)
+
+
+def quiet_trainer(**kwargs) -> L.Trainer:
+    return L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **kwargs,
+    )
+
+
+def test_training_metrics_weigh_samples_not_batches():
+    trainer = quiet_trainer()
+    trainer.fit(Constant(lr=0.0), loader([0, 0, 1], batch_size=2))
+    assert trainer.callback_metrics["train_loss"].item() == pytest.approx(math.log(2))
+    assert trainer.callback_metrics["train_acc"].item() == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_evaluation_metrics_weigh_samples_not_batches(stage):
+    (metrics,) = getattr(quiet_trainer(), stage)(Constant(), loader([0, 0, 1], batch_size=2), verbose=False)
+    prefix = {"validate": "val", "test": "test"}[stage]
+    assert metrics == {f"{prefix}_loss": pytest.approx(math.log(2)), f"{prefix}_acc": pytest.approx(2 / 3)}
+
+
+def test_evaluation_steps_hand_out_predictions_and_targets():
+    class Collect(L.Callback):
+        def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.outputs = outputs
+
+    collect = Collect()
+    quiet_trainer(callbacks=[collect]).validate(Constant(), loader([1, 0], batch_size=2), verbose=False)
+    assert collect.outputs["preds"].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert collect.outputs["target"].tolist() == [1, 0]
+    assert collect.outputs["loss"].item() == pytest.approx(math.log(2))
+
+
+def test_one_step_is_plain_sgd():
+    module = Constant(lr=0.1)
+    quiet_trainer().fit(module, loader([0, 0], batch_size=2))
+    assert module.logits.tolist() == pytest.approx([0.05, -0.05])  # gradient: softmax - one-hot = (-1/2, 1/2)
+
+
+def test_momentum_and_weight_decay_reach_the_optimizer():
+    module = Constant(lr=0.1, momentum=0.9, weight_decay=0.5)
+    quiet_trainer().fit(module, loader([0, 0, 0, 0], batch_size=2))
+    # Step 1: v = (-0.5, 0.5), w = (0.05, -0.05). Step 2: softmax gives p = 1/(1+e^-0.1) to class 0, the gradient is
+    # (p - 1) + 0.5 * 0.05, v = 0.9 * -0.5 + gradient, w = 0.05 - 0.1 v.
+    p = 1 / (1 + math.exp(-0.1))
+    expected = 0.05 - 0.1 * (0.9 * -0.5 + (p - 1) + 0.5 * 0.05)
+    assert module.logits.tolist() == pytest.approx([expected, -expected], rel=1e-5)
+
+
+def test_optimizer_leaves_frozen_parameters_out():
+    module = Constant()
+    (group,) = module.configure_optimizers().param_groups
+    assert [parameter is module.logits for parameter in group["params"]] == [True]
+
+
+def test_hyperparameters_include_the_subclass_arguments():
+    module = MLPClassifier(in_features=4, hidden=(3,), num_classes=2, lr=0.5)
+    assert module.hparams["hidden"] == [3]
+    assert module.hparams["lr"] == 0.5
+
+
+def test_mlp_default_is_the_2nn():
+    # 784*200 + 200 + 200*200 + 200 + 200*10 + 10
+    assert sum(parameter.numel() for parameter in MLPClassifier().parameters()) == 199_210
+
+
+def test_mlp_flattens_images():
+    assert MLPClassifier()(torch.zeros(5, 1, 28, 28)).shape == (5, 10)
+
+
+def test_mlp_without_hidden_layers_is_softmax_regression():
+    # 30 * 5 + 5
+    module = MLPClassifier(in_features=30, hidden=(), num_classes=5)
+    assert sum(parameter.numel() for parameter in module.parameters()) == 155
+
+
+def test_mlp_truncated_normal_initialisation():
+    torch.manual_seed(0)
+    module = MLPClassifier(init="truncated_normal")
+    weights = torch.cat([p.flatten() for name, p in module.named_parameters() if name.endswith("weight")])
+    biases = torch.cat([p for name, p in module.named_parameters() if name.endswith("bias")])
+    assert weights.abs().max() <= 0.04
+    # A standard normal cut at two deviations has standard deviation 0.8796.
+    assert weights.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
+    assert not biases.any()
+
+
+def test_mlp_refuses_an_unknown_initialisation():
+    with pytest.raises(ValueError, match="init is 'zeros'; choose 'default' or 'truncated_normal'"):
+        MLPClassifier(init="zeros")
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "parameters"),
+    # 25*channels*32 + 32, 25*32*64 + 64, 64*side*side*10 + 10 with side 5 and 4
+    [(3, 32, 2_432 + 51_264 + 16_010), (1, 28, 832 + 51_264 + 10_250)],
+)
+def test_convnet_layers(channels, size, parameters):
+    module = ConvNetClassifier(in_channels=channels, image_size=size)
+    assert sum(parameter.numel() for parameter in module.parameters()) == parameters
+    assert module(torch.zeros(2, channels, size, size)).shape == (2, 10)
+
+
+def test_convnet_smallest_image():
+    assert ConvNetClassifier(image_size=16)(torch.zeros(2, 3, 16, 16)).shape == (2, 10)
+    with pytest.raises(ValueError, match="image_size is 15; it must be at least 16: enlarge the images"):
+        ConvNetClassifier(image_size=15)
+
+
+def test_training_step_can_be_vectorised_over_models():
+    module = ConvNetClassifier(image_size=16, lr=0.0)
+    module.log = lambda *args, **kwargs: None
+    stacked = {name: torch.stack([p, p]) for name, p in module.named_parameters()}
+    x, y = torch.randn(2, 3, 3, 16, 16), torch.tensor([[0, 1, 2], [3, 4, 5]])
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.module.training_step((x, y), 0)
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        named = {f"module.{name}": p for name, p in parameters.items()}
+        return torch.func.functional_call(Step(), named, (x, y))
+
+    losses = torch.vmap(loss)(stacked, x, y)
+    expected = [module.training_step((x[i], y[i]), 0).item() for i in range(2)]
+    assert losses.tolist() == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning.models.frozen import FrozenPrefix
+
+
+def make_prefix(seed: int = 0, stride: int = 1) -> FrozenPrefix:
+    torch.manual_seed(seed)
+    return FrozenPrefix(
+        nn.Sequential(nn.Conv2d(3, 8, 3, stride=stride), nn.BatchNorm2d(8), nn.ReLU6(), nn.Conv2d(8, 6, 1))
+    )
+
+
+def test_is_frozen_and_stays_in_evaluation_mode():
+    network = nn.Sequential(make_prefix(), nn.Flatten(), nn.LazyLinear(2))
+    network.train()
+    assert not any(part.training for part in network[0].modules())
+    before = {name: tensor.clone() for name, tensor in network[0].state_dict().items()}
+    network(torch.randn(4, 3, 5, 5)).sum().backward()
+    assert all(torch.equal(before[name], tensor) for name, tensor in network[0].state_dict().items())
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in network[0].parameters())
+
+
+def test_forward_applies_the_layers():
+    double = nn.Linear(1, 1)
+    nn.init.constant_(double.weight, 2.0)
+    nn.init.constant_(double.bias, 1.0)
+    output = FrozenPrefix(double)(torch.tensor([[1.0], [3.0]]))
+    assert output.tolist() == [[3.0], [7.0]]
+    assert not output.requires_grad
+
+
+def test_bypass_returns_the_input_and_keeps_the_state_dict():
+    prefix = make_prefix()
+    names = list(prefix.state_dict())
+    prefix.bypass = True
+    features = torch.randn(2, 5)
+    assert prefix(features) is features
+    assert list(prefix.state_dict()) == names
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 16, 17, 50])
+def test_an_output_does_not_depend_on_its_batch(batch_size):
+    prefix = make_prefix()
+    x = torch.randn(50, 3, 9, 9)
+    assert torch.equal(torch.cat([prefix(batch) for batch in x.split(batch_size)]), prefix(x))
+
+
+def test_output_is_contiguous():
+    assert make_prefix()(torch.randn(16, 3, 9, 9)).is_contiguous()
+
+
+def test_fingerprint_tells_weights_buffers_and_settings():
+    prefix = make_prefix()
+    assert prefix.fingerprint() == make_prefix().fingerprint()
+    assert prefix.fingerprint() != make_prefix(seed=1).fingerprint()
+    assert prefix.fingerprint() != make_prefix(stride=2).fingerprint()
+    fingerprint = prefix.fingerprint()
+    prefix.layers[1].running_mean[0] += 1e-6
+    assert prefix.fingerprint() != fingerprint
+
+
+def test_fingerprint_ignores_bypass():
+    prefix = make_prefix()
+    fingerprint = prefix.fingerprint()
+    prefix.bypass = True
+    assert prefix.fingerprint() == fingerprint

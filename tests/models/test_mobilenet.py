@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from urllib.error import URLError
+
+import pytest
+import torch
+from torchvision.models import mobilenet_v2
+
+from fl_lightning.models import MobileNetV2Classifier
+
+WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
+
+
+def trainable(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+@pytest.fixture
+def weights_file(tmp_path):
+    """A file of the right names and shapes, with random weights."""
+    torch.manual_seed(7)
+    path = tmp_path / "hub" / "checkpoints" / WEIGHTS_FILE
+    path.parent.mkdir(parents=True)
+    torch.save(mobilenet_v2(weights=None).state_dict(), path)
+    return path
+
+
+def test_trained_parameters_are_those_of_the_experiments():
+    module = MobileNetV2Classifier(weights=None)
+    # Last bottleneck, 160 -> 960 -> 320: expand, depthwise 3x3, project, each with BatchNorm's scale and shift.
+    bottleneck = (160 * 960 + 2 * 960) + (9 * 960 + 2 * 960) + (960 * 320 + 2 * 320)
+    last_convolution = 320 * 1280 + 2 * 1280
+    classifier = 1280 * 10 + 10
+    assert bottleneck + last_convolution + classifier == 898_890
+    assert trainable(module) == 898_890
+    assert sum(parameter.numel() for parameter in module.prefix.parameters()) == 1_337_792
+
+
+@pytest.mark.parametrize(
+    ("trainable_from", "parameters"),
+    [("last_conv", 320 * 1280 + 2 * 1280 + 12_810), ("classifier", 12_810)],
+)
+def test_trainable_from(trainable_from, parameters):
+    module = MobileNetV2Classifier(weights=None, trainable_from=trainable_from)
+    assert trainable(module) == parameters
+    assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("image_size", "side"), [(None, 20), (64, 32), (48, 32)])
+def test_any_image_size(image_size, side):
+    module = MobileNetV2Classifier(num_classes=3, weights=None, image_size=image_size).eval()
+    assert module(torch.zeros(2, 3, side, side)).shape == (2, 3)
+
+
+def test_image_size_sets_the_size_of_the_feature_maps():
+    # The prefix halves the image five times: 96 / 32 = 3.
+    assert MobileNetV2Classifier(weights=None, image_size=96).prefix(torch.zeros(1, 3, 32, 32)).shape == (1, 160, 3, 3)
+
+
+def test_equals_torchvision_s_network_up_to_the_classifier(weights_file):
+    network = mobilenet_v2(weights=None).eval()
+    network.load_state_dict(torch.load(weights_file, weights_only=True))
+    module = MobileNetV2Classifier(weights=weights_file).eval()
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(module.tail(module.prefix(x)), network.features(x), rtol=1e-4, atol=1e-5)
+
+
+def test_imagenet_weights_come_from_torch_hub_s_cache(weights_file, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(weights_file.parents[2]))
+    torch.manual_seed(0)
+    module = MobileNetV2Classifier()
+    state = torch.load(weights_file, weights_only=True)
+    assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
+    assert torch.equal(module.tail[1][0].weight, state["features.18.0.weight"])
+
+
+def test_reinitialised_tail_is_drawn_anew_and_the_prefix_is_not(weights_file):
+    state = torch.load(weights_file, weights_only=True)
+    torch.manual_seed(0)
+    module = MobileNetV2Classifier(weights=weights_file, reinitialize_tail=True)
+    assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
+    assert not torch.equal(module.tail[1][0].weight, state["features.18.0.weight"])
+
+
+def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    place = f"{tmp_path}/hub/checkpoints/{WEIGHTS_FILE}"
+    with pytest.raises(RuntimeError, match=rf"no network.*Put the file from .* at {place}"):
+        MobileNetV2Classifier()
+
+
+def test_missing_weights_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"there is no file {tmp_path}/absent.pth; put {WEIGHTS_FILE} from"):
+        MobileNetV2Classifier(weights=tmp_path / "absent.pth")
+
+
+def test_weights_of_another_network(tmp_path):
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="does not hold the weights of torchvision's mobilenet_v2"):
+        MobileNetV2Classifier(weights=tmp_path / "other.pth")
+
+
+def test_weights_file_without_named_weights(tmp_path):
+    torch.save(torch.zeros(2), tmp_path / "tensor.pth")
+    with pytest.raises(ValueError, match="does not hold the weights of torchvision's mobilenet_v2"):
+        MobileNetV2Classifier(weights=tmp_path / "tensor.pth")
+
+
+@pytest.mark.parametrize("content", [b"not weights", b""])
+def test_weights_file_that_is_none(tmp_path, content):
+    path = tmp_path / "page.pth"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read as a PyTorch weights file"):
+        MobileNetV2Classifier(weights=path)
+
+
+def test_unknown_first_trained_layer():
+    with pytest.raises(ValueError, match="trainable_from is 'all'; choose one of last_bottleneck, last_conv"):
+        MobileNetV2Classifier(weights=None, trainable_from="all")
+
+
+def test_image_size_must_be_positive():
+    with pytest.raises(ValueError, match="image_size is 0; give a positive number of pixels, or None"):
+        MobileNetV2Classifier(weights=None, image_size=0)
+
+
+def test_weights_path_is_stored_as_text(weights_file):
+    assert MobileNetV2Classifier(weights=weights_file).hparams["weights"] == str(weights_file)
+
+
+@pytest.mark.realdata
+def test_real_weights_run_forward(real_data):
+    module = MobileNetV2Classifier(image_size=64, weights=real_data / "weights" / WEIGHTS_FILE).eval()
+    with torch.no_grad():
+        logits = module(torch.rand(2, 3, 32, 32))
+    assert logits.shape == (2, 10)
+    assert logits.isfinite().all()
