@@ -23,7 +23,7 @@ class Quadratic(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         a, c = batch
         self.seen.append(float(c.flatten()[0]))
-        return (0.5 * a * (self.w - c) ** 2).sum(dim=tuple(range(1, c.dim()))).mean()
+        return (0.5 * a * (self.w - c) ** 2).sum() / len(c)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.lr)

@@ -68,11 +68,11 @@ class RADFed(AggregationCallback):
         """Warn when the fit would end in the middle of a cycle."""
         if max_epochs is None or max_epochs < 0 or max_epochs % self.redistributions == 0:
             return
-        whole = max_epochs // self.redistributions * self.redistributions
+        over = max_epochs % self.redistributions
+        choices = [str(n) for n in (max_epochs - over, max_epochs - over + self.redistributions) if n]
         ending = "the mean of the circulating models" if self.evaluate == "virtual" else "the last aggregate"
         rank_zero_warn(
-            f"`max_epochs={max_epochs}` is not a multiple of `redistributions={self.redistributions}`: the last "
-            f"{max_epochs - whole} rounds end before an aggregation, and the final model is {ending}. An epoch is one "
-            f"inner round (T x S of them in the paper); give max_epochs={max(whole, self.redistributions)} or "
-            f"{whole + self.redistributions} for whole cycles."
+            f"`max_epochs={max_epochs}` is not a multiple of `redistributions={self.redistributions}`: {over} of the "
+            f"rounds come after the last aggregation, and the final model is {ending}. An epoch is one inner round (the "
+            f"paper's T x S of them); give max_epochs={' or '.join(choices)} for whole cycles."
         )

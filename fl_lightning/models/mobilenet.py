@@ -23,7 +23,7 @@ _UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
 class MobileNetV2Classifier(Classifier):
-    """torchvision's MobileNetV2 (width 1.0) with a frozen first part and a new classification layer (SPEC 3.1).
+    """torchvision's MobileNetV2 (width 1.0) with a frozen first part, retrained from there on (SPEC 3.1).
 
     Trained by default are the last inverted residual (``features[17]``, 473,920 parameters), the last convolution
     (``features[18]``, 412,160) and the classification layer (12,810 for ten classes): 898,890 parameters, BatchNorm's
@@ -41,7 +41,8 @@ class MobileNetV2Classifier(Classifier):
             there), a path reads them from a file, None draws them at random. To rebuild the module from a checkpoint,
             pass ``weights=None``: the checkpoint holds all weights.
         trainable_from: The first trained layer: ``"last_bottleneck"``, ``"last_conv"`` or ``"classifier"``.
-        reinitialize_tail: Draw the trained convolutions anew instead of starting from the pre-trained ones.
+        reinitialize_tail: Draw the trained convolutions anew, as in the experiments; False keeps pre-trained ones.
+            The classification layer is new either way.
         dropout: Probability with which an input of the classification layer is dropped.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
@@ -61,7 +62,7 @@ class MobileNetV2Classifier(Classifier):
         image_size: int | None = None,
         weights: str | os.PathLike[str] | None = "imagenet",
         trainable_from: Literal["last_bottleneck", "last_conv", "classifier"] = "last_bottleneck",
-        reinitialize_tail: bool = False,
+        reinitialize_tail: bool = True,
         dropout: float = 0.2,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

@@ -60,7 +60,7 @@ def test_image_size_sets_the_size_of_the_feature_maps():
 def test_equals_torchvision_s_network_up_to_the_classifier(weights_file):
     network = mobilenet_v2(weights=None).eval()
     network.load_state_dict(torch.load(weights_file, weights_only=True))
-    module = MobileNetV2Classifier(weights=weights_file).eval()
+    module = MobileNetV2Classifier(weights=weights_file, reinitialize_tail=False).eval()
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(module.tail(module.prefix(x)), network.features(x), rtol=1e-4, atol=1e-5)
 
@@ -68,16 +68,16 @@ def test_equals_torchvision_s_network_up_to_the_classifier(weights_file):
 def test_imagenet_weights_come_from_torch_hub_s_cache(weights_file, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(weights_file.parents[2]))
     torch.manual_seed(0)
-    module = MobileNetV2Classifier()
+    module = MobileNetV2Classifier(reinitialize_tail=False)
     state = torch.load(weights_file, weights_only=True)
     assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
     assert torch.equal(module.tail[1][0].weight, state["features.18.0.weight"])
 
 
-def test_reinitialised_tail_is_drawn_anew_and_the_prefix_is_not(weights_file):
+def test_tail_is_drawn_anew_and_the_prefix_is_not(weights_file):
     state = torch.load(weights_file, weights_only=True)
     torch.manual_seed(0)
-    module = MobileNetV2Classifier(weights=weights_file, reinitialize_tail=True)
+    module = MobileNetV2Classifier(weights=weights_file)
     assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
     assert not torch.equal(module.tail[1][0].weight, state["features.18.0.weight"])
 

@@ -1,0 +1,27 @@
+# `make run` and `make test` each do everything from a fresh clone: environment, installation and the thing itself.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# options for the program that a target runs, such as ARGS="--preset paper" or ARGS="-k resume"
+ARGS ?=
+
+.PHONY: run test lint
+
+run: $(READY)
+	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(READY): pyproject.toml
+	@echo "Setting up $(VENV): PyTorch and the other packages are about 5 GB; this takes some minutes, once."
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $(READY)

@@ -1,0 +1,128 @@
+"""Closed-form results of the algorithms, through ``Trainer.fit`` (SPEC §7: O1, O2, O11 and exact reductions)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toys import Quadratic, fit_quadratic, quadratic_clients
+
+from fl_lightning import FedAvg, RADFed
+
+LOCAL_OPTIMA = [[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]]
+
+
+def clients_that_reach(optima: list[list[float]], sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """With a = 1 and learning rate 1, one full-batch step takes client k exactly to its optimum."""
+    return [
+        (torch.ones(n, 1, dtype=torch.float64), torch.tensor([c] * n, dtype=torch.float64))
+        for c, n in zip(optima, sizes, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("weighting", "expected"), [("samples", [3.25, 6.5]), ("uniform", [2.5, 5.0])], ids=["selected", "uniform"]
+)
+def test_o1_fedavg_means_over_the_selected_clients(weighting: str, expected: list[float]) -> None:
+    module = Quadratic(lr=1.0, start=[10.0, 20.0])
+    # seed 9 selects the clients 1 and 3 of the oracle
+    callback = FedAvg(2, weighting=weighting, seed=9)
+    weights = fit_quadratic(callback, module, clients_that_reach(LOCAL_OPTIMA, [1, 2, 3]), rounds=1)
+    assert sorted(module.seen) == [1.0, 4.0]
+    assert weights.tolist() == expected
+
+
+def test_o1_server_learning_rate_takes_part_of_the_way() -> None:
+    clients = clients_that_reach([[1.0, 2.0], [4.0, 8.0]], [1, 3])
+    weights = fit_quadratic(FedAvg(1.0, server_lr=0.5), Quadratic(1.0, [10.0, 20.0]), clients, rounds=1)
+    assert weights.tolist() == [(10.0 + 3.25) / 2, (20.0 + 6.5) / 2]
+
+
+def test_o2_fedavg_iterates_are_biased_on_unequal_curvatures() -> None:
+    clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0])
+    for rounds, expected in [(1, 0.46112), (2, 0.61519172), (3, 0.6666709334)]:
+        weights = fit_quadratic(FedAvg(1.0, local_epochs=5), Quadratic(0.1), clients, rounds)
+        assert float(weights) == pytest.approx(expected, abs=5e-11)
+    weights = fit_quadratic(FedAvg(1.0, local_epochs=5), Quadratic(0.1), clients, rounds=60)
+    assert float(weights) == pytest.approx(0.6925023465, abs=5e-11)
+
+
+def test_o2_local_steps_count_as_full_batch_epochs() -> None:
+    clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0])
+    weights = fit_quadratic(FedAvg(1.0, local_steps=5), Quadratic(0.1), clients, rounds=3)
+    assert float(weights) == pytest.approx(0.6666709334, abs=5e-11)
+
+
+def test_o2_equal_curvature_reaches_the_mean_of_the_optima() -> None:
+    clients = quadratic_clients(a=[2.0, 2.0, 2.0], c=[0.0, 3.0, 9.0])
+    weights = fit_quadratic(FedAvg(1.0, local_epochs=5), Quadratic(0.1), clients, rounds=60)
+    assert float(weights) == pytest.approx(4.0, abs=1e-10)
+
+
+def test_fedavg_with_one_full_batch_step_is_centralised_gradient_descent() -> None:
+    clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0], sizes=[3, 1])
+    weights = fit_quadratic(FedAvg(1.0), Quadratic(0.1, start=2.0), clients, rounds=1)
+    gradient = (3 * 1.0 * (2.0 - 0.0) + 1 * 4.0 * (2.0 - 1.0)) / 4
+    assert float(weights) == pytest.approx(2.0 - 0.1 * gradient, abs=1e-15)
+
+
+# T_k(w) = c_k + r_k (w - c_k) with r = (0.9, 0.5): one gradient step with learning rate 1 and a = (0.1, 0.5)
+CONTRACTIONS = {"a": [0.1, 0.5], "c": [0.0, 1.0]}
+
+
+def test_o11_fedavg_on_contractions() -> None:
+    for rounds, expected in [(1, 0.25), (2, 0.425)]:
+        callback = FedAvg(2, weighting="uniform")
+        weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients(**CONTRACTIONS), rounds)
+        assert float(weights) == pytest.approx(expected, abs=1e-15)
+
+
+def test_o11_radfed_result_depends_on_who_received_which_model() -> None:
+    results = []
+    for seed in range(12):
+        module = Quadratic(1.0)
+        weights = float(fit_quadratic(RADFed(2, 2, seed=seed), module, quadratic_clients(**CONTRACTIONS), rounds=2))
+        swapped = module.seen[:2] != module.seen[2:]
+        assert weights == pytest.approx(0.475 if swapped else 0.375, abs=1e-15)
+        results.append(swapped)
+    assert set(results) == {True, False}
+
+
+def test_o11_equal_contractions_make_redistribution_irrelevant() -> None:
+    clients = quadratic_clients(a=[0.5, 0.5], c=[0.0, 1.0])
+    for seed in range(4):
+        weights = fit_quadratic(RADFed(2, 2, seed=seed), Quadratic(1.0), clients, rounds=2)
+        assert float(weights) == pytest.approx(0.375, abs=1e-15)
+
+
+def test_o11_with_all_clients_each_trains_once_in_every_inner_round() -> None:
+    module = Quadratic(1.0)
+    clients = quadratic_clients(a=[0.1] * 5, c=[0.0, 1.0, 2.0, 3.0, 4.0])
+    fit_quadratic(RADFed(3, 1.0), module, clients, rounds=3)
+    rounds = [module.seen[i : i + 5] for i in (0, 5, 10)]
+    assert all(sorted(clients_of_round) == [0.0, 1.0, 2.0, 3.0, 4.0] for clients_of_round in rounds)
+    assert len({tuple(clients_of_round) for clients_of_round in rounds}) > 1
+
+
+def test_o11_clients_that_learn_nothing_leave_the_model_where_it_is() -> None:
+    weights = fit_quadratic(RADFed(2, 2), Quadratic(lr=0.0, start=0.3), quadratic_clients(**CONTRACTIONS), rounds=4)
+    assert float(weights) == 0.3
+
+
+def test_radfed_is_a_plain_mean_whatever_the_sizes() -> None:
+    clients = clients_that_reach([[1.0, 2.0], [4.0, 8.0]], sizes=[1, 30])
+    weights = fit_quadratic(RADFed(1, 2), Quadratic(1.0, [10.0, 20.0]), clients, rounds=1)
+    assert weights.tolist() == [2.5, 5.0]
+
+
+@pytest.mark.parametrize("evaluate", ["virtual", "aggregate"])
+def test_radfed_shows_the_chosen_model_between_aggregations(evaluate: str) -> None:
+    clients = quadratic_clients(**CONTRACTIONS)
+    weights = fit_quadratic(RADFed(3, 2, evaluate=evaluate), Quadratic(1.0), clients, rounds=1)
+    assert float(weights) == pytest.approx(0.25 if evaluate == "virtual" else 0.0, abs=1e-15)
+
+
+def test_radfed_aggregates_every_s_rounds_and_counts_what_was_sent() -> None:
+    callback = RADFed(3, 2)
+    fit_quadratic(callback, Quadratic(1.0), quadratic_clients(a=[0.1] * 6, c=[1.0] * 6), rounds=6)
+    assert callback.algorithm.server.aggregations == 2
+    assert callback.algorithm.models_sent == 6 * 2 * 2  # rounds x models x (up and down)

@@ -1,0 +1,101 @@
+"""Two processes give the weights, logged means and counters of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = '''
+import sys
+import lightning as L, torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch import nn
+from torch.nn import functional as F
+from torchmetrics.classification import MulticlassAccuracy
+from fl_lightning import ClientMetrics, FedAvg, RADFed, TensorDataModule
+
+class Net(L.LightningModule):
+    def __init__(self, manual):
+        super().__init__()
+        torch.manual_seed(3)
+        self.automatic_optimization = not manual
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+        self.train_acc = MulticlassAccuracy(3, average="micro")
+        self.double()
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self.layers(x)
+        loss = F.cross_entropy(logits, y)
+        self.train_acc(logits, y)
+        self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        self.log("largest", loss, on_epoch=True, on_step=False, reduce_fx="max")
+        self.log("train_acc", self.train_acc, on_epoch=True, on_step=False)
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+    def validation_step(self, batch, batch_idx):
+        logits = self.layers(batch[0])
+        self.log("val_loss", F.cross_entropy(logits, batch[1]), sync_dist=True)
+        return {"preds": logits, "target": batch[1]}
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+if __name__ == "__main__":
+    folder, algorithm, devices = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    callback = RADFed(3, 5, seed=1) if algorithm == "radfed" else FedAvg(5, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
+        for n in (8, 14, 6, 23, 10, 12, 31)
+    ]
+    data = TensorDataModule(clients=clients, val=clients[:3], batch_size=4)
+    trainer = L.Trainer(
+        max_epochs=4, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", logger=False,
+        callbacks=[callback, ClientMetrics(), ModelCheckpoint(folder, monitor="val_loss"), EarlyStopping("train_loss")],
+        enable_progress_bar=False, enable_model_summary=False,
+    )
+    module = Net(manual=algorithm == "manual")
+    trainer.fit(module, datamodule=data)
+    if trainer.is_global_zero:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        best = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
+        torch.save(
+            {"weights": module.state_dict(), "best": best, "metrics": metrics, "step": trainer.global_step},
+            f"{folder}/final-{devices}.pt",
+        )
+'''
+
+
+def run(folder: Path, algorithm: str, devices: int) -> dict[str, Any]:
+    """Run the script in its own processes and return what rank 0 saved."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(folder), algorithm, str(devices)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
+    assert finished.returncode == 0, finished.stderr.decode()
+    return torch.load(folder / f"final-{devices}.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "radfed", "manual"])
+def test_two_processes_equal_one(tmp_path: Path, algorithm: str) -> None:
+    one, two = run(tmp_path, algorithm, 1), run(tmp_path, algorithm, 2)
+    for part in ("weights", "best"):
+        for name, value in one[part].items():
+            assert torch.allclose(value, two[part][name], rtol=0, atol=1e-10), (part, name)
+    assert two["step"] == one["step"]
+    assert two["metrics"].keys() == one["metrics"].keys() >= {
+        "train_loss_epoch", "largest", "train_acc", "val_loss", "val_acc_clients", "fed/models_sent"
+    }  # fmt: skip
+    for name in one["metrics"]:
+        if name not in ("train_loss", "train_loss_step", "val_loss"):  # of a step; of samples that padding repeats
+            assert two["metrics"][name] == pytest.approx(one["metrics"][name], abs=1e-6), name
