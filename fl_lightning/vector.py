@@ -10,9 +10,10 @@ from torch.nn.parameter import UninitializedTensorMixin
 class StateVector:
     """Reads and writes the federated state of a module as one vector of shape ``(size,)``.
 
-    The state is every parameter that is trained (frozen ones are the same everywhere and stay out) followed by every
-    buffer (BatchNorm's running statistics and counters). Integer buffers are carried as floating-point numbers and
-    rounded when they are written. The states of torchmetrics objects are not part of it: they describe the round.
+    The state is every parameter that is trained followed by every buffer of a submodule in training mode (BatchNorm's
+    running statistics and counters). What is frozen, or in eval mode when the fit begins, is the same everywhere and
+    stays out. Integer buffers are carried as floating-point numbers and rounded when they are written. The states of
+    torchmetrics objects are not part of it: they describe the round.
 
     Args:
         module: The module, on the device on which it trains.
@@ -94,10 +95,10 @@ class StateVector:
 
 
 def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return (submodule, name) for every distinct buffer that holds a tensor."""
+    """Return (submodule, name) for every distinct buffer that training may change."""
     owners: list[tuple[nn.Module, str]] = []
     seen: set[int] = set()
-    for submodule in module.modules():
+    for submodule in (m for m in module.modules() if m.training):
         for name, buffer in submodule._buffers.items():
             if buffer is not None and id(buffer) not in seen:
                 seen.add(id(buffer))

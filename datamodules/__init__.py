@@ -1,0 +1,6 @@
+"""Data sets, each a FederatedDataModule."""
+
+from datamodules.cifar10 import CIFAR10DataModule
+from datamodules.digits import DigitsDataModule
+
+__all__ = ["CIFAR10DataModule", "DigitsDataModule"]

@@ -1,0 +1,26 @@
+"""Where data modules find their files, and whether those are whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
+
+
+def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of data files: the argument, else the environment variable ``FL_LIGHTNING_DATA``, else data."""
+    return Path(data_dir if data_dir is not None else os.environ.get(ENVIRONMENT_VARIABLE, "data"))
+
+
+def check_md5(path: Path, expected: str) -> None:
+    """Raise ``RuntimeError`` unless the file has the expected MD5 sum (32 hexadecimal digits)."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    if digest.hexdigest() != expected:
+        raise RuntimeError(
+            f"{path} is damaged: its MD5 sum is {digest.hexdigest()}, expected {expected}. Delete it and fetch it again."
+        )

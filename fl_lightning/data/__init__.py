@@ -1,0 +1,24 @@
+"""Data of many clients: reading, splitting, standardising and batching."""
+
+from fl_lightning.data.batches import client_batches, make_loader
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.images import ImageDataModule
+from fl_lightning.data.source import Source
+from fl_lightning.data.splits import ClientSplit, FederatedSplit, SampleSplit, WithinClientSplit
+from fl_lightning.data.standardize import apply_statistics, fit_statistics
+from fl_lightning.data.tensors import TensorDataModule
+
+__all__ = [
+    "ClientSplit",
+    "FederatedDataModule",
+    "FederatedSplit",
+    "ImageDataModule",
+    "SampleSplit",
+    "Source",
+    "TensorDataModule",
+    "WithinClientSplit",
+    "apply_statistics",
+    "client_batches",
+    "fit_statistics",
+    "make_loader",
+]

@@ -1,0 +1,139 @@
+"""Batches without a fixed cost per sample: one gather an epoch for a client, one a batch for a pooled set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+
+Collate = Callable[[list[Any]], Any]
+
+
+def client_batches(
+    dataset: Dataset[Any],
+    batch_size: int | None,
+    generator: torch.Generator,
+    shuffle: bool,
+    collate_fn: Collate | None = None,
+) -> Iterator[Any]:
+    """Yield one epoch of a client's batches; the last one may be smaller.
+
+    The batches are those of a ``DataLoader`` with ``RandomSampler(dataset, generator=generator)`` (or none), bit for
+    bit. A ``TensorDataset``, or a ``Subset`` of one, is gathered once for the whole epoch and sliced; its batches are
+    views, of the data set's own tensors where nothing had to be gathered, so change them out of place only.
+
+    Args:
+        dataset: The client's data set, with ``__len__`` and ``__getitem__``.
+        batch_size: Samples of a batch, B; ``None`` puts all in one (B = infinity).
+        generator: CPU generator of the order.
+        shuffle: Whether to draw a new order.
+        collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    order = torch.randperm(size, generator=generator) if shuffle else None
+    if collate_fn is None and (rows := _tensor_rows(dataset)) is not None:
+        tensors, indices = rows
+        yield from _slices(_gather(tensors, indices, order), batch_size)
+        return
+    positions = range(size) if order is None else order.tolist()
+    step = batch_size or max(size, 1)
+    for start in range(0, size, step):
+        yield (collate_fn or default_collate)(_fetch(dataset, list(positions[start : start + step])))
+
+
+def make_loader(
+    dataset: Dataset[Any],
+    batch_size: int | None,
+    *,
+    shuffle: bool,
+    num_workers: int = 0,
+    collate_fn: Collate | None = None,
+) -> DataLoader[Any]:
+    """Return a ``DataLoader`` that takes a ``TensorDataset``, or a ``Subset`` of one, batch by batch.
+
+    The batches are those of a plain ``DataLoader``; arguments are those of :func:`client_batches`.
+    """
+    if collate_fn is None and (rows := _tensor_rows(dataset)) is not None:
+        dataset, collate_fn = _Rows(*rows), _as_is
+    return DataLoader(
+        dataset,
+        batch_size=batch_size or max(len(dataset), 1),  # type: ignore[arg-type]
+        shuffle=shuffle,
+        num_workers=num_workers,
+        collate_fn=collate_fn,
+        persistent_workers=num_workers > 0,
+    )
+
+
+class _Rows(Dataset[tuple[Tensor, ...]]):
+    """Rows of tensors, of which ``DataLoader`` fetches a whole batch at once."""
+
+    def __init__(self, tensors: tuple[Tensor, ...], indices: Tensor | None) -> None:
+        self.tensors = tensors
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.tensors[0] if self.indices is None else self.indices)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        row = index if self.indices is None else int(self.indices[index])
+        return tuple(tensor[row] for tensor in self.tensors)
+
+    def __getitems__(self, indices: list[int]) -> list[Tensor]:
+        return _gather(self.tensors, self.indices, torch.tensor(indices))
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def _tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
+    """Return a data set's tensors and which of their rows (``None``: all), or ``None`` if it is of another kind."""
+    # exact types: a subclass may compute its samples differently
+    if type(dataset) is TensorDataset:
+        return dataset.tensors, None
+    if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
+        return dataset.dataset.tensors, torch.as_tensor(cast("Sequence[int] | np.ndarray", dataset.indices))
+    return None
+
+
+def _gather(tensors: Sequence[Tensor], indices: Tensor | None, order: Tensor | None) -> list[Tensor]:
+    """Return the rows ``indices`` of each tensor in the given order; views where rows and order are contiguous."""
+    if indices is None:
+        rows = order
+    elif order is not None:
+        rows = indices.index_select(0, order)
+    elif _is_range(indices):
+        start = int(indices[0]) if len(indices) else 0
+        return [tensor[start : start + len(indices)] for tensor in tensors]
+    else:
+        rows = indices
+    if rows is None:
+        return list(tensors)
+    return [tensor.index_select(0, rows.to(tensor.device)) for tensor in tensors]
+
+
+def _is_range(indices: Tensor) -> bool:
+    if len(indices) == 0:
+        return True
+    first, last = int(indices[0]), int(indices[-1])
+    return last - first + 1 == len(indices) and bool((indices.diff() == 1).all())
+
+
+def _slices(tensors: list[Tensor], batch_size: int | None) -> Iterator[list[Tensor]]:
+    size = len(tensors[0])
+    if size == 0:
+        return iter(())
+    # `split` makes all slices in one call: half the cost of indexing
+    return map(list, zip(*(tensor.split(batch_size or size) for tensor in tensors), strict=True))
+
+
+def _fetch(dataset: Any, positions: list[int]) -> list[Any]:
+    """Fetch samples as ``DataLoader`` does."""
+    if callable(getattr(dataset, "__getitems__", None)):
+        return list(dataset.__getitems__(positions))
+    return [dataset[position] for position in positions]

@@ -1,0 +1,315 @@
+"""Data of many clients as a LightningDataModule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.data.batches import client_batches, make_loader
+from fl_lightning.data.source import Source, fingerprint
+from fl_lightning.data.splits import ClientSplit, FederatedSplit, Split
+from fl_lightning.data.standardize import Standardization, standardize_global, standardize_local
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from fl_lightning.partitioners import Partition, Partitioner, PartitionStatistics
+
+Stage = Literal["train", "val", "test"]
+
+
+class FederatedDataModule(L.LightningDataModule):
+    """Reads a data set, shares it out among clients and serves each client's batches.
+
+    A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
+    batches; without one, ``train_dataloader`` serves all training clients' samples together.
+
+    Args:
+        partitioner: Shares the samples out among clients.
+        batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
+        eval_batch_size: Samples of a validation or test batch.
+        split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
+        standardize: ``"global"`` standardises inputs by the training clients' samples, ``"local"`` each client by its
+            own (validation and test clients by theirs); floating-point ``TensorDataset`` inputs only.
+        shuffle: Whether training samples are drawn in a new order each epoch.
+        num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
+
+    Raises:
+        ValueError: If an argument is out of range; at set-up, if there is no partitioner, a training client has no
+            samples, or the inputs cannot be standardised.
+    """
+
+    standardized_features: ClassVar[slice] = slice(None)
+    """Which features or channels ``standardize`` changes; a subclass leaves categorical ones out."""
+
+    def __init__(
+        self,
+        partitioner: Partitioner | None = None,
+        *,
+        batch_size: int | None = 32,
+        eval_batch_size: int = 256,
+        split: Split | None = None,
+        standardize: Standardization | None = None,
+        shuffle: bool = True,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        if batch_size is not None:
+            check_count("batch_size", batch_size, hint="None takes all of a client's samples at once.")
+        check_count("eval_batch_size", eval_batch_size)
+        check_count("num_workers", num_workers, minimum=0)
+        if standardize is not None:
+            check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
+        self.partitioner = partitioner
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.split = ClientSplit() if split is None else split
+        self.standardize = standardize
+        self.shuffle = shuffle
+        self.num_workers = num_workers
+        self._federation: tuple[Source, FederatedSplit] | None = None
+        self._features: TensorDataset | None = None
+        self._fingerprint: str | None = None
+
+    # ---- what a subclass gives ----
+
+    def load(self) -> Source:
+        """Read the data; called once, in every process."""
+        raise NotImplementedError(f"{type(self).__name__} must define `load()`, which returns a Source.")
+
+    def federate(self, source: Source) -> FederatedSplit:
+        """Share the samples out among clients, and clients or samples among training, validation and test."""
+        if self.partitioner is None:
+            raise ValueError(
+                f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
+                "Give one, such as IIDPartitioner(num_clients=100)."
+            )
+        labels = np.zeros(len(source), dtype=np.int64) if source.labels is None else source.labels
+        return self.split.apply(labels, self.partitioner, source.test_indices)
+
+    @property
+    def augmented(self) -> bool:
+        """Whether a sample's input may differ from one epoch to the next."""
+        return False
+
+    # ---- set-up ----
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read, partition, split and standardise the data; later calls change nothing."""
+        if self._federation is not None:
+            return
+        source = self.load()
+        split = self.federate(source)
+        empty = [client for client, indices in split.train.items() if len(indices) == 0]
+        if empty:
+            raise ValueError(
+                f"Client {empty[0]} has no training samples ({len(empty)} of {len(split.train)} training clients have "
+                "none). Use fewer clients, a partitioner with a minimum size, or another seed."
+            )
+        if self.standardize is not None:
+            source = replace(source, dataset=self._standardized(source, split))
+        self._federation = source, split
+        self._client_ids = list(split.train)
+        self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
+
+    def _standardized(self, source: Source, split: FederatedSplit) -> Dataset[Any]:
+        x, *rest = self._tensors_of(source)
+        if not x.is_floating_point():
+            raise ValueError(
+                f"`standardize={self.standardize!r}` needs floating-point inputs, got {x.dtype}. Convert them in "
+                "`load()`, or leave `standardize` out."
+            )
+        if self.standardize == "global":
+            x = standardize_global(x, split.train, self.standardized_features)
+        else:
+            x = standardize_local(x, split.train, [split.val, split.test], self.standardized_features)
+        return TensorDataset(x, *rest)
+
+    def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
+        """Return the tensors of all samples, inputs first."""
+        if not isinstance(source.dataset, TensorDataset):
+            raise ValueError(
+                f"`standardize`, replaced inputs and fingerprints need the samples as a TensorDataset; the source of "
+                f"{type(self).__name__} is a {type(source.dataset).__name__}. Return a TensorDataset from `load()`."
+            )
+        return source.dataset.tensors
+
+    def _ready(self) -> tuple[Source, FederatedSplit]:
+        if self._federation is None:
+            raise RuntimeError(
+                f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
+                "Trainer call `data.prepare_data()` and `data.setup()` first."
+            )
+        return self._federation
+
+    # ---- training clients ----
+
+    @property
+    def num_clients(self) -> int:
+        """Number of training clients K."""
+        self._ready()
+        return len(self._client_ids)
+
+    @property
+    def client_ids(self) -> list[int]:
+        """The training clients' ids in the partition, by position."""
+        self._ready()
+        return self._client_ids
+
+    @property
+    def client_sizes(self) -> np.ndarray:
+        """Number of samples of each training client, shape (K,)."""
+        self._ready()
+        return self._client_sizes
+
+    def client_dataset(self, client: int) -> Dataset[Any]:
+        """Return the training samples of the client at position ``client``, 0 to K-1."""
+        return Subset(self._dataset, self._ready()[1].train[self.client_ids[client]])  # type: ignore[arg-type]
+
+    def client_batches(self, client: int, *, generator: torch.Generator, shuffle: bool | None = None) -> Iterator[Any]:
+        """Yield one local epoch of the client at position ``client``.
+
+        Args:
+            client: Position of the client, 0 to K-1.
+            generator: CPU generator of the order.
+            shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
+        """
+        shuffle = self.shuffle if shuffle is None else shuffle
+        dataset, collate_fn = self.client_dataset(client), self._ready()[0].collate_fn
+        return client_batches(dataset, self.batch_size, generator, shuffle, collate_fn)
+
+    def num_client_batches(self, client: int) -> int:
+        """Return the number of batches of one local epoch, ceil(n_k / B) (SPEC C1)."""
+        size = int(self.client_sizes[client])
+        return 1 if self.batch_size is None else -(-size // self.batch_size)
+
+    # ---- pooled sets ----
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return all training clients' samples together, for central training."""
+        return self._loader("train", self.batch_size, shuffle=self.shuffle)
+
+    def val_dataloader(self) -> Any:
+        """Return the validation set, ordered by client; an empty list if there is none."""
+        return self._loader("val", self.eval_batch_size) if self._ready()[1].val else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test set, ordered by client; an empty list if there is none."""
+        return self._loader("test", self.eval_batch_size) if self._ready()[1].test else []
+
+    def predict_dataloader(self) -> Any:
+        """Return the test set."""
+        return self.test_dataloader()
+
+    def eval_client_ids(self, stage: Literal["val", "test"]) -> np.ndarray | None:
+        """Return the client of each sample of the validation or test loader, shape (n,), in the loader's order.
+
+        ``None`` if there is no such set, or it belongs to no client.
+        """
+        parts = self._parts(stage)
+        if not parts or -1 in parts:
+            return None
+        return np.repeat(list(parts), [len(indices) for indices in parts.values()])
+
+    def _parts(self, stage: Stage) -> dict[int, np.ndarray]:
+        parts: dict[int, np.ndarray] = getattr(self._ready()[1], stage)
+        return parts
+
+    def _pooled(self, stage: Stage) -> Dataset[Any]:
+        return Subset(self._dataset, np.concatenate(list(self._parts(stage).values())))  # type: ignore[arg-type]
+
+    def _loader(self, stage: Stage, batch_size: int | None, shuffle: bool = False) -> DataLoader[Any]:
+        collate_fn = self._ready()[0].collate_fn
+        return make_loader(
+            self._pooled(stage), batch_size, shuffle=shuffle, num_workers=self.num_workers, collate_fn=collate_fn
+        )
+
+    # ---- the partition ----
+
+    @property
+    def partition(self) -> Partition:
+        """Which client holds which samples, over all clients."""
+        return self._ready()[1].partition
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Class of each sample of the source, shape (N,), if there are classes."""
+        return self._ready()[0].labels
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, if they are known."""
+        names = self._ready()[0].class_names
+        return None if names is None else list(names)
+
+    def statistics(self) -> PartitionStatistics:
+        """Return sizes and heterogeneity over all clients, those that validate and test too."""
+        from fl_lightning.partitioners import partition_statistics
+
+        return partition_statistics(self.partition, self._known_labels())
+
+    def plot(self) -> tuple[Figure, Axes, DataFrame]:
+        """Plot the clients' label distributions; return ``(fig, ax, df)``."""
+        from fl_lightning.partitioners import plot_label_distributions
+
+        return plot_label_distributions(self.partition, self._known_labels())
+
+    def _known_labels(self) -> np.ndarray:
+        if self.labels is None:
+            raise ValueError(
+                f"The source of {type(self).__name__} has no class labels to count. Return `labels` from `load()`."
+            )
+        return self.labels
+
+    # ---- replaced inputs ----
+
+    @property
+    def _dataset(self) -> Dataset[Any]:
+        return self._ready()[0].dataset if self._features is None else self._features
+
+    @property
+    def inputs_replaced(self) -> bool:
+        """Whether batches hold replaced inputs."""
+        return self._features is not None
+
+    def source_inputs(self) -> Tensor:
+        """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
+        return self._tensors_of(self._ready()[0])[0]
+
+    def replace_inputs(self, features: Tensor) -> None:
+        """Serve ``features``, shape (N, ...), in place of the inputs until the Trainer's present stage ends.
+
+        Raises:
+            ValueError: If ``features`` are not one row per source input.
+        """
+        x, *rest = self._tensors_of(self._ready()[0])
+        if len(features) != len(x):
+            raise ValueError(
+                f"`features` must have one row per source input, {len(x)} rows, got {len(features)}. Compute them "
+                "from `source_inputs()`, in its order."
+            )
+        self._features = TensorDataset(features, *rest)
+
+    def data_fingerprint(self) -> str:
+        """Return a text that changes with the shape, type or content of the source's tensors."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._tensors_of(self._ready()[0]))
+        return self._fingerprint
+
+    def teardown(self, stage: str | None = None) -> None:
+        """Serve the source's own inputs again: features suit the module of one stage."""
+        self._features = None
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Serve the source's own inputs again: no teardown follows an exception."""
+        self._features = None

@@ -1,0 +1,91 @@
+"""Images that stay bytes in memory and are converted, normalised and augmented a batch at a time on the device."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.partitioners import Partitioner
+
+
+class ImageDataModule(FederatedDataModule):
+    """Serves images held as bytes, shape (N, C, H, W), with their labels.
+
+    A subclass reads them in ``load`` as ``TensorDataset(images, labels)`` and gives each channel's ``mean`` and ``std``
+    after division by 255.
+
+    Args:
+        partitioner: Shares the samples out among clients.
+        augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
+        **options: Further arguments of :class:`FederatedDataModule`.
+    """
+
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+    crop_padding: ClassVar[int] = 4
+
+    def __init__(self, partitioner: Partitioner | None = None, *, augment: bool = False, **options: Any) -> None:
+        super().__init__(partitioner, **options)
+        self.augment = augment
+        self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def augmented(self) -> bool:
+        """Whether a sample's input may differ from one epoch to the next."""
+        return self.augment
+
+    def preprocess(self, x: Tensor, training: bool) -> Tensor:
+        """Return a batch of images as the module takes them: float32, normalised, augmented for training.
+
+        The arithmetic is that of torchvision's ``ToTensor`` and ``Normalize``. Augmentation draws from torch's global
+        generator of the batch's device.
+
+        Args:
+            x: Images, uint8, shape (n, C, H, W).
+            training: Whether the batch is one to train on.
+        """
+        if training and self.augment:
+            x = random_crop_and_flip(x, self.crop_padding)
+        mean, std = self._statistics_on(x.device)
+        return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Preprocess a batch on its device; replaced inputs stay as they are."""
+        if self.inputs_replaced:
+            return batch
+        x, y = batch
+        trainer = self.trainer
+        x = self.preprocess(x, training=trainer is not None and trainer.training)
+        # the precision plugin converted the batch's floats when the images were still bytes
+        return [x if trainer is None else trainer.precision_plugin.convert_input(x), y]
+
+    def _statistics_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._normalization:
+            mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (self.mean, self.std))
+            self._normalization[device] = mean, std
+        return self._normalization[device]
+
+
+def random_crop_and_flip(x: Tensor, padding: int) -> Tensor:
+    """Return each image flipped left to right with probability 1/2 and shifted at random, filled up with zeros.
+
+    The same as a random crop of the padded image; every one of the (2 padding + 1)² positions is equally likely.
+
+    Args:
+        x: Images, shape (n, C, H, W).
+        padding: Largest shift in pixels, in each direction.
+    """
+    n, channels, height, width = x.shape
+    padded = F.pad(x, (padding,) * 4)
+    top, left = torch.randint(2 * padding + 1, (2, n, 1), device=x.device)
+    flipped = torch.rand(n, 1, device=x.device) < 0.5
+    rows = top + torch.arange(height, device=x.device)
+    columns = torch.arange(width, device=x.device)
+    columns = left + torch.where(flipped, columns.flip(0), columns)
+    image = torch.arange(n, device=x.device).view(n, 1, 1, 1)
+    channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
+    return padded[image, channel, rows.view(n, 1, height, 1), columns.view(n, 1, 1, width)]

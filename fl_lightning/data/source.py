@@ -1,0 +1,58 @@
+"""What a data module reads: a data set and what is known about its samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fl_lightning.data.batches import Collate
+
+
+@dataclass(frozen=True)
+class Source:
+    """All samples that are shared out among clients.
+
+    Attributes:
+        dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
+        labels: Class of each sample, shape (N,), by which a partitioner shares them out; ``None`` if there are none.
+        test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
+        class_names: Names of the classes.
+        collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
+
+    Raises:
+        ValueError: If ``labels`` are not one per sample.
+    """
+
+    dataset: Dataset[Any]
+    labels: np.ndarray | None
+    test_indices: np.ndarray | None = None
+    class_names: Sequence[str] | None = None
+    collate_fn: Collate | None = None
+
+    def __post_init__(self) -> None:
+        """Check the labels."""
+        samples = len(self)
+        if self.labels is not None and self.labels.shape != (samples,):
+            raise ValueError(
+                f"`labels` must have one entry per sample, shape ({samples},), got shape {self.labels.shape}."
+            )
+
+    def __len__(self) -> int:
+        """Return the number of samples N."""
+        return len(self.dataset)  # type: ignore[arg-type]
+
+
+def fingerprint(tensors: Sequence[Tensor]) -> str:
+    """Return a text of 32 hexadecimal digits that changes with shape, type or content of any tensor."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
