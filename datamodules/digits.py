@@ -17,8 +17,8 @@ class DigitsDataModule(ImageDataModule):
     are an easier task. Arguments are those of :class:`~fl_lightning.data.ImageDataModule`.
     """
 
-    mean = (0.3, 0.3, 0.3)
-    std = (0.3, 0.3, 0.3)
+    mean = (0.3052, 0.3052, 0.3052)
+    std = (0.3236, 0.3236, 0.3236)
 
     def load(self) -> Source:
         """Read the digits from scikit-learn and enlarge them bilinearly to bytes, shape (1797, 3, 32, 32)."""

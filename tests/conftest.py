@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real data sets; the test is skipped where there is none."""
+    folder = Path(os.environ.get("FL_LIGHTNING_REAL_DATA", Path(__file__).parents[1] / ".data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}; set FL_LIGHTNING_REAL_DATA to their folder")
+    return folder
