@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
 from fl_lightning.data import ImageDataModule, Source
 from fl_lightning.partitioners import Partitioner
+IMAGES_PER_FILE = 10_000
 
 
 class CIFAR10DataModule(ImageDataModule):
@@ -75,15 +76,19 @@ class CIFAR10DataModule(ImageDataModule):
         missing = self._missing()
         if missing is not None:
             raise FileNotFoundError(f"There is no {missing}. {self._way_out()}")
-        batches = [self._read(name, md5) for name, md5 in (*CIFAR10.train_list, *CIFAR10.test_list)]
-        images = torch.from_numpy(np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32))
-        labels = np.concatenate([batch["labels"] for batch in batches]).astype(np.int64)
-        test_size = sum(len(batch["labels"]) for batch in batches[len(CIFAR10.train_list) :])
+        files = (*CIFAR10.train_list, *CIFAR10.test_list)
+        # filled file by file: joining them at the end would hold everything twice
+        images = np.empty((len(files) * IMAGES_PER_FILE, 3, 32, 32), dtype=np.uint8)
+        labels = np.empty(len(images), dtype=np.int64)
+        for start, (name, md5) in zip(range(0, len(images), IMAGES_PER_FILE), files, strict=True):
+            content = self._read(name, md5)
+            images[start : start + IMAGES_PER_FILE] = content["data"].reshape(-1, 3, 32, 32)
+            labels[start : start + IMAGES_PER_FILE] = content["labels"]
         names = self._read(CIFAR10.meta["filename"], CIFAR10.meta["md5"])[CIFAR10.meta["key"]]
         return Source(
-            TensorDataset(images, torch.from_numpy(labels)),
+            TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)),
             labels,
-            test_indices=np.arange(len(labels) - test_size, len(labels)),
+            test_indices=np.arange(len(CIFAR10.train_list) * IMAGES_PER_FILE, len(images)),
             class_names=names,
         )
 

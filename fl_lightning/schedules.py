@@ -104,10 +104,10 @@ class Synchronous(Schedule):
 
 
 class Redistribution(Schedule):
-    """``m`` models circulate among clients for ``S`` rounds before the server aggregates them (R2 Algorithm 1, (35)-(37)).
+    """``m`` models circulate among clients for ``S`` rounds before the server aggregates them (R2 Algorithm 1).
 
     In each inner round every circulating model goes to one of ``m`` distinct clients drawn at random. After ``S`` inner
-    rounds the server moves to the plain mean of the models and all start again from there.
+    rounds the server moves to the plain mean of the models and all start again from there (SPEC (35)-(37)).
 
     Args:
         redistributions: S, the number of local trainings between two aggregations; 1 is FedAvg with uniform weights.
@@ -125,7 +125,9 @@ class Redistribution(Schedule):
         check_choice("evaluate", evaluate, ("virtual", "aggregate"))
         self.redistributions = redistributions
         self.evaluate = evaluate
-        self.reset()
+        self.position = 0
+        self.models: dict[int, Tensor] = {}
+        self._trained: dict[int, ClientResult] = {}
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the circulating model of the slot; the server's model at the start of a cycle."""
@@ -158,8 +160,8 @@ class Redistribution(Schedule):
     def reset(self) -> None:
         """Begin a cycle."""
         self.position = 0
-        self.models: dict[int, Tensor] = {}
-        self._trained: dict[int, ClientResult] = {}
+        self.models = {}
+        self._trained = {}
 
     def state_dict(self, gather: Callable[[dict[int, Tensor]], dict[int, Tensor]]) -> dict[str, Any]:
         """Return the position in the cycle and the circulating models."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedParameter
 
 
 class StateVector:
@@ -32,7 +32,7 @@ class StateVector:
                 "Unfreeze at least one layer before `trainer.fit`."
             )
         for name, parameter in named:
-            if isinstance(parameter, UninitializedTensorMixin):
+            if isinstance(parameter, UninitializedParameter):
                 raise TypeError(
                     f"The lazy parameter {name!r} is not initialised, so its size is unknown. "
                     "Run one forward pass on a sample batch before `trainer.fit`."

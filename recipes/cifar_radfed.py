@@ -5,7 +5,7 @@
     python recipes/cifar_radfed.py --method FedAvg --seed 2          # another algorithm, as many rounds
     python recipes/cifar_radfed.py --method.redistributions 5 --partitioner.class_alpha 1.0 --model.lr 0.1
     python recipes/cifar_radfed.py --config my.yaml                  # any of the options below, as yaml
-    python recipes/cifar_radfed.py --resume runs/cifar_radfed/radfed-seed1
+    python recipes/cifar_radfed.py --resume runs/cifar_radfed/cifar10-radfed-seed1
 
 CIFAR-10 and the weights are looked for in `--data.data_dir` (default: $FL_LIGHTNING_DATA, else data) and downloaded
 otherwise. Where neither is possible, `--dataset auto` falls back on scikit-learn's digits as a stand-in, and says so.
@@ -59,7 +59,9 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="of partition, split, weights and training")
     parser.add_argument("--output", type=str, default="runs/cifar_radfed", help="folder that gets one folder a run")
     parser.add_argument("--resume", type=str | None, default=None, help="folder of a run to go on with")
-    parser.add_subclass_arguments(AggregationCallback, "method", skip={"seed", "sampler", "server"}, help="the algorithm")
+    parser.add_subclass_arguments(
+        AggregationCallback, "method", skip={"seed", "sampler", "server"}, help="the algorithm"
+    )
     parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="who gets which samples")
     parser.add_class_arguments(ClientSplit, "split", skip={"seed"})
     parser.add_class_arguments(CIFAR10DataModule, "data", skip={"partitioner", "split"})
@@ -157,7 +159,9 @@ class FederationReport(Callback):
             import wandb
 
             values = list(metrics.values["val"].values())
-            trainer.logger.experiment.log({"val_acc_by_client": wandb.Histogram(values), "epoch": trainer.current_epoch})
+            trainer.logger.experiment.log(
+                {"val_acc_by_client": wandb.Histogram(values), "epoch": trainer.current_epoch}
+            )
 
 
 def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any]) -> WandbLogger:
@@ -169,9 +173,16 @@ def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any
     if online:
         console.print("Weights & Biases: online, project fl-lightning.")
     else:
-        console.print(f"Weights & Biases: offline (not logged in); send it later with: wandb sync {folder}/wandb/offline-*")
+        console.print(
+            f"Weights & Biases: offline (not logged in). To send it later: wandb sync {folder}/wandb/offline-*"
+        )
     logger = WandbLogger(
-        name=name, project="fl-lightning", save_dir=folder, tags=tags, config=options, mode="online" if online else "offline"
+        name=name,
+        project="fl-lightning",
+        save_dir=folder,
+        tags=tags,
+        config=options,
+        mode="online" if online else "offline",
     )
     logger.experiment.define_metric("*", step_metric="epoch")
     return logger
@@ -191,7 +202,9 @@ def run_folder(options: Namespace, name: str) -> Path:
             number += 1
 
 
-def evaluate(trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, checkpoint: str) -> dict[str, float]:
+def evaluate(
+    trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, checkpoint: str
+) -> dict[str, float]:
     """Return pooled and client-mean accuracies of a checkpoint on validation and test clients."""
     scores = {**trainer.validate(model, data, ckpt_path=checkpoint, verbose=False)[0]}
     scores.update(trainer.test(model, data, ckpt_path=checkpoint, verbose=False)[0])
@@ -223,16 +236,16 @@ def main(argv: list[str]) -> None:
     method: AggregationCallback = build(options.method, seed=options.seed)
     method_name = type(method).__name__
     cycle = getattr(method, "redistributions", 1)
-    name = "-".join([*(["digits-standin"] if data_name == "digits-standin" else []), method_name.lower(), f"seed{options.seed}"])
+    name = f"{data_name}-{method_name.lower()}-seed{options.seed}"
     folder = run_folder(options, name)
     parser.save(options, folder / "config.yaml", overwrite=True)
     tags = [data_name, method_name, options.preset]
     logger = make_logger(name, folder, tags, yaml.safe_load(parser.dump(options)))
     metrics = ClientMetrics()
     every = options.trainer.check_val_every_n_epoch
-    best = ModelCheckpoint(
-        folder, "best-{epoch}", monitor="val_acc_clients", mode="max", every_n_epochs=cycle if cycle % every == 0 else every
-    )
+    # only aggregated models compete for the best, where validation falls on aggregations
+    candidates = cycle if cycle % every == 0 else every
+    best = ModelCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max", every_n_epochs=candidates)
     last = ModelCheckpoint(folder, "last", enable_version_counter=False)
     callbacks: list[Callback] = [method, metrics, FederationReport(folder), best, last]
     if data_name == "cifar10" and not data.augmented:
@@ -262,7 +275,11 @@ def main(argv: list[str]) -> None:
 def quiet() -> None:
     """Keep Lightning's hints that do not concern this script out of its output."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*eval mode at the start of training.*", ".*Checkpoint directory.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*eval mode at the start of training.*",
+        ".*Checkpoint directory.*",
+    ):
         warnings.filterwarnings("ignore", message)
 
 

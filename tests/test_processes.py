@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPT = '''
+SCRIPT = """
 import sys
 import lightning as L, torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -72,7 +72,7 @@ if __name__ == "__main__":
             {"weights": module.state_dict(), "best": best, "metrics": metrics, "step": trainer.global_step},
             f"{folder}/final-{devices}.pt",
         )
-'''
+"""
 
 
 def run(folder: Path, algorithm: str, devices: int) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import lightning as L
 import torch
-from toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
+from toys import quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 
@@ -30,9 +30,7 @@ class Net(L.LightningModule):
 def train(callback: AggregationCallback, rounds: int = 5) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     sizes = [8, 14, 6, 23, 10, 12]
-    clients = [
-        (torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator)) for n in sizes
-    ]
+    clients = [(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator)) for n in sizes]
     module = Net()
     trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback])
     trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=4))

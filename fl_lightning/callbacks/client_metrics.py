@@ -42,7 +42,7 @@ class ClientMetrics(Callback):
         self.metric = metric
         self.name = name
         self.values: dict[str, dict[int, float]] = {}
-        self._seen: list[tuple[int, Tensor, Tensor]] = []
+        self._seen: list[tuple[Tensor, Tensor]] = []
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget earlier predictions."""
@@ -89,7 +89,7 @@ class ClientMetrics(Callback):
             preds, target = outputs["preds"], outputs["target"]
         else:
             preds, target = module(batch[0]), batch[1]
-        self._seen.append((len(target), preds.detach(), target.detach()))
+        self._seen.append((preds.detach(), target.detach()))
 
     def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: Literal["val", "test"]) -> None:
         data = getattr(trainer, "datamodule", None)
@@ -108,8 +108,8 @@ class ClientMetrics(Callback):
 
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
         """Return all processes' predictions and targets, and the client of each."""
-        preds = torch.cat([preds for _, preds, _ in self._seen]).float().cpu()
-        target = torch.cat([target for _, _, target in self._seen]).cpu()
+        preds = torch.cat([preds for preds, _ in self._seen]).float().cpu()
+        target = torch.cat([target for _, target in self._seen]).cpu()
         shares = [(preds, target)]
         if trainer.world_size > 1:
             shares = [None] * trainer.world_size  # type: ignore[list-item]

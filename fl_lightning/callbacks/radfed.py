@@ -73,6 +73,6 @@ class RADFed(AggregationCallback):
         ending = "the mean of the circulating models" if self.evaluate == "virtual" else "the last aggregate"
         rank_zero_warn(
             f"`max_epochs={max_epochs}` is not a multiple of `redistributions={self.redistributions}`: {over} of the "
-            f"rounds come after the last aggregation, and the final model is {ending}. An epoch is one inner round (the "
-            f"paper's T x S of them); give max_epochs={' or '.join(choices)} for whole cycles."
+            f"rounds come after the last aggregation, and the final model is {ending}. An epoch is one inner round "
+            f"(the paper has T x S of them); give max_epochs={' or '.join(choices)} for whole cycles."
         )

@@ -1,0 +1,123 @@
+"""Label skew by a Dirichlet prior over the classes of each client."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_lightning.arguments import check_positive
+from fl_lightning.partitioners.base import Partitioner
+
+_MAX_DRAWS = 100
+
+
+class DirichletPartitioner(Partitioner):
+    """The partition of FedDyn's experiments: fixed client sizes, classes drawn from a prior for each client.
+
+    Each client draws a prior over the classes from Dir(alpha). Then, until all clients are full, a client that is not
+    full is picked uniformly, a class is drawn from its prior, renormalised over the classes that have samples left
+    (uniformly where the prior has no mass on any of them), and the client takes the next sample of that class.
+
+    Args:
+        num_clients: Number of clients, K.
+        alpha: Concentration of the prior: near 0 gives one class to a client, large values give each the same mix.
+        size_sigma: 0 gives every client floor(N/K) samples and leaves out the rest. Otherwise sizes are drawn from a
+            lognormal distribution with this standard deviation of the logarithm, scaled to N and truncated; the first
+            client gets what is left over.
+        seed: Seed of sizes, priors and draws.
+
+    Raises:
+        ValueError: If an argument is out of range; on call, if 100 draws of the sizes leave some client without samples.
+    """
+
+    def __init__(self, num_clients: int, alpha: float, size_sigma: float = 0.0, seed: int = 0) -> None:
+        super().__init__(num_clients, seed)
+        check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
+        if not (math.isfinite(size_sigma) and size_sigma >= 0):
+            raise ValueError(
+                f"`size_sigma` must be a finite number of at least 0, got {size_sigma!r}. Give 0 for equal sizes."
+            )
+        self.alpha = alpha
+        self.size_sigma = size_sigma
+
+    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        rng = self._generator()
+        sizes = self._sizes(len(classes), rng)
+        counts = np.bincount(classes)
+        priors = rng.dirichlet(np.full(len(counts), self.alpha), size=self.num_clients)
+        samples_by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
+        return _draw(sizes, priors, samples_by_class, rng)
+
+    def _sizes(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
+        mean = num_samples / self.num_clients
+        if self.size_sigma == 0:
+            return np.full(self.num_clients, int(mean), dtype=np.int64)
+        for _ in range(_MAX_DRAWS):
+            sizes = sizes_from_draws(rng.lognormal(math.log(mean), self.size_sigma, self.num_clients), num_samples)
+            if sizes.min() > 0:
+                return sizes
+        raise ValueError(
+            f"In {_MAX_DRAWS} draws of the sizes of {self.num_clients} clients some client had none of the {num_samples} "
+            f"samples. Lower `size_sigma` (now {self.size_sigma}) or `num_clients`."
+        )
+
+
+def sizes_from_draws(draws: np.ndarray, num_samples: int) -> np.ndarray:
+    """Scale positive draws to sum to ``num_samples`` and truncate them; the first client gets the remainder.
+
+    Args:
+        draws: Positive numbers, shape (num_clients,).
+        num_samples: Sum of the sizes, N.
+
+    Returns:
+        Sizes, int64, shape (num_clients,).
+    """
+    sizes = (draws / draws.sum() * num_samples).astype(np.int64)
+    sizes[0] += num_samples - sizes.sum()
+    return sizes
+
+
+def _draw(
+    sizes: np.ndarray, priors: np.ndarray, samples_by_class: Sequence[np.ndarray], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Fill the clients one sample at a time; see :class:`DirichletPartitioner`.
+
+    Picking among the clients that are not full, and the classes that are not empty, has the law of picking among all
+    and rejecting. A class is found in the cumulated prior, which changes only when a class runs out.
+    """
+    # plain lists and uniforms drawn at once: numpy's calls for one number would take most of the time
+    remaining = [samples[::-1].tolist() for samples in samples_by_class]
+    clients: list[list[int]] = [[] for _ in sizes]
+    capacity = sizes.tolist()
+    open_clients = list(range(len(capacity)))
+    cumulated = _cumulate(priors, remaining)
+    total = sum(capacity)
+    for pick_client, pick_class in zip(rng.random(total).tolist(), rng.random(total).tolist(), strict=True):
+        position = int(pick_client * len(open_clients))
+        client = open_clients[position]
+        label = bisect(cumulated[client], pick_class)
+        clients[client].append(remaining[label].pop())
+        if not remaining[label]:
+            cumulated = _cumulate(priors, remaining)
+        if len(clients[client]) == capacity[client]:
+            open_clients[position] = open_clients[-1]
+            open_clients.pop()
+    return [np.array(samples, dtype=np.int64) for samples in clients]
+
+
+def _cumulate(priors: np.ndarray, remaining: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return each client's cumulated prior over the classes with samples left, one entry per class."""
+    left = np.array([len(samples) > 0 for samples in remaining])
+    if not left.any():
+        return []
+    weights = priors * left
+    weights[weights.sum(axis=1) == 0] = left
+    cumulated = np.cumsum(weights, axis=1)
+    cumulated /= cumulated[:, -1:]
+    # beyond the last class with samples the sum must be unreachable for a uniform in [0, 1)
+    cumulated[:, int(np.flatnonzero(left)[-1]) :] = 1.0
+    rows: list[list[float]] = cumulated.tolist()
+    return rows

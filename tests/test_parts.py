@@ -1,0 +1,203 @@
+"""The mathematics by itself: aggregation, server, sampling, sharing out, the flat vector, seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fl_lightning.aggregation import WeightedMean
+from fl_lightning.executors import share_out
+from fl_lightning.federation import ClientResult, Task
+from fl_lightning.sampling import UniformSampler
+from fl_lightning.schedules import Redistribution
+from fl_lightning.seeding import Stream, derive_seed, seed_global_generators
+from fl_lightning.server import Mixing
+from fl_lightning.vector import StateVector
+
+VALUES = st.floats(-1e6, 1e6, width=32)
+RESULTS = st.lists(st.tuples(st.integers(1, 1000), st.tuples(VALUES, VALUES)), min_size=1, max_size=20)
+
+
+def result(num_samples: int, vector: tuple[float, ...] | torch.Tensor, slot: int = 0) -> ClientResult:
+    return ClientResult(Task(slot, slot, num_samples), torch.as_tensor(vector, dtype=torch.float32), 1)
+
+
+def mean_of(results: list[tuple[int, tuple[float, ...]]], weighting: str = "samples") -> torch.Tensor:
+    aggregation = WeightedMean(weighting)
+    for size, vector in results:
+        aggregation.update(result(size, vector))
+    mean = aggregation.compute()
+    assert mean is not None
+    return mean
+
+
+@given(RESULTS, st.randoms(use_true_random=False))
+def test_aggregation_does_not_depend_on_the_order(results: list, random) -> None:
+    shuffled = list(results)
+    random.shuffle(shuffled)
+    torch.testing.assert_close(mean_of(results), mean_of(shuffled), rtol=1e-12, atol=1e-9)
+
+
+@given(RESULTS, st.sampled_from(["samples", "uniform"]))
+def test_aggregation_stays_within_the_clients(results: list, weighting: str) -> None:
+    mean = mean_of(results, weighting)
+    vectors = torch.tensor([vector for _, vector in results], dtype=torch.float64)
+    assert (mean >= vectors.amin(0) - 1e-9).all()
+    assert (mean <= vectors.amax(0) + 1e-9).all()
+
+
+@given(RESULTS, st.integers(2, 9))
+def test_only_relative_sizes_matter(results: list, factor: int) -> None:
+    scaled = [(factor * size, vector) for size, vector in results]
+    torch.testing.assert_close(mean_of(results), mean_of(scaled), rtol=1e-12, atol=1e-9)
+
+
+def test_aggregation_accumulates_in_float64() -> None:
+    # in float32, adding 1 to 2^24 changes nothing
+    mean = mean_of([(1, (2.0**24,)), (1, (1.0,)), (1, (1.0,))])
+    assert mean.dtype == torch.float64
+    assert mean.item() == (2.0**24 + 2) / 3
+
+
+def test_aggregation_of_nothing_is_none() -> None:
+    aggregation = WeightedMean()
+    assert aggregation.compute() is None
+    aggregation.update(result(0, (5.0,)))
+    assert aggregation.compute() is None
+
+
+def test_a_client_without_samples_has_no_weight() -> None:
+    assert mean_of([(0, (100.0,)), (3, (2.0,))]).item() == 2.0
+
+
+def test_unknown_weighting_is_refused() -> None:
+    with pytest.raises(ValueError, match="`weighting` must be one of 'samples', 'uniform', got 'median'"):
+        WeightedMean("median")
+
+
+def test_server_learning_rate() -> None:
+    # SPEC O7: mixing with alpha = 0.6, w = 1, mean = 3
+    model, aggregate = torch.tensor([1.0]), torch.tensor([3.0], dtype=torch.float64)
+    assert Mixing(0.6).step(model, aggregate).item() == pytest.approx(2.2, abs=1e-7)
+    assert model.item() == 1.0
+
+
+@pytest.mark.parametrize("lr", [0.0, -1.0, float("nan"), float("inf")])
+def test_server_learning_rate_out_of_range(lr: float) -> None:
+    with pytest.raises(ValueError, match="`server_lr` must be a finite number greater than 0, got"):
+        Mixing(lr)
+
+
+@pytest.mark.parametrize(
+    ("clients_per_round", "num_clients", "expected"),
+    [(0.1, 60, 6), (0.1, 85, 8), (0.1, 98, 9), (0.1, 5, 1), (0.3, 10, 3), (1.0, 7, 7), (4, 7, 4)],
+)
+def test_cohort_size_rounds_down(clients_per_round: float, num_clients: int, expected: int) -> None:
+    assert UniformSampler(clients_per_round).cohort_size(num_clients) == expected
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.0, 1.5, -0.1, True, "all", float("nan")])
+def test_clients_per_round_out_of_range(value: object) -> None:
+    with pytest.raises(ValueError, match=r"`clients_per_round` must be a float in \(0, 1\]"):
+        UniformSampler(value)  # type: ignore[arg-type]
+
+
+def test_more_clients_per_round_than_clients() -> None:
+    with pytest.raises(ValueError, match="`clients_per_round` is 8, but only 7 clients train"):
+        UniformSampler(8).cohort_size(7)
+
+
+def test_every_ordered_pair_of_clients_is_drawn_equally_often() -> None:
+    rng = np.random.default_rng(0)
+    counts: dict[tuple[int, ...], int] = {}
+    for _ in range(6000):
+        pair = tuple(UniformSampler(2).draw(3, rng).tolist())
+        counts[pair] = counts.get(pair, 0) + 1
+    assert len(counts) == 6
+    # 1000 expected; the bound is five standard deviations
+    assert all(abs(count - 1000) < 5 * 29 for count in counts.values())
+
+
+def test_tasks_are_shared_out_by_cost() -> None:
+    tasks = [Task(slot, slot, 1) for slot in range(5)]
+    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, pinned=False)
+    assert [[task.slot for task in share] for share in shares] == [[0, 4], [1, 2, 3]]
+
+
+def test_pinned_tasks_stay_on_their_process() -> None:
+    tasks = [Task(slot, slot, 1) for slot in range(5)]
+    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, pinned=True)
+    assert [[task.slot for task in share] for share in shares] == [[0, 2, 4], [1, 3]]
+
+
+def test_vector_holds_parameters_and_buffers_in_training_mode() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1), nn.BatchNorm1d(1))
+    module[2].requires_grad_(False)
+    module[3].eval().requires_grad_(False)
+    state = StateVector(module)
+    assert state.num_parameters == 2 * 3 + 3 + 3 + 3
+    assert state.size == state.num_parameters + 3 + 3 + 1
+    vector = torch.arange(state.size, dtype=torch.float32) + 0.25
+    state.write(vector)
+    assert module[0].weight.flatten().tolist() == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25]
+    assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
+    assert module[1].num_batches_tracked.item() == 21
+    assert state.read()[:-1].equal(vector[:-1])
+
+
+def test_vector_counts_tied_weights_once() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    assert StateVector(module).size == 9 + 3 + 3
+
+
+def test_vector_refuses_what_cannot_be_averaged() -> None:
+    with pytest.raises(ValueError, match="no parameter with `requires_grad=True`"):
+        StateVector(nn.Linear(2, 2).requires_grad_(False))
+    with pytest.raises(TypeError, match="lazy parameter 'weight' is not initialised"):
+        StateVector(nn.LazyLinear(2))
+    module = nn.Module()
+    module.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match="'w' is complex"):
+        StateVector(module)
+
+
+def test_vector_notices_layers_that_were_frozen_meanwhile() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    state = StateVector(module)
+    state.check_unchanged()
+    module[0].requires_grad_(False)
+    with pytest.raises(RuntimeError, match="trained parameters of Sequential changed during the fit"):
+        state.check_unchanged()
+
+
+@pytest.mark.parametrize("value", [0, -2, 1.5, True])
+def test_redistributions_out_of_range(value: object) -> None:
+    with pytest.raises(ValueError, match="`redistributions` must be a whole number of at least 1, got"):
+        Redistribution(value)  # type: ignore[arg-type]
+
+
+def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
+    schedule = Redistribution(3)
+    with pytest.raises(ValueError, match=r"`redistributions` is 3\. Resume with the value that the run began with"):
+        schedule.load_state_dict({"position": 3, "models": {}}, torch.device("cpu"))
+
+
+def test_seeds_depend_on_every_argument_and_never_change() -> None:
+    assert derive_seed(1, Stream.CLIENT, 2, 3) == 3800415822099797715
+    seeds = {derive_seed(s, stream, r, k) for s in (0, 1) for stream in Stream for r in (0, 1) for k in (0, 1)}
+    assert len(seeds) == 2 * 4 * 2 * 2
+
+
+def test_global_generators_are_seeded_alike() -> None:
+    import random
+
+    draws = []
+    for _ in range(2):
+        seed_global_generators(1, Stream.CLIENT, 5, 6)
+        draws.append((random.random(), np.random.rand(), torch.rand(()).item()))
+    assert draws[0] == draws[1]
