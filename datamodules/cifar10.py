@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
-from fl_lightning.data import ImageDataModule, Source
-from fl_lightning.partitioners import Partitioner
+from fl_lightning.data import ImageDataModule, PartitionFunction, Source
+
 IMAGES_PER_FILE = 10_000
 
 
@@ -42,7 +42,7 @@ class CIFAR10DataModule(ImageDataModule):
     def __init__(
         self,
         data_dir: str | os.PathLike[str] | None = None,
-        partitioner: Partitioner | None = None,
+        partitioner: PartitionFunction | None = None,
         *,
         augment: bool = False,
         download: bool = True,

@@ -96,7 +96,6 @@ class FederatedLoop(RoundLoop):
 
     def plan_round(self) -> int:
         """Draw the clients and share them out; return how many batches this process will train."""
-        self.vector.check_unchanged()
         algorithm = self.callback.algorithm
         self._tasks = algorithm.plan(self.round_index, self.data.client_sizes, self.callback.seed)
         costs = [self._num_batches(task.client) for task in self._tasks]
@@ -107,6 +106,7 @@ class FederatedLoop(RoundLoop):
 
     def train_round(self) -> None:
         """Train this process's clients."""
+        self.vector.check_unchanged()
         self._executor.run(self._share, self.callback.algorithm, self._train_client)
 
     def close_round(self) -> None:

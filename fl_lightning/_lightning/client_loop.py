@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -46,6 +47,7 @@ class ClientLoop(_TrainingEpochLoop):
         """Return a loop with the progress, settings and validation loop of ``stock``."""
         loop = cls(stock.trainer, stock.min_steps, stock.max_steps)
         loop.__dict__.update(stock.__dict__)
+        loop._at_last_batch = False
         return loop
 
     # ---- once a fit ----
@@ -126,10 +128,32 @@ class ClientLoop(_TrainingEpochLoop):
         stepped, steps = self._counts_at_start
         return self._batches_that_stepped - stepped, self._step_counter.completed - steps
 
+    @property
+    def steps_before_round(self) -> int:
+        """Optimizer steps up to the round's start."""
+        return self._counts_at_start[1]
+
     def set_round_counts(self, batches_that_stepped: int, steps: int) -> None:
         """Replace what this process added in the round by what all processes added."""
         self._batches_that_stepped = self._counts_at_start[0] + batches_that_stepped
         self._step_counter.ready = self._step_counter.completed = self._counts_at_start[1] + steps
+
+    @contextmanager
+    def at_last_batch(self) -> Iterator[None]:
+        """Give loggers the step of the round's last batch, as Lightning does for metrics of an epoch's end."""
+        self._batches_that_stepped -= 1
+        self._at_last_batch = True
+        try:
+            yield
+        finally:
+            self._batches_that_stepped += 1
+            self._at_last_batch = False
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Return the counters of the round's boundary, whatever loggers are given."""
+        state = super().on_save_checkpoint()
+        state["_batches_that_stepped"] += int(self._at_last_batch)
+        return state
 
     # ---- once a client ----
 
@@ -155,7 +179,8 @@ class ClientLoop(_TrainingEpochLoop):
     def _restore(self, options: list[list[dict[str, Any]]], schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""
         for optimizer, groups in zip(self.trainer.optimizers, options, strict=True):
-            for group, values in zip(optimizer.param_groups, groups, strict=True):
+            # a callback that unfreezes layers appends groups
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
                 group.update(values)
         if self._step_schedules or not self._automatic:
             for config, state in zip(self.trainer.lr_scheduler_configs, schedules, strict=True):
@@ -249,16 +274,19 @@ class ClientLoop(_TrainingEpochLoop):
         optimizer = self.trainer.optimizers[0]
 
         def closure() -> Tensor | None:
-            loss, extra = self._read(self._training_step(batch, batch_idx))
-            if batch_idx % self.trainer.accumulate_grad_batches == 0:
-                self._zero_grad(optimizer, batch_idx)
-            if loss is None:
-                return None
-            # a scaler multiplies the loss in place
-            detached = loss.detach() if self._plain_precision else loss.detach().clone()
-            outputs.update({"loss": detached, **extra})
-            self._backward(loss, optimizer)
-            return detached
+            # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
+            with torch.enable_grad():
+                loss, extra = self._read(self._training_step(batch, batch_idx))
+                if batch_idx % self.trainer.accumulate_grad_batches == 0:
+                    self._zero_grad(optimizer, batch_idx)
+                if loss is None:
+                    self._warning_cache.warn("`training_step` returned `None`: its batch is skipped. Ignore if intended.")
+                    return None
+                # a scaler multiplies the loss in place
+                detached = loss.detach() if self._plain_precision else loss.detach().clone()
+                outputs.update({"loss": detached, **extra})
+                self._backward(loss, optimizer)
+                return detached
 
         if self._accumulating:
             closure()

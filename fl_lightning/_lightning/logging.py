@@ -37,12 +37,18 @@ class ClientLog:
         """Shadow ``module.log``, and the callbacks' references to it, for a round."""
         self._known.clear()
         self._module.__dict__["log"] = self
+        self._results.__dict__["log"] = self._log_here
         self._point_callbacks_to(self)
 
     def remove(self) -> None:
         """Give the module its own ``log`` back."""
         if self._module.__dict__.pop("log", None) is not None:
+            del self._results.__dict__["log"]
             self._point_callbacks_to(self._module.log)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy of the module that is made inside a round logs as the copy, and does not copy the trainer
+        return getattr, (self._module, "log")
 
     def _point_callbacks_to(self, log: Callable[..., None]) -> None:
         for callback in self._module.trainer.callbacks:
@@ -55,12 +61,14 @@ class ClientLog:
             self._log(name, value, *args, **kwargs)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        stock_kwargs = {**kwargs, "sync_dist": False}
-        self._stock(self._module, name, value, *args, **stock_kwargs)
+        self._stock(self._module, name, value, *args, **kwargs)
         fx = self._module._current_fx_name
         metric = self._results.get(f"{fx}.{name}")
         if metric is not None and not (args or metric.meta.enable_graph or self._overridden):
             self._known[fx, name] = (kwargs, metric)
+
+    def _log_here(self, *args: Any, **kwargs: Any) -> None:
+        _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
 
     def _update(self, metric: _ResultMetric, value: Any, batch_size: int | None) -> bool:
         """Do what ``_ResultMetric.update`` does, without torchmetrics' bookkeeping; False if Lightning has to."""

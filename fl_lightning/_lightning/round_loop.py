@@ -139,10 +139,8 @@ class RoundLoop(_FitLoop):
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
-        # loggers expect the step of the last batch for metrics of the epoch's end
-        self.epoch_loop._batches_that_stepped -= 1
-        trainer._logger_connector.update_train_epoch_metrics()
-        self.epoch_loop._batches_that_stepped += 1
+        with self.epoch_loop.at_last_batch():
+            trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()
         if trainer.received_sigterm:
             raise SIGTERMException
@@ -162,9 +160,10 @@ class RoundLoop(_FitLoop):
         """Give a checkpoint that is written inside a round the optimizers and schedules of the round's start."""
         if self._round_start is None:
             return
+        checkpoint["global_step"] = self.epoch_loop.steps_before_round
         for state, options in zip(checkpoint.get("optimizer_states", []), self.epoch_loop.round_options, strict=False):
             state["state"] = {}
-            for group, values in zip(state["param_groups"], options, strict=True):
+            for group, values in zip(state["param_groups"], options, strict=False):
                 group.update(values)
         if "lr_schedulers" in checkpoint:
             checkpoint["lr_schedulers"] = list(self.epoch_loop.round_schedules)
@@ -217,7 +216,8 @@ class RoundLoop(_FitLoop):
         trainer.validating = True
         first_loop_iter = trainer._logger_connector._first_loop_iter
         call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-        loop.val_loop.run()
+        with loop.at_last_batch():
+            loop.val_loop.run()
         trainer.training = True
         trainer._logger_connector._first_loop_iter = first_loop_iter
 

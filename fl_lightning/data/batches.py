@@ -22,8 +22,8 @@ def client_batches(
 ) -> Iterator[Any]:
     """Yield one epoch of a client's batches; the last one may be smaller.
 
-    The batches are those of a ``DataLoader`` with ``RandomSampler(dataset, generator=generator)`` (or none), bit for
-    bit. A ``TensorDataset``, or a ``Subset`` of one, is gathered once for the whole epoch and sliced; its batches are
+    The batches are those of a ``DataLoader`` that samples in the same order (of ``RandomSampler(dataset, generator=
+    generator)`` in its first epoch), bit for bit. A ``TensorDataset``, or a ``Subset`` of one, is gathered once for the whole epoch and sliced; its batches are
     views, of the data set's own tensors where nothing had to be gathered, so change them out of place only.
 
     Args:

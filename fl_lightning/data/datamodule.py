@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.data.batches import client_batches, make_loader
 from fl_lightning.data.source import Source, fingerprint
-from fl_lightning.data.splits import ClientSplit, FederatedSplit, Split
+from fl_lightning.data.splits import GLOBAL, ClientSplit, FederatedSplit, PartitionFunction, Split
 from fl_lightning.data.standardize import Standardization, standardize_global, standardize_local
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from fl_lightning.partitioners import Partition, Partitioner, PartitionStatistics
+    from fl_lightning.partitioners import Partition, PartitionStatistics
 
 Stage = Literal["train", "val", "test"]
 
@@ -35,7 +35,7 @@ class FederatedDataModule(L.LightningDataModule):
     batches; without one, ``train_dataloader`` serves all training clients' samples together.
 
     Args:
-        partitioner: Shares the samples out among clients.
+        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         eval_batch_size: Samples of a validation or test batch.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
@@ -54,7 +54,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        partitioner: Partitioner | None = None,
+        partitioner: PartitionFunction | None = None,
         *,
         batch_size: int | None = 32,
         eval_batch_size: int = 256,
@@ -94,7 +94,7 @@ class FederatedDataModule(L.LightningDataModule):
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
                 "Give one, such as IIDPartitioner(num_clients=100)."
             )
-        labels = np.zeros(len(source), dtype=np.int64) if source.labels is None else source.labels
+        labels = len(source) if source.labels is None else source.labels
         return self.split.apply(labels, self.partitioner, source.test_indices)
 
     @property
@@ -217,7 +217,7 @@ class FederatedDataModule(L.LightningDataModule):
         ``None`` if there is no such set, or it belongs to no client.
         """
         parts = self._parts(stage)
-        if not parts or -1 in parts:
+        if not parts or GLOBAL in parts:
             return None
         return np.repeat(list(parts), [len(indices) for indices in parts.values()])
 
@@ -262,7 +262,9 @@ class FederatedDataModule(L.LightningDataModule):
         """Plot the clients' label distributions; return ``(fig, ax, df)``."""
         from fl_lightning.partitioners import plot_label_distributions
 
-        return plot_label_distributions(self.partition, self._known_labels())
+        labels, names = self._known_labels(), self.class_names
+        present = None if names is None else [names[label] for label in np.unique(labels)]
+        return plot_label_distributions(self.partition, labels, class_names=present)
 
     def _known_labels(self) -> np.ndarray:
         if self.labels is None:

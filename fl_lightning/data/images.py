@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.partitioners import Partitioner
+from fl_lightning.data.splits import PartitionFunction
 
 
 class ImageDataModule(FederatedDataModule):
@@ -28,7 +28,7 @@ class ImageDataModule(FederatedDataModule):
     std: ClassVar[tuple[float, ...]]
     crop_padding: ClassVar[int] = 4
 
-    def __init__(self, partitioner: Partitioner | None = None, *, augment: bool = False, **options: Any) -> None:
+    def __init__(self, partitioner: PartitionFunction | None = None, *, augment: bool = False, **options: Any) -> None:
         super().__init__(partitioner, **options)
         self.augment = augment
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
@@ -88,5 +88,5 @@ def random_crop_and_flip(x: Tensor, padding: int) -> Tensor:
     # one gather of pixels: a quarter of the time of indexing with four index tensors
     pixels = rows.unsqueeze(2) * (width + 2 * padding) + columns.unsqueeze(1)
     pixels = pixels.view(n, 1, -1).expand(-1, channels, -1)
-    padded = F.pad(x, (padding,) * 4).view(n, channels, -1)
-    return padded.gather(2, pixels).view_as(x)
+    padded = F.pad(x, (padding,) * 4).reshape(n, channels, -1)
+    return padded.gather(2, pixels).view(x.shape)

@@ -21,7 +21,8 @@ class Source:
 
     Attributes:
         dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
-        labels: Class of each sample, shape (N,), by which a partitioner shares them out; ``None`` if there are none.
+        labels: Class of each sample, whole numbers, shape (N,), by which a partitioner shares them out; ``None`` if
+            there are none, which a partitioner sees as a single class.
         test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
         class_names: Names of the classes.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.

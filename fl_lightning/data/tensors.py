@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule, Stage
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import FederatedSplit
+from fl_lightning.data.splits import GLOBAL, FederatedSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.partitioners import Partition
 
@@ -92,11 +92,11 @@ class TensorDataModule(FederatedDataModule):
 
 
 def _evaluation(name: str, given: Tensors | Sequence[Tensors] | None) -> dict[int, TensorDataset]:
-    """Return the sets by client; -1 stands for a set of no client."""
+    """Return the sets by client."""
     if given is None:
         return {}
     if len(given) > 0 and isinstance(given[0], Tensor):
-        return {-1: _dataset(name, given)}
+        return {GLOBAL: _dataset(name, given)}
     return {client: _dataset(f"{name}[{client}]", tensors) for client, tensors in enumerate(given)}
 
 
@@ -120,5 +120,5 @@ def _labels(targets: list[Tensor]) -> np.ndarray | None:
     """Return the targets as class labels if they are whole numbers, one per sample."""
     if any(target.dim() != 1 or target.is_floating_point() or target.is_complex() for target in targets):
         return None
-    labels: np.ndarray = torch.cat(targets).cpu().numpy()
+    labels: np.ndarray = torch.cat(targets).long().cpu().numpy()
     return labels

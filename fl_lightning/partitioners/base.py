@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,13 +108,13 @@ class Partition:
             raise ValueError(f"{path} is not a partition: its `format` must be {_FORMAT!r}.")
         if document.get("version") != _VERSION:
             raise ValueError(f"{path} has version {document.get('version')!r}; this release reads version {_VERSION}.")
-        partition = cls(tuple(np.array(client or [], dtype=_dtype(client)) for client in document["indices"]))
-        if partition.num_clients != document["num_clients"]:
+        indices, num_clients = document.get("indices", []), document.get("num_clients")
+        if len(indices) != num_clients:
             raise ValueError(
-                f"{path} is damaged: `num_clients` is {document['num_clients']}, "
-                f"but `indices` has {partition.num_clients} entries."
+                f"{path} is damaged: `num_clients` is {num_clients}, `indices` has {len(indices)} entries."
             )
-        return partition
+        # numpy would take an empty list for floats
+        return cls(tuple(np.array(client) if client else np.array([], dtype=np.int64) for client in indices))
 
 
 class Partitioner(ABC):
@@ -198,17 +197,10 @@ def _as_indices(client: int, array: np.ndarray) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _dtype(client: list[int]) -> type[np.int64] | None:
-    """Return the type of a client's list in a file; numpy takes an empty list for floats."""
-    return None if client else np.int64
-
-
 def _write_atomically(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        temporary.write_text(text, encoding="utf-8", newline="")
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ class DirichletPartitioner(Partitioner):
         seed: Seed of sizes, priors and draws.
 
     Raises:
-        ValueError: If an argument is out of range; on call, if 100 draws of the sizes leave some client without samples.
+        ValueError: If an argument is out of range; on call, if 100 draws of the sizes leave a client without samples.
     """
 
     def __init__(self, num_clients: int, alpha: float, size_sigma: float = 0.0, seed: int = 0) -> None:
@@ -60,8 +60,8 @@ class DirichletPartitioner(Partitioner):
             if sizes.min() > 0:
                 return sizes
         raise ValueError(
-            f"In {_MAX_DRAWS} draws of the sizes of {self.num_clients} clients some client had none of the {num_samples} "
-            f"samples. Lower `size_sigma` (now {self.size_sigma}) or `num_clients`."
+            f"In {_MAX_DRAWS} draws of the sizes of {self.num_clients} clients some client had none of the "
+            f"{num_samples} samples. Lower `size_sigma` (now {self.size_sigma}) or `num_clients`."
         )
 
 
@@ -75,7 +75,7 @@ def sizes_from_draws(draws: np.ndarray, num_samples: int) -> np.ndarray:
     Returns:
         Sizes, int64, shape (num_clients,).
     """
-    sizes = (draws / draws.sum() * num_samples).astype(np.int64)
+    sizes: np.ndarray = (draws / draws.sum() * num_samples).astype(np.int64)
     sizes[0] += num_samples - sizes.sum()
     return sizes
 

@@ -1,0 +1,222 @@
+"""Splits into training, validation and test sets: by client, by sample before the partition, or within each client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fl_lightning.arguments import check_count
+from fl_lightning.partitioners import Partition
+
+GLOBAL = -1
+"""Client id of a set that belongs to no client."""
+
+PartitionFunction = Callable[[np.ndarray], Partition]
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedSplit:
+    """Which samples are for training, validation and testing, and whose they are.
+
+    Each set maps a client id to int64 sample indices; a global set has the client id -1. No sample is in two sets.
+    Clients without samples in a set are not in its map.
+
+    Attributes:
+        train: Training samples by client.
+        val: Validation samples by client.
+        test: Test samples by client.
+        partition: All samples of all clients, in whichever set.
+    """
+
+    train: dict[int, np.ndarray]
+    val: dict[int, np.ndarray]
+    test: dict[int, np.ndarray]
+    partition: Partition
+
+
+class Split(ABC):
+    """A way to split a federated data set; a pure function of the labels and its seed."""
+
+    def apply(
+        self,
+        labels_or_num_samples: np.ndarray | int,
+        partitioner: PartitionFunction,
+        test_indices: np.ndarray | None = None,
+    ) -> FederatedSplit:
+        """Partition a data set and split it.
+
+        Args:
+            labels_or_num_samples: The class of each sample, integers, shape (num_samples,). A number of samples N does
+                for partitioners that do not look at labels; any other sees N samples of one class.
+            partitioner: A partitioner, or any function from labels to a partition.
+            test_indices: The samples that the data set itself declares to be its test part. Only ``test="official"``
+                of :class:`SampleSplit` honours it; all other splits pool training and test part.
+
+        Raises:
+            ValueError: If the split does not fit the numbers of samples and clients.
+        """
+        if isinstance(labels_or_num_samples, int):
+            check_count("labels_or_num_samples", labels_or_num_samples)
+            labels = np.zeros(labels_or_num_samples, dtype=np.int64)
+        else:
+            labels = np.asarray(labels_or_num_samples)
+        return self._apply(labels, partitioner, test_indices)
+
+    @abstractmethod
+    def _apply(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        """Partition and split; arguments as in :meth:`apply`."""
+
+
+class ClientSplit(Split):
+    """Whole clients are held out, by cross-validation over clients (R2 section IV-B; SPEC 3.1).
+
+    Client ids are permuted and cut into folds. Fold ``fold`` is the test set; of the remaining ids, in permuted order,
+    as many as fold 0 has are the validation set, and the rest train. With 5 folds, 100 clients give 60 for training, 20
+    for validation and 20 for testing.
+
+    Args:
+        num_folds: Number of folds, at least 3.
+        fold: The test fold, 0 to num_folds - 1.
+        seed: Seed of the permutation; one seed's test folds together hold every client once.
+
+    Raises:
+        ValueError: If an argument is out of range; on ``apply``, if there are fewer clients than folds.
+    """
+
+    def __init__(self, num_folds: int = 5, fold: int = 0, seed: int = 0) -> None:
+        check_count("num_folds", num_folds, minimum=3, hint="Training, validation and test set each need one.")
+        check_count("fold", fold, minimum=0)
+        check_count("seed", seed, minimum=0)
+        if fold >= num_folds:
+            raise ValueError(f"`fold` must be below `num_folds`, which is {num_folds}, got {fold}.")
+        self.num_folds = num_folds
+        self.fold = fold
+        self.seed = seed
+
+    def _apply(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        partition = partitioner(labels)
+        if partition.num_clients < self.num_folds:
+            raise ValueError(
+                f"`num_folds` is {self.num_folds}, but there are only {partition.num_clients} clients. Give at most "
+                f"{partition.num_clients} folds, or more clients."
+            )
+        clients = np.random.default_rng(self.seed).permutation(partition.num_clients)
+        folds = np.array_split(clients, self.num_folds)
+        remaining = np.concatenate([fold for number, fold in enumerate(folds) if number != self.fold])
+        num_val = len(folds[0])
+
+        def select(ids: np.ndarray) -> dict[int, np.ndarray]:
+            return {client: partition.indices[client] for client in sorted(ids.tolist())}
+
+        train, val, test = remaining[num_val:], remaining[:num_val], folds[self.fold]
+        return FederatedSplit(select(train), select(val), select(test), partition)
+
+
+class SampleSplit(Split):
+    """A global validation and a global test set are set aside before the partition; all clients train.
+
+    Args:
+        val: Fraction of the samples that is drawn uniformly for validation; 0 for no validation set.
+        test: Fraction for testing, or ``"official"`` for the data set's own test part; ``val`` then is a fraction of
+            the others.
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: If an argument is out of range; on ``apply``, if there is no official test part, or it holds indices
+            that are no samples.
+    """
+
+    def __init__(self, val: float = 0.1, test: float | Literal["official"] = 0.1, seed: int = 0) -> None:
+        if isinstance(test, str) and test != "official":
+            raise ValueError(f"`test` must be a fraction or 'official', got {test!r}.")
+        _check_fractions(val, 0.0 if isinstance(test, str) else test)
+        check_count("seed", seed, minimum=0)
+        self.val = val
+        self.test = test
+        self.seed = seed
+
+    def _apply(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        samples = np.arange(len(labels))
+        test = _check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else samples[:0]
+        order = np.random.default_rng(self.seed).permutation(np.setdiff1d(samples, test))
+        num_val = round(self.val * len(order))
+        val, rest = order[:num_val], order[num_val:]
+        if not isinstance(self.test, str):
+            test, rest = np.split(rest, [round(self.test * len(order))])
+        # in the order of the data set, which some partitioners follow
+        rest = np.sort(rest)
+        partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
+        return FederatedSplit(_by_client(partition.indices), _global(val), _global(test), partition)
+
+
+class WithinClientSplit(Split):
+    """Each client's own samples are split; all clients train, and those with enough samples validate and test.
+
+    Args:
+        val: Fraction of each client's samples for validation, rounded down.
+        test: Fraction of each client's samples for testing, rounded down; at least one sample is left for training.
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self, val: float = 0.1, test: float = 0.1, seed: int = 0) -> None:
+        _check_fractions(val, test)
+        check_count("seed", seed, minimum=0)
+        self.val = val
+        self.test = test
+        self.seed = seed
+
+    def _apply(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        rng = np.random.default_rng(self.seed)
+        partition = partitioner(labels)
+        parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
+        val, test, train = (_by_client(tuple(part)) for part in zip(*parts, strict=True))
+        return FederatedSplit(train, val, test, partition)
+
+    def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
+        """Cut a client's samples into validation, test and training set."""
+        # the small number keeps 0.3 * 10 = 2.9999999999999996 from becoming 2
+        num_val, num_test = (int(fraction * len(indices) + 1e-9) for fraction in (self.val, self.test))
+        return np.split(indices, [num_val, num_val + num_test])
+
+
+def _by_client(parts: tuple[np.ndarray, ...]) -> dict[int, np.ndarray]:
+    return {client: part for client, part in enumerate(parts) if len(part)}
+
+
+def _global(indices: np.ndarray) -> dict[int, np.ndarray]:
+    return {GLOBAL: np.sort(indices)} if len(indices) else {}
+
+
+def _check_fractions(val: float, test: float) -> None:
+    for name, fraction in (("val", val), ("test", test)):
+        if not 0 <= fraction < 1:
+            raise ValueError(f"`{name}` must be a fraction in [0, 1), got {fraction!r}.")
+    if val + test >= 1:
+        raise ValueError(f"`val` and `test` must sum to less than 1, to leave training samples; got {val} and {test}.")
+
+
+def _check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.ndarray:
+    if test_indices is None:
+        raise ValueError(
+            "`test` is 'official', but this data set has no test part of its own: `test_indices` is None. Give `test` "
+            "a fraction such as 0.1."
+        )
+    unique = np.unique(np.asarray(test_indices))
+    if len(unique) and (unique.dtype.kind not in "iu" or unique[0] < 0 or unique[-1] >= num_samples):
+        raise ValueError(f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.")
+    return unique.astype(np.int64)

@@ -1,0 +1,179 @@
+"""Quadratic-programming partition: client sizes and class mixes drawn independently, then reconciled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_lightning.arguments import check_choice, check_count, check_positive
+from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.partitioners.qp_solver import solve_transport_qp
+from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule
+from fl_lightning.partitioners.rounding import Rounding, round_columns, round_margins
+
+_MAX_SIZE_DRAWS = 100
+_MAX_ROUNDINGS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class QPSolution:
+    """What a QP partition is made from. Matrices have shape (num_clients, num_classes) and count samples.
+
+    Attributes:
+        target: Drawn sizes times drawn class mixes; rows sum to the sizes, columns do not sum to the class counts.
+        optimal: The QP's optimum, float64.
+        chosen: The random solution that Algorithm 3 ended with, float64.
+        counts: ``chosen`` in whole samples, int64.
+        optimal_loss: Squared distance of ``optimal`` from ``target``, in samples squared.
+        chosen_loss: The same for ``chosen``; at least ``optimal_loss``.
+    """
+
+    target: np.ndarray
+    optimal: np.ndarray
+    chosen: np.ndarray
+    counts: np.ndarray
+    optimal_loss: float
+    chosen_loss: float
+
+
+class QPPartitioner(Partitioner):
+    """The partition of RADFed's experiments (R2 section IV-A, eq. (1) and Algorithm 3).
+
+    1. Client sizes are drawn from Dir(size_alpha) and, independently, each client's class mix from Dir(class_alpha).
+    2. Sizes and class totals are both fixed, so the drawn mixes cannot all be met: a quadratic program finds the
+       nearest matrix that has the drawn sizes as row sums and the class totals as column sums.
+    3. Algorithm 3 moves that optimum at random: ``burn_in`` moves, then ``search`` moves of which the best is kept.
+    4. The result is rounded to whole samples.
+    5. Client after client takes its samples of each class in the order of the data set, and its samples are shuffled.
+
+    Every sample is given to exactly one client.
+
+    Args:
+        num_clients: Number of clients, T in the paper.
+        size_alpha: mu, concentration of the client sizes; large values make them equal.
+        class_alpha: lambda, concentration of the class mixes; near 0 gives one class to a client.
+        burn_in: P, moves of the burn-in; 0 switches it off.
+        search: Q, moves of the search; 0 keeps what the burn-in ended with. With both 0 the QP's optimum is taken.
+        step: xi, the size of a move.
+        step_rule: ``"relative"`` takes ``step`` as a share of the smaller of the two entries that lose, as the original
+            code does. ``"absolute"`` takes it as a number of samples, as the paper writes it; 0.002 samples then hardly
+            move anything.
+        burn_in_stop: Ends the burn-in once the distance to the target, the square root of the loss, is this multiple
+            of the optimum's (the original code: 1.1). ``None`` makes all ``burn_in`` moves.
+        rounding: ``"margins"`` keeps both sizes and class totals exactly. ``"columns"`` is the original code's rule,
+            which lets sizes drift by a few samples.
+        seed: Seed of all draws.
+
+    Raises:
+        ValueError: If an argument is out of range; on call, if no sizes with at least one sample each were drawn.
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        size_alpha: float = 1.0,
+        class_alpha: float = 0.1,
+        burn_in: int = 100_000,
+        search: int = 500_000,
+        step: float = 0.002,
+        step_rule: StepRule = "relative",
+        burn_in_stop: float | None = None,
+        rounding: Rounding = "margins",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_clients, seed)
+        check_positive("size_alpha", size_alpha)
+        check_positive("class_alpha", class_alpha)
+        check_count("burn_in", burn_in, minimum=0)
+        check_count("search", search, minimum=0)
+        check_choice("rounding", rounding, ("margins", "columns"))
+        if burn_in_stop is not None and not burn_in_stop > 1:
+            raise ValueError(
+                f"`burn_in_stop` must be greater than 1, the optimum itself, got {burn_in_stop!r}. For no burn-in give "
+                "`burn_in=0`."
+            )
+        self.moves = RectangleMoves(step, step_rule)
+        self.size_alpha = size_alpha
+        self.class_alpha = class_alpha
+        self.burn_in = burn_in
+        self.search = search
+        self.burn_in_stop = burn_in_stop
+        self.rounding = rounding
+
+    def solve(self, class_counts: np.ndarray) -> QPSolution:
+        """Return how many samples of each class each client gets, and how that came about.
+
+        Args:
+            class_counts: Samples of each class, C_k: integers of at least 1, shape (num_classes,).
+
+        Raises:
+            ValueError: If the counts are invalid, fewer samples than clients, or no valid sizes were drawn.
+        """
+        class_counts = _check_class_counts(class_counts)
+        self._check_enough(int(class_counts.sum()))
+        return self._solve(class_counts, self._generator())
+
+    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        rng = self._generator()
+        class_counts = np.bincount(classes)
+        counts = self._solve(class_counts, rng).counts
+        order = np.argsort(classes, kind="stable")
+        first = np.cumsum(class_counts) - class_counts + np.cumsum(counts, axis=0) - counts
+        return [
+            rng.permutation(np.concatenate([order[i : i + n] for i, n in zip(starts, numbers, strict=True)]))
+            for starts, numbers in zip(first, counts, strict=True)
+        ]
+
+    def _solve(self, class_counts: np.ndarray, rng: np.random.Generator) -> QPSolution:
+        sizes = self._draw_sizes(int(class_counts.sum()), rng)
+        mixes = rng.dirichlet(np.full(len(class_counts), self.class_alpha), size=self.num_clients)
+        target = mixes * sizes[:, None]
+        optimal = solve_transport_qp(target, sizes, class_counts)
+        optimal_loss = _loss(optimal, target)
+        # an optimum that meets the target has no multiple to stop at
+        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else np.inf
+        chosen = self.moves.burn_in(optimal, target, self.burn_in, rng, stop_at)
+        chosen = self.moves.search(chosen, target, self.search, rng)
+        counts = round_margins(chosen) if self.rounding == "margins" else round_columns(chosen, rng)
+        return QPSolution(target, optimal, chosen, counts, optimal_loss, _loss(chosen, target))
+
+    def _draw_sizes(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw whole sizes of at least 1 that sum to the number of samples (SPEC eq. (44), (45))."""
+        for _ in range(_MAX_SIZE_DRAWS):
+            sizes = rng.dirichlet(np.full(self.num_clients, self.size_alpha)) * num_samples
+            if sizes.min() >= 0.5 and (rounded := _round_sizes(sizes, num_samples, rng)) is not None:
+                return rounded
+        raise ValueError(
+            f"In {_MAX_SIZE_DRAWS} draws from Dir(size_alpha={self.size_alpha}) some of the {self.num_clients} clients "
+            f"had none of the {num_samples} samples. Raise `size_alpha`, lower `num_clients` or use more samples."
+        )
+
+
+def _round_sizes(sizes: np.ndarray, num_samples: int, rng: np.random.Generator) -> np.ndarray | None:
+    """Round, then add or take 1 at random clients until the sum is right; ``None`` if a client is always left empty."""
+    rounded: np.ndarray = np.rint(sizes).astype(np.int64)
+    gap = num_samples - int(rounded.sum())
+    for _ in range(_MAX_ROUNDINGS):
+        changed = rounded.copy()
+        np.add.at(changed, rng.integers(len(sizes), size=abs(gap)), np.sign(gap))
+        if changed.min() > 0:
+            return changed
+    return None
+
+
+def _check_class_counts(class_counts: np.ndarray) -> np.ndarray:
+    class_counts = np.asarray(class_counts)
+    if class_counts.ndim != 1 or class_counts.dtype.kind not in "iu" or len(class_counts) == 0:
+        raise ValueError(
+            "`class_counts` must be a 1-D array of integers, the samples of each class, got "
+            f"{class_counts.dtype} of shape {class_counts.shape}."
+        )
+    if class_counts.min() < 1:
+        raise ValueError(f"`class_counts` must be at least 1, got {class_counts.min()}. Leave empty classes out.")
+    return class_counts.astype(np.int64)
+
+
+def _loss(alpha: np.ndarray, target: np.ndarray) -> float:
+    return float(((alpha - target) ** 2).sum())

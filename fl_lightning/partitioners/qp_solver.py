@@ -1,0 +1,114 @@
+"""The quadratic program behind the QP partition: the matrix of given margins that is nearest to a target."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_MAX_ITERATIONS = 100
+
+
+def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.ndarray) -> np.ndarray:
+    """Return the non-negative matrix of given margins that is nearest to a target (R2 eq. (1); SPEC eq. (46)).
+
+    Minimises ``sum((alpha - target)**2)`` subject to ``alpha.sum(1) == row_sums``, ``alpha.sum(0) == col_sums`` and
+    ``alpha >= 0``; the solution is unique. Where the projection without ``alpha >= 0``, a closed form, is non-negative,
+    it is the solution. Otherwise CLARABEL, through cvxpy, finds which entries are positive, and the optimality
+    conditions on those entries are solved exactly.
+
+    Args:
+        target: The wanted matrix, shape (T, K).
+        row_sums: Sums over the columns, not negative, shape (T,).
+        col_sums: Sums over the rows, not negative, shape (K,), with the same total.
+
+    Returns:
+        The optimum, float64, shape (T, K); its margins are right to 1e-9 (1e-12 of the total, if that is more).
+
+    Raises:
+        ValueError: If shapes do not match, a number is not finite, a sum is negative or the totals differ.
+        RuntimeError: If the solver fails.
+    """
+    target, rows, cols = (np.asarray(array, dtype=np.float64) for array in (target, row_sums, col_sums))
+    _check(target, rows, cols)
+    optimal = np.zeros_like(target)
+    # a sum of 0 leaves nothing to choose in its row or column
+    free = np.ix_(rows > 0, cols > 0)
+    if rows.sum() > 0:
+        optimal[free] = _solve(target[free], rows[rows > 0], cols[cols > 0])
+    return optimal
+
+
+def _check(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
+    if target.ndim != 2 or rows.shape != target.shape[:1] or cols.shape != target.shape[1:]:
+        raise ValueError(
+            "`target` must have shape (T, K), `row_sums` (T,) and `col_sums` (K,), got "
+            f"{target.shape}, {rows.shape} and {cols.shape}."
+        )
+    for name, array in (("target", target), ("row_sums", rows), ("col_sums", cols)):
+        if not np.isfinite(array).all():
+            raise ValueError(f"`{name}` must hold finite numbers only.")
+    for name, array in (("row_sums", rows), ("col_sums", cols)):
+        if (array < 0).any():
+            raise ValueError(f"`{name}` must not be negative, got {array.min()}.")
+    if abs(rows.sum() - cols.sum()) > _tolerance(rows):
+        raise ValueError(
+            f"`row_sums` and `col_sums` must have the same total, got {rows.sum()} and {cols.sum()}: no "
+            "matrix has both."
+        )
+
+
+def _solve(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    row_gap, col_gap = rows - target.sum(axis=1), cols - target.sum(axis=0)
+    num_rows, num_cols = target.shape
+    projection: np.ndarray = target + row_gap[:, None] / num_cols + col_gap / num_rows - row_gap.sum() / target.size
+    if projection.min() >= 0:
+        return projection
+    return _polish(_approximate(target, rows, cols), target, rows, cols)
+
+
+def _approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """Return the optimum to about 1e-7 of the mean entry."""
+    import cvxpy as cp
+
+    scale = rows.sum() / target.size
+    alpha = cp.Variable(target.shape, nonneg=True)
+    # the last column's sum follows from the others
+    margins = [alpha.sum(axis=1) == rows / scale, alpha.sum(axis=0)[:-1] == cols[:-1] / scale]
+    distance = cp.sum_squares(alpha - target / scale)  # type: ignore[attr-defined]
+    problem = cp.Problem(cp.Minimize(distance), margins)
+    problem.solve(solver=cp.CLARABEL)
+    if alpha.value is None:
+        raise RuntimeError(f"CLARABEL found no solution of the QP, status {problem.status!r}. Try another seed.")
+    solution: np.ndarray = np.asarray(alpha.value) * scale
+    return solution
+
+
+def _polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """Return the exact optimum by Newton's method on the dual, started from the positive entries of ``start``.
+
+    The optimum is ``max(0, target + u_t + v_k)``. On given positive entries the margins are linear equations for the
+    multipliers u and v, and the solution tells the positive entries anew.
+    """
+    num_rows = len(rows)
+    positive = start > 1e-6 * start.mean()
+    for _ in range(_MAX_ITERATIONS):
+        kept = np.where(positive, target, 0.0)
+        matrix = np.block(
+            [[np.diag(positive.sum(axis=1)), positive], [positive.T, np.diag(positive.sum(axis=0))]],
+        ).astype(np.float64)
+        gaps = np.concatenate([rows - kept.sum(axis=1), cols - kept.sum(axis=0)])
+        # singular by nature: a constant can be moved from u to v
+        multipliers = np.linalg.lstsq(matrix, gaps, rcond=1e-12)[0]
+        shifted = target + multipliers[:num_rows, None] + multipliers[num_rows:]
+        optimal: np.ndarray = np.maximum(shifted, 0.0)
+        error = max(np.abs(optimal.sum(axis=1) - rows).max(), np.abs(optimal.sum(axis=0) - cols).max())
+        if error <= _tolerance(rows):
+            return optimal
+        positive = shifted > 0
+    raise RuntimeError(
+        f"The QP's margins are off by {error:.1e} after {_MAX_ITERATIONS} Newton steps. Try another seed, or a larger "
+        "`class_alpha`."
+    )
+
+
+def _tolerance(sums: np.ndarray) -> float:
+    return max(1e-9, 1e-12 * float(sums.sum()))

@@ -1,0 +1,85 @@
+"""From fractional to whole samples (SPEC eq. (48))."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+Rounding = Literal["margins", "columns"]
+
+_EXACT = 1e-7  # entries nearer to a whole number than this are that number
+_MAX_DRAWS = 1000
+
+
+def round_margins(alpha: np.ndarray) -> np.ndarray:
+    """Round down or up so that all row and column sums stay what they are.
+
+    Of all such matrices the nearest to ``alpha``, in squares, is taken. Which entries go up is a transportation problem
+    with 0/1 variables; its linear relaxation has whole vertices, and a simplex method returns a vertex.
+
+    Args:
+        alpha: Non-negative matrix with whole row and column sums (to 1e-6), shape (T, K).
+
+    Returns:
+        int64, shape (T, K).
+
+    Raises:
+        ValueError: If a row or column sum is not whole.
+    """
+    from scipy import optimize, sparse
+
+    row_sums, col_sums = _whole(alpha.sum(axis=1), "row"), _whole(alpha.sum(axis=0), "column")
+    floor: np.ndarray = np.floor(alpha + _EXACT).astype(np.int64)
+    fraction = alpha - floor
+    rows, cols = np.nonzero(fraction > _EXACT)
+    if len(rows) == 0:
+        return floor
+    ones, edges = np.ones(len(rows)), np.arange(len(rows))
+    incidence = sparse.vstack(
+        [
+            sparse.csr_array((ones, (rows, edges)), shape=(len(row_sums), len(rows))),
+            sparse.csr_array((ones, (cols, edges)), shape=(len(col_sums), len(rows))),
+        ]
+    )
+    missing = np.concatenate([row_sums - floor.sum(axis=1), col_sums - floor.sum(axis=0)])
+    # (1 - f)^2 - f^2 is what rounding up costs more than rounding down
+    cost = 1.0 - 2.0 * fraction[rows, cols]
+    solution = optimize.linprog(cost, A_eq=incidence, b_eq=missing, bounds=(0, 1), method="highs-ds")
+    floor[rows, cols] += np.rint(solution.x).astype(np.int64)
+    return floor
+
+
+def round_columns(alpha: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Round to the nearest, then add or take single samples at random rows until the column sums are right.
+
+    The rule of the original code of RADFed: column sums are kept, row sums may change by a few samples.
+
+    Args:
+        alpha: Non-negative matrix with whole column sums (to 1e-6), shape (T, K).
+        rng: Generator of the rows.
+
+    Returns:
+        int64, shape (T, K).
+
+    Raises:
+        ValueError: If a column sum is not whole, or if after 1000 draws an entry is negative or a row is empty.
+    """
+    missing = _whole(alpha.sum(axis=0), "column") - np.rint(alpha).astype(np.int64).sum(axis=0)
+    for _ in range(_MAX_DRAWS):
+        counts: np.ndarray = np.rint(alpha).astype(np.int64)
+        for col, gap in enumerate(missing):
+            np.add.at(counts[:, col], rng.integers(len(counts), size=abs(gap)), np.sign(gap))
+        if counts.min() >= 0 and counts.sum(axis=1).min() > 0:
+            return counts
+    raise ValueError(
+        f"In {_MAX_DRAWS} draws `rounding='columns'` always left a client without samples or with a negative number of "
+        "them. Use `rounding='margins'`, fewer clients or more samples."
+    )
+
+
+def _whole(sums: np.ndarray, name: str) -> np.ndarray:
+    whole: np.ndarray = np.rint(sums)
+    if np.abs(sums - whole).max() > 1e-6:
+        raise ValueError(f"`alpha` must have whole {name} sums, got {sums[np.abs(sums - whole).argmax()]}.")
+    return whole.astype(np.int64)

@@ -1,0 +1,143 @@
+"""How heterogeneous a partition is: client sizes and class mixes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from fl_lightning.partitioners.base import Partition, check_labels
+
+
+@dataclass(frozen=True)
+class PartitionStatistics:
+    """Sizes and class mixes of a partition's clients (R2 Table I).
+
+    Attributes:
+        num_clients: Number of clients.
+        num_samples: Samples of all clients together.
+        min: Samples of the smallest client.
+        max: Samples of the largest client.
+        mean: Mean samples of a client.
+        std: Population standard deviation of the samples of a client.
+        c_score: Class non-IID score, see :func:`c_score`.
+        entropy: Joint entropy of client and class in nats, see :func:`label_entropy`.
+    """
+
+    num_clients: int
+    num_samples: int
+    min: int
+    max: int
+    mean: float
+    std: float
+    c_score: float
+    entropy: float
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Return the statistics by name, for a logger."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = {
+            "clients": f"{self.num_clients:,}",
+            "samples": f"{self.num_samples:,}",
+            "smallest client": f"{self.min:,}",
+            "largest client": f"{self.max:,}",
+            "mean size": f"{self.mean:,.1f}",
+            "standard deviation": f"{self.std:,.1f}",
+            "C-score": f"{self.c_score:.3f}",
+            "entropy (nats)": f"{self.entropy:.3f}",
+        }
+        return "\n".join(f"{name:<18}  {value:>10}" for name, value in rows.items())
+
+
+def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
+    """Return how many samples of each class each client has.
+
+    Args:
+        partition: Which samples belong to which client.
+        labels: The class of each sample of the data set, integers, shape (num_samples,).
+
+    Returns:
+        int64, shape (num_clients, num_classes); the classes are those in ``labels``, ascending.
+
+    Raises:
+        TypeError: If the labels are no integers.
+        ValueError: If they are not 1-D, or the partition has samples without a label.
+    """
+    labels = check_labels(labels)
+    last = max((int(indices.max()) for indices in partition.indices if len(indices)), default=-1)
+    if last >= len(labels):
+        raise ValueError(
+            f"`partition` has sample {last}, but there are only {len(labels)} `labels`. Give the labels that the "
+            "partition was made from."
+        )
+    values, classes = np.unique(labels, return_inverse=True)
+    return np.stack([np.bincount(classes[indices], minlength=len(values)) for indices in partition.indices])
+
+
+def partition_statistics(partition: Partition, labels: np.ndarray) -> PartitionStatistics:
+    """Return the statistics of a partition; arguments and errors as in :func:`label_counts` and :func:`c_score`."""
+    counts = label_counts(partition, labels)
+    sizes = counts.sum(axis=1)
+    return PartitionStatistics(
+        num_clients=len(sizes),
+        num_samples=int(sizes.sum()),
+        min=int(sizes.min()),
+        max=int(sizes.max()),
+        mean=float(sizes.mean()),
+        std=float(sizes.std()),
+        c_score=c_score(counts),
+        entropy=label_entropy(counts),
+    )
+
+
+def c_score(counts: np.ndarray) -> float:
+    """Return the class non-IID score (R2 section IV-A; SPEC eq. (52)).
+
+    It is ``1/K sum_k sum_c |r_ck - R_c|``, where r_ck is the share of class c on client k and R_c its share in all
+    samples: 0 when all clients have the same mix, and at most 2 (1 - 1/C) with C equally frequent classes.
+
+    Args:
+        counts: Samples of each class (columns) on each client (rows), shape (num_clients, num_classes).
+
+    Raises:
+        ValueError: If ``counts`` is not 2-D, has a negative entry, or a client without samples.
+    """
+    counts = _check_counts(counts)
+    sizes = counts.sum(axis=1, keepdims=True)
+    if (sizes == 0).any():
+        raise ValueError(
+            f"`counts` must have samples in every row, but client {int(np.argmin(sizes))} has none, and so no "
+            "class mix. Leave such clients out."
+        )
+    overall = counts.sum(axis=0) / counts.sum()
+    return float(np.abs(counts / sizes - overall).sum(axis=1).mean())
+
+
+def label_entropy(counts: np.ndarray) -> float:
+    """Return the joint entropy of client and class in nats (SPEC eq. (53)).
+
+    It is ``-sum_ky p_ky log p_ky`` with p_ky = n_ky / n, the higher the more evenly samples are spread: at most
+    log(K C) for K clients and C classes.
+
+    Args:
+        counts: Samples of each class (columns) on each client (rows), shape (num_clients, num_classes).
+
+    Raises:
+        ValueError: If ``counts`` is not 2-D, has a negative entry, or no samples at all.
+    """
+    counts = _check_counts(counts)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _check_counts(counts: np.ndarray) -> np.ndarray:
+    counts = np.asarray(counts)
+    if counts.ndim != 2:
+        raise ValueError(f"`counts` must have shape (num_clients, num_classes), got {counts.shape}.")
+    if (counts < 0).any():
+        raise ValueError(f"`counts` must not be negative, got {counts.min()}.")
+    if counts.sum() == 0:
+        raise ValueError("`counts` must hold samples, but all entries are 0.")
+    return counts

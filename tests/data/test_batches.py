@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+
+from fl_lightning.data import client_batches, make_loader
+
+
+class Words(Dataset):
+    """Samples that are dicts, as text data sets give them."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"token": 10 * index, "label": index % 2}
+
+
+class Doubled(TensorDataset):
+    def __getitem__(self, index):
+        return tuple(2 * tensor for tensor in super().__getitem__(index))
+
+
+def tensor_dataset(n: int = 23) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.randn(n, 3, 2, generator=generator), torch.arange(n))
+
+
+DATASETS = {
+    "tensors": tensor_dataset(),
+    "subset": Subset(tensor_dataset(40), [5, 2, 39, 17, 0, 8, 3]),
+    "subset by array": Subset(tensor_dataset(40), np.array([5, 2, 39, 17, 0, 8, 3])),
+    "contiguous subset": Subset(tensor_dataset(40), np.arange(10, 21)),
+    "nested subset": Subset(Subset(tensor_dataset(40), np.arange(10, 30)), [4, 0, 19]),
+    "own samples": Doubled(*tensor_dataset().tensors),
+    "subset of own samples": Subset(Doubled(*tensor_dataset().tensors), [4, 0, 9]),
+    "dicts": Words(),
+    "subset of dicts": Subset(Words(), [6, 1, 2]),
+    "one sample": tensor_dataset(1),
+}
+
+
+def assert_same(ours, theirs) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+    elif isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            assert_same(ours[key], theirs[key])
+    else:
+        assert len(ours) == len(theirs)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same(mine, other)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 100, None])
+@pytest.mark.parametrize("name", DATASETS)
+def test_batches_are_a_dataloaders_bit_for_bit(name, batch_size, shuffle):
+    dataset = DATASETS[name]
+    sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(5)) if shuffle else None
+    loader = DataLoader(dataset, batch_size=batch_size or len(dataset), sampler=sampler)
+    batches = client_batches(dataset, batch_size, torch.Generator().manual_seed(5), shuffle)
+    assert_same(list(batches), list(loader))
+
+
+def test_epochs_of_one_generator_have_different_orders():
+    generator = torch.Generator().manual_seed(5)
+    first, second = ([y.tolist() for _, y in client_batches(tensor_dataset(), 8, generator, True)] for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize("name", ["tensors", "dicts"])
+def test_a_given_collate_fn_makes_the_batches(name):
+    batches = list(client_batches(DATASETS[name], 5, torch.Generator(), False, collate_fn=len))
+    assert batches == {"tensors": [5, 5, 5, 5, 3], "dicts": [5, 2]}[name]
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(0, 40), batch_size=st.one_of(st.none(), st.integers(1, 50)), shuffle=st.booleans())
+def test_an_epoch_holds_each_sample_once_and_only_the_last_batch_is_smaller(n, batch_size, shuffle):
+    batches = list(client_batches(tensor_dataset(n), batch_size, torch.Generator().manual_seed(0), shuffle))
+    sizes = [len(y) for _, y in batches]
+    seen = [int(i) for _, y in batches for i in y]
+    assert sorted(seen) == list(range(n))
+    assert all(size == (batch_size or n) for size in sizes[:-1])
+    assert shuffle or seen == list(range(n))
+
+
+@pytest.mark.parametrize(("name", "first"), [("tensors", 0), ("contiguous subset", 10)])
+def test_contiguous_samples_in_order_are_not_copied(name, first):
+    dataset = DATASETS[name]
+    source = dataset if name == "tensors" else dataset.dataset
+    (x, y), *_ = client_batches(dataset, 4, torch.Generator(), False)
+    assert x.data_ptr() == source.tensors[0][first].data_ptr()
+    assert y.data_ptr() == source.tensors[1][first].data_ptr()
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_pooled_loader_gives_a_plain_loaders_batches(name):
+    dataset = DATASETS[name]
+    assert_same(list(make_loader(dataset, 4, shuffle=False)), list(DataLoader(dataset, 4)))
+    torch.manual_seed(3)
+    ours = list(make_loader(dataset, 4, shuffle=True))
+    torch.manual_seed(3)
+    assert_same(ours, list(DataLoader(dataset, 4, shuffle=True)))
+
+
+def test_a_pooled_loader_gives_single_samples_and_all_at_once():
+    loader = make_loader(DATASETS["subset"], None, shuffle=False)
+    assert [int(y) for _, y in (loader.dataset[i] for i in range(7))] == [5, 2, 39, 17, 0, 8, 3]
+    ((_, y),) = loader
+    assert y.tolist() == [5, 2, 39, 17, 0, 8, 3]
+
+
+def test_a_pooled_loader_works_with_worker_processes():
+    batches = list(make_loader(tensor_dataset(), 10, shuffle=False, num_workers=1))
+    assert_same(batches, list(DataLoader(tensor_dataset(), 10)))

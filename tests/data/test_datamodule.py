@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from fl_lightning import FedAvg, FederatedDataModule
+from fl_lightning.data import ClientSplit, FederatedSplit, SampleSplit, Source
+from fl_lightning.partitioners import IIDPartitioner, Partition
+
+# Five clients of 4, 3, 2, 2 and 1 samples: 4 and 0 train, in this order, 1 and 3 validate, 2 tests.
+CLIENTS = [[0, 5, 7, 11], [1, 2, 3], [4, 6], [8, 9], [10]]
+LABELS = np.array([0, 1] * 6)
+
+
+class FixedPartitioner:
+    def __call__(self, labels: np.ndarray) -> Partition:
+        return Partition(tuple(np.array(samples, dtype=np.int64) for samples in CLIENTS))
+
+
+class FixedSplit:
+    def __init__(self, train=(4, 0), val=(1, 3), test=(2,)) -> None:
+        self.stages = train, val, test
+
+    def apply(self, labels, partitioner, test_indices=None) -> FederatedSplit:
+        partition = partitioner(labels)
+        train, val, test = ({client: partition.indices[client] for client in stage} for stage in self.stages)
+        return FederatedSplit(train, val, test, partition)
+
+
+class Rows(FederatedDataModule):
+    """Sample i has the inputs (i, 100) and the label i mod 2."""
+
+    def __init__(self, *args, dtype: torch.dtype = torch.float32, **kwargs) -> None:
+        super().__init__(*args, **{"split": FixedSplit(), "batch_size": 3, **kwargs})
+        self.dtype = dtype
+        self.loads = 0
+
+    def load(self) -> Source:
+        self.loads += 1
+        x = torch.stack([torch.arange(12), torch.full((12,), 100)], dim=1).to(self.dtype)
+        return Source(TensorDataset(x, torch.from_numpy(LABELS)), LABELS, class_names=("even", "odd"))
+
+
+class Pairs(Dataset):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"index": int(index)}
+
+
+class Listed(FederatedDataModule):
+    """Samples that are no tensors, without labels."""
+
+    def load(self) -> Source:
+        return Source(Pairs(), None, collate_fn=lambda samples: [sample["index"] for sample in samples])
+
+
+class Linear(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(2, 2)
+        self.stages: dict[str, list[float]] = {"training": [], "validation": [], "test": [], "predict": []}
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        self.stages["training"] += x[:, 0].tolist()
+        return nn.functional.cross_entropy(self.layer(x / 100), y)
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.stages["validation"] += batch[0][:, 0].tolist()
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.stages["test"] += batch[0][:, 0].tolist()
+
+    def predict_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.stages["predict"] += batch[0][:, 0].tolist()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def ready(data: FederatedDataModule) -> FederatedDataModule:
+    data.setup("fit")
+    return data
+
+
+def rows(**kwargs) -> FederatedDataModule:
+    return ready(Rows(FixedPartitioner(), **kwargs))
+
+
+def samples(batches) -> list[list[int]]:
+    return [x[:, 0].int().tolist() for x, _ in batches]
+
+
+def trainer(*callbacks: L.Callback, max_epochs: int = 1) -> L.Trainer:
+    return L.Trainer(
+        accelerator="cpu",
+        max_epochs=max_epochs,
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+
+
+# ---- training clients ----
+
+
+def test_training_clients_are_those_of_the_split():
+    data = rows()
+    assert data.num_clients == 2
+    assert data.client_ids == [4, 0]
+    assert data.client_sizes.tolist() == [1, 4]
+    assert [data.client_dataset(1)[i][0][0] for i in range(4)] == [0, 5, 7, 11]
+
+
+@pytest.mark.parametrize(("batch_size", "number"), [(1, 4), (2, 2), (3, 2), (4, 1), (9, 1), (None, 1)])
+def test_number_of_batches_counts_the_last_partial_one(batch_size, number):
+    data = rows(batch_size=batch_size)
+    assert data.num_client_batches(1) == number
+    assert len(list(data.client_batches(1, generator=torch.Generator()))) == number
+
+
+def test_batches_of_a_client_in_order():
+    data = rows(shuffle=False)
+    assert samples(data.client_batches(1, generator=torch.Generator())) == [[0, 5, 7], [11]]
+    assert samples(data.client_batches(0, generator=torch.Generator())) == [[10]]
+
+
+def test_batches_of_a_client_are_shuffled_by_the_generator_alone():
+    data = rows()
+    first, again = (samples(data.client_batches(1, generator=torch.Generator().manual_seed(2))) for _ in range(2))
+    other = samples(data.client_batches(1, generator=torch.Generator().manual_seed(3)))
+    assert first == again != other
+    assert sorted(first[0] + first[1]) == [0, 5, 7, 11]
+    assert samples(data.client_batches(1, generator=torch.Generator(), shuffle=False)) == [[0, 5, 7], [11]]
+
+
+def test_samples_that_are_no_tensors_go_through_the_sources_collate_fn():
+    data = ready(Listed(FixedPartitioner(), split=FixedSplit(), batch_size=3, shuffle=False))
+    assert list(data.client_batches(1, generator=torch.Generator())) == [[0, 5, 7], [11]]
+    assert list(data.val_dataloader()) == [[1, 2, 3, 8, 9]]
+
+
+# ---- pooled sets ----
+
+
+def test_pooled_training_set_holds_all_training_clients():
+    data = rows()
+    assert sorted(sum(samples(data.train_dataloader()), [])) == [0, 5, 7, 10, 11]
+    assert samples(rows(shuffle=False).train_dataloader()) == [[10, 0, 5], [7, 11]]
+    assert len(rows(batch_size=None).train_dataloader()) == 1
+
+
+def test_evaluation_sets_are_ordered_by_client():
+    data = rows(eval_batch_size=4)
+    assert samples(data.val_dataloader()) == [[1, 2, 3, 8], [9]]
+    assert data.eval_client_ids("val").tolist() == [1, 1, 1, 3, 3]
+    assert samples(data.test_dataloader()) == [[4, 6]]
+    assert data.eval_client_ids("test").tolist() == [2, 2]
+    assert samples(data.predict_dataloader()) == [[4, 6]]
+
+
+def test_without_evaluation_clients_there_are_no_loaders():
+    data = rows(split=FixedSplit(val=(), test=()))
+    assert data.val_dataloader() == []
+    assert data.test_dataloader() == []
+    assert data.predict_dataloader() == []
+    assert data.eval_client_ids("val") is None
+
+
+def test_a_global_evaluation_set_belongs_to_no_client():
+    data = ready(Rows(IIDPartitioner(3), split=SampleSplit(val=0.25, test=0.25)))
+    assert data.num_clients == 3
+    assert data.client_sizes.sum() == 6
+    assert data.eval_client_ids("val") is None
+    assert data.eval_client_ids("test") is None
+    everything = samples([*data.train_dataloader(), *data.val_dataloader(), *data.test_dataloader()])
+    assert sorted(sum(everything, [])) == list(range(12))
+
+
+def test_the_default_split_is_by_client_into_five_folds():
+    data = ready(Rows(IIDPartitioner(10), split=None))
+    assert isinstance(data.split, ClientSplit)
+    assert data.num_clients == 6
+
+
+# ---- the partition ----
+
+
+def test_partition_labels_and_statistics_are_of_all_clients():
+    data = rows()
+    assert data.partition.num_clients == 5
+    assert data.partition.sizes.tolist() == [4, 3, 2, 2, 1]
+    assert data.labels.tolist() == LABELS.tolist()
+    assert data.class_names == ["even", "odd"]
+    assert data.statistics().num_clients == 5
+
+
+def test_label_distributions_are_plotted():
+    _, _, table = rows().plot()
+    assert len(table) == 5
+
+
+def test_without_labels_there_are_no_statistics():
+    data = ready(Listed(FixedPartitioner(), split=FixedSplit()))
+    assert data.labels is None
+    assert data.class_names is None
+    for ask in (data.statistics, data.plot):
+        with pytest.raises(ValueError, match="Listed has no class labels to count"):
+            ask()
+
+
+# ---- standardisation ----
+
+
+def test_global_standardization_uses_training_clients_only():
+    data = rows(standardize="global")
+    # samples 0, 5, 7, 10, 11: mean 6.6, variance (6.6^2 + 1.6^2 + .4^2 + 3.4^2 + 4.4^2) / 5 = 15.44; 100 - 100 = 0
+    expected = (torch.arange(12.0) - 6.6) / 15.44**0.5
+    assert torch.allclose(data.source_inputs()[:, 0], expected, atol=1e-6)
+    assert torch.equal(data.source_inputs()[:, 1], torch.zeros(12))
+
+
+def test_local_standardization_is_each_clients_own():
+    data = rows(standardize="local", shuffle=False)
+    (x, _), *_ = data.val_dataloader()
+    assert x[:, 0].tolist() == pytest.approx([-(1.5**0.5), 0.0, 1.5**0.5, -1.0, 1.0])
+    ((one, _),) = data.client_batches(0, generator=torch.Generator())
+    assert one.tolist() == [[0.0, 0.0]]
+
+
+def test_a_subclass_may_leave_features_unstandardized():
+    class FirstOnly(Rows):
+        standardized_features = slice(0, 1)
+
+    for standardize in ("global", "local"):
+        x = ready(FirstOnly(FixedPartitioner(), standardize=standardize)).source_inputs()
+        assert torch.equal(x[:, 1], torch.full((12,), 100.0))
+        assert x[0, 0] < 0
+
+
+def test_standardization_needs_floating_point_tensors():
+    with pytest.raises(ValueError, match=r"`standardize='global'` needs floating-point inputs, got torch.int64"):
+        rows(standardize="global", dtype=torch.int64)
+    with pytest.raises(ValueError, match="need the samples as a TensorDataset; the source of Listed is a Pairs"):
+        ready(Listed(FixedPartitioner(), split=FixedSplit(), standardize="local"))
+
+
+# ---- replaced inputs ----
+
+
+def test_replaced_inputs_are_served_until_the_stage_ends():
+    data = rows(shuffle=False)
+    raw = data.source_inputs()
+    for end in (lambda: data.teardown("fit"), lambda: data.on_exception(KeyboardInterrupt())):
+        data.replace_inputs(-data.source_inputs())
+        assert data.inputs_replaced
+        assert samples(data.client_batches(1, generator=torch.Generator())) == [[0, -5, -7], [-11]]
+        assert samples(data.val_dataloader()) == [[-1, -2, -3, -8, -9]]
+        assert torch.equal(data.source_inputs(), raw)
+        end()
+        assert not data.inputs_replaced
+        assert samples(data.client_batches(1, generator=torch.Generator())) == [[0, 5, 7], [11]]
+
+
+def test_replaced_inputs_must_be_one_per_sample():
+    with pytest.raises(ValueError, match="`features` must have one row per source input, 12 rows, got 5"):
+        rows().replace_inputs(torch.zeros(5, 2))
+
+
+def test_the_trainer_ends_the_replacement():
+    class Replace(L.Callback):
+        def setup(self, trainer, pl_module, stage):
+            trainer.datamodule.replace_inputs(-trainer.datamodule.source_inputs())
+
+    data, module = Rows(FixedPartitioner()), Linear()
+    trainer(Replace()).fit(module, datamodule=data)
+    assert sorted(module.stages["training"]) == [-11, -10, -7, -5, 0]
+    trainer().test(module, datamodule=data, verbose=False)
+    assert module.stages["test"] == [4, 6]
+
+
+def test_fingerprint_changes_with_the_data_and_not_with_the_object():
+    first, again = rows().data_fingerprint(), rows().data_fingerprint()
+    assert first == again
+    assert len({first, rows(dtype=torch.float64).data_fingerprint(), rows(standardize="global").data_fingerprint()}) == 3
+    data = rows()
+    data.replace_inputs(torch.zeros(12, 1))
+    assert data.data_fingerprint() == first
+
+
+def test_inputs_are_not_augmented_unless_a_subclass_says_so():
+    assert rows().augmented is False
+
+
+# ---- in a Trainer ----
+
+
+@pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=2, seed=0)]])
+def test_a_trainer_trains_centrally_without_an_aggregation_callback_and_federatedly_with_one(callbacks):
+    data, module = Rows(FixedPartitioner()), Linear()
+    fit = trainer(*callbacks, max_epochs=2)
+    fit.fit(module, datamodule=data)
+    fit.test(module, datamodule=data, verbose=False)
+    fit.predict(module, datamodule=data)
+    assert data.loads == 1
+    assert sorted(module.stages["training"]) == sorted([0, 5, 7, 10, 11] * 2)
+    assert module.stages["validation"] == [1, 2, 3, 8, 9] * 2
+    assert module.stages["test"] == module.stages["predict"] == [4, 6]
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize("name", ["num_clients", "client_ids", "client_sizes", "partition", "labels", "class_names"])
+def test_before_setup_nothing_is_known_of_clients(name):
+    with pytest.raises(RuntimeError, match=r"clients of Rows are known after `setup\(\)`.*call `data.prepare_data"):
+        getattr(Rows(FixedPartitioner()), name)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("batch_size", 0, "`batch_size` must be a whole number of at least 1, got 0"),
+        ("batch_size", 2.5, "`batch_size` must be a whole number of at least 1, got 2.5"),
+        ("eval_batch_size", 0, "`eval_batch_size` must be a whole number of at least 1, got 0"),
+        ("num_workers", -1, "`num_workers` must be a whole number of at least 0, got -1"),
+        ("standardize", "clients", "`standardize` must be one of 'global', 'local', got 'clients'"),
+    ],
+)
+def test_arguments_out_of_range(argument, value, message):
+    with pytest.raises(ValueError, match=message):
+        Rows(FixedPartitioner(), **{argument: value})
+
+
+def test_a_partitioner_is_needed():
+    with pytest.raises(ValueError, match=r"Rows has no `partitioner`.*IIDPartitioner\(num_clients=100\)"):
+        ready(Rows())
+
+
+def test_load_is_needed():
+    with pytest.raises(NotImplementedError, match=r"FederatedDataModule must define `load\(\)`"):
+        ready(FederatedDataModule(FixedPartitioner()))
+
+
+def test_a_training_client_needs_samples():
+    class Empty(FixedPartitioner):
+        def __call__(self, labels: np.ndarray) -> Partition:
+            return Partition((np.arange(11), np.arange(0), np.array([11])))
+
+    with pytest.raises(ValueError, match=r"Client 1 has no training samples \(1 of 2 training clients have none\)"):
+        ready(Rows(Empty(), split=FixedSplit(train=(0, 1), val=(2,), test=())))
+
+
+def test_labels_must_be_one_per_sample():
+    with pytest.raises(ValueError, match=r"`labels` must have one entry per sample, shape \(12,\), got shape \(3,\)"):
+        Source(Pairs(), np.arange(3))
+
+
+def test_ten_thousand_clients_hold_indices_alone():
+    class Many(FederatedDataModule):
+        def load(self) -> Source:
+            labels = np.zeros(50_000, dtype=np.int64)
+            return Source(TensorDataset(torch.arange(50_000.0).unsqueeze(1), torch.zeros(50_000)), labels)
+
+    data = ready(Many(IIDPartitioner(10_000), split=SampleSplit(val=0.0, test=0.0)))
+    assert data.num_clients == 10_000
+    (x, _), *_ = data.client_batches(9_999, generator=torch.Generator())
+    assert len(x) == data.client_sizes[9_999] == 5

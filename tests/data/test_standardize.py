@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fl_lightning.data import apply_statistics, fit_statistics
+from fl_lightning.data.standardize import standardize_global, standardize_local
+
+
+def test_statistics_are_per_feature_and_of_the_population():
+    mean, std = fit_statistics(torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]]))
+    # variances by hand: ((1-3)^2 + 0 + (5-3)^2) / 3 = 8/3 and (100 + 100 + 400) / 3 = 200
+    assert mean.tolist() == [3.0, 20.0]
+    assert torch.allclose(std, torch.tensor([8 / 3, 200.0], dtype=torch.float64).sqrt(), rtol=1e-15)
+
+
+def test_statistics_of_images_are_per_channel():
+    x = torch.zeros(2, 3, 1, 2)
+    x[:, 0] = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]])
+    x[:, 1] = 7.0
+    mean, std = fit_statistics(x)
+    assert mean.tolist() == [2.5, 7.0, 0.0]
+    assert std.tolist() == [1.25**0.5, 1.0, 1.0]  # a constant channel is divided by 1
+
+
+def test_statistics_are_accumulated_in_double_precision():
+    # float32 accumulation loses the spread around 10,000 and, past 2^24, whole samples
+    x = torch.tensor([10_000.0, 10_001.0]).repeat(3_000_000).unsqueeze(1)
+    mean, std = fit_statistics(x)
+    assert mean.dtype == std.dtype == torch.float64
+    assert mean.item() == 10_000.5
+    assert std.item() == 0.5
+
+
+@pytest.mark.parametrize("x", [torch.zeros(4), torch.zeros(0, 2)])
+def test_statistics_need_samples_with_features(x):
+    with pytest.raises(ValueError, match=r"`x` must hold samples with features, of shape \(n, features, ...\)"):
+        fit_statistics(x)
+
+
+def test_application_keeps_the_precision():
+    x = torch.tensor([[1.0, 10.0], [5.0, 40.0]], dtype=torch.float16)
+    out = apply_statistics(x, torch.tensor([3.0, 20.0]).double(), torch.tensor([2.0, 10.0]).double())
+    assert out.dtype == torch.float16
+    assert out.tolist() == [[-1.0, -1.0], [1.0, 2.0]]
+
+
+# Samples 0-1 are client 0's, 2-3 client 1's, 4-5 client 2's.
+X = torch.tensor([[0.0], [2.0], [10.0], [14.0], [100.0], [100.0]])
+
+
+def test_global_statistics_come_from_training_clients_only():
+    out = standardize_global(X, {0: np.array([0, 1]), 1: np.array([2, 3])})
+    # mean 6.5, variance (6.5^2 + 4.5^2 + 3.5^2 + 7.5^2) / 4 = 32.75
+    expected = (X.double() - 6.5) / 32.75**0.5
+    assert torch.allclose(out, expected.float(), rtol=1e-6)
+    assert X[0] == 0.0  # the samples given stay as they are
+
+
+def test_local_statistics_are_each_clients_own():
+    out = standardize_local(X, {0: np.array([0, 1])}, [{1: np.array([2, 3])}, {2: np.array([4, 5])}])
+    assert out.flatten().tolist() == [-1.0, 1.0, -1.0, 1.0, 0.0, 0.0]
+
+
+def test_local_statistics_of_a_client_with_evaluation_samples_are_its_training_samples():
+    out = standardize_local(X, {0: np.array([0, 1])}, [{0: np.array([2])}, {-1: np.array([3, 4, 5])}])
+    assert out[:3].flatten().tolist() == [-1.0, 1.0, 9.0]  # (10 - 1) / 1
+    # a set of no client by itself: 14, 100, 100 have mean 214/3 and standard deviation 86 sqrt(2) / 3
+    assert out[3:].flatten().tolist() == pytest.approx([-(2**0.5), 0.5**0.5, 0.5**0.5])
+
+
+def test_other_features_stay_as_they_are():
+    x = torch.cat([X, X], dim=1)
+    train = {0: np.array([0, 1])}
+    for out in (standardize_global(x, train, slice(0, 1)), standardize_local(x, train, [], slice(0, 1))):
+        assert out[:2, 0].tolist() == [-1.0, 1.0]
+        assert torch.equal(out[:, 1], x[:, 1])

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tarfile
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from torchvision.datasets import CIFAR10, utils
+
+import datamodules.cifar10
+from datamodules import CIFAR10DataModule
+from fl_lightning.data import ClientSplit, SampleSplit
+from fl_lightning.partitioners import IIDPartitioner
+
+PER_FILE = 4
+NAMES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def cifar(tmp_path, monkeypatch) -> Path:
+    """A folder with six files of 4 images; every pixel of image i is i, its label is i mod 10."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        images = np.arange(number * PER_FILE, (number + 1) * PER_FILE)
+        content = {
+            "data": np.repeat(images.astype(np.uint8)[:, None], 3072, axis=1),
+            "labels": (images % 10).tolist(),
+        }
+        (folder / name).write_bytes(pickle.dumps(content))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {k}" for k in range(10)]}))
+    sums = [[name, md5(folder / name)] for name in NAMES]
+    monkeypatch.setattr(CIFAR10, "train_list", sums[:5])
+    monkeypatch.setattr(CIFAR10, "test_list", sums[5:])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": md5(folder / "batches.meta")})
+    monkeypatch.setattr(datamodules.cifar10, "IMAGES_PER_FILE", PER_FILE)
+    return tmp_path
+
+
+@pytest.fixture
+def no_network(monkeypatch) -> list[str]:
+    """Downloads fail, and are noted."""
+    asked: list[str] = []
+
+    def download(url, *args, **kwargs):
+        asked.append(url)
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(utils, "download_and_extract_archive", download)
+    return asked
+
+
+def ready(folder: Path | None, **kwargs) -> CIFAR10DataModule:
+    data = CIFAR10DataModule(folder, IIDPartitioner(3), **{"split": SampleSplit(val=0.0, test="official"), **kwargs})
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def test_training_and_test_images_are_pooled(cifar, no_network):
+    data = ready(cifar)
+    x = data.source_inputs()
+    assert x.shape == (24, 3, 32, 32)
+    assert x.dtype == torch.uint8
+    assert x[:, 2, 31, 0].tolist() == list(range(24))
+    assert data.labels.tolist() == [i % 10 for i in range(24)]
+    assert data.class_names[3] == "class 3"
+    assert no_network == []
+
+
+def test_the_official_test_set_is_the_last_file(cifar):
+    ((x, y),) = ready(cifar).test_dataloader()
+    assert sorted(x[:, 0, 0, 0].tolist()) == [20, 21, 22, 23]
+    assert sorted(y.tolist()) == [0, 1, 2, 3]
+
+
+def test_images_are_normalised():
+    data = CIFAR10DataModule()
+    white = data.preprocess(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), training=False)
+    # (1 - mean) / std of each channel
+    assert white[0, :, 0, 0].tolist() == pytest.approx([0.5086 / 0.2023, 0.5178 / 0.1994, 0.5535 / 0.2010], rel=1e-5)
+
+
+def test_the_folder_is_an_argument_or_in_the_environment_or_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
+    assert CIFAR10DataModule().data_dir == Path("data")
+    monkeypatch.setenv("FL_LIGHTNING_DATA", str(tmp_path))
+    assert CIFAR10DataModule().data_dir == tmp_path
+    assert CIFAR10DataModule("elsewhere").data_dir == Path("elsewhere")
+
+
+def pack(folder: Path, monkeypatch) -> Path:
+    """Put the folder's files into the archive, and delete them."""
+    archive = folder / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "cifar-10-batches-py", arcname="cifar-10-batches-py")
+    for path in (folder / "cifar-10-batches-py").iterdir():
+        path.unlink()
+    monkeypatch.setattr(CIFAR10, "tgz_md5", md5(archive))
+    return archive
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_an_archive_is_unpacked_without_network(cifar, no_network, monkeypatch, download):
+    pack(cifar, monkeypatch)
+    assert len(ready(cifar, download=download).labels) == 24
+    assert no_network == []
+
+
+def test_missing_files_are_downloaded_once_by_prepare_data(cifar, monkeypatch):
+    archive = pack(cifar, monkeypatch)
+    content = archive.read_bytes()
+    archive.unlink()
+    calls = []
+
+    def download(url, root, filename, md5):
+        calls.append((url, filename, md5))
+        archive.write_bytes(content)
+        utils.extract_archive(str(archive), str(root))
+
+    monkeypatch.setattr(utils, "download_and_extract_archive", download)
+    for _ in range(2):
+        assert len(ready(cifar).labels) == 24
+    assert calls == [("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", archive.name, CIFAR10.tgz_md5)]
+
+
+def test_no_files_and_no_download(tmp_path, no_network):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"There is no .*data_batch_1.*cifar-10-batches-py or the archive .*cifar-10-python.tar.gz"
+        r".*`data_dir` or the environment variable FL_LIGHTNING_DATA",
+    ):
+        ready(tmp_path, download=False)
+    assert no_network == []
+
+
+def test_no_files_and_no_network(tmp_path, no_network):
+    with pytest.raises(
+        RuntimeError,
+        match=r"could not be downloaded .*no route to host.*cifar-10-batches-py or the archive .*FL_LIGHTNING_DATA",
+    ):
+        ready(tmp_path)
+
+
+def test_set_up_alone_downloads_nothing(tmp_path, no_network):
+    with pytest.raises(FileNotFoundError, match=r"`download=True` fetches them in `prepare_data\(\)`"):
+        CIFAR10DataModule(tmp_path, IIDPartitioner(3)).setup("fit")
+    assert no_network == []
+
+
+@pytest.mark.parametrize("name", ["data_batch_3", "test_batch", "batches.meta"])
+def test_a_damaged_file_is_named_with_both_sums(cifar, name):
+    path = cifar / "cifar-10-batches-py" / name
+    expected = md5(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RuntimeError, match=rf"{name} is damaged: its MD5 sum is {md5(path)}, expected {expected}"):
+        ready(cifar)
+
+
+def test_a_damaged_archive_is_named_with_both_sums(cifar, no_network, monkeypatch):
+    archive = pack(cifar, monkeypatch)
+    expected = md5(archive)
+    archive.write_bytes(b"half of it")
+    with pytest.raises(RuntimeError, match=rf"tar.gz is damaged: its MD5 sum is {md5(archive)}, expected {expected}"):
+        ready(cifar)
+
+
+@pytest.mark.realdata
+def test_real_images(real_data):
+    data = CIFAR10DataModule(real_data, IIDPartitioner(100), split=ClientSplit(), download=False)
+    data.prepare_data()
+    data.setup("fit")
+    assert data.source_inputs().shape == (60_000, 3, 32, 32)
+    assert np.bincount(data.labels).tolist() == [6_000] * 10
+    assert data.class_names[0] == "airplane"
+    assert data.num_clients == 60
+    assert len(np.unique(data.eval_client_ids("val"))) == len(np.unique(data.eval_client_ids("test"))) == 20
+    ((_, y), *_) = data.client_batches(0, generator=torch.Generator())
+    assert len(y) == data.batch_size

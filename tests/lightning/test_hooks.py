@@ -1,0 +1,206 @@
+"""Hooks of module and callbacks run in Lightning's order inside a round."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from runs import Classifier, clients_of, samples, train_centrally, train_federatedly
+
+CALLBACK_HOOKS = [name for name, _ in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_")]
+MODULE_HOOKS = [
+    *(name for name, _ in inspect.getmembers(L.LightningModule, inspect.isfunction) if name.startswith("on_")),
+    *("training_step", "validation_step", "backward", "optimizer_step", "optimizer_zero_grad"),
+    "configure_gradient_clipping",
+]
+
+
+def describe(owner: str, name: str, args: tuple[Any, ...]) -> str:
+    """Return the call as text, with the batch index where the hook has one."""
+    indices = [str(arg) for arg in args if isinstance(arg, int)]
+    with_index = name.startswith(("on_train_batch", "on_validation_batch")) or name.endswith("_step")
+    return f"{owner}.{name}({indices[0]})" if with_index and indices else f"{owner}.{name}"
+
+
+class Recorded(Classifier):
+    """Writes down every hook that is called."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+
+def _record(name: str) -> Any:
+    stock = getattr(Recorded, name)
+
+    def hook(self: Recorded, *args: Any, **kwargs: Any) -> Any:
+        shown = (args[1],) if name == "optimizer_step" else args
+        self.calls.append(describe("module", name, shown))
+        return stock(self, *args, **kwargs)
+
+    return hook
+
+
+for _name in MODULE_HOOKS:
+    setattr(Recorded, _name, _record(_name))
+
+
+class Recorder(Callback):
+    """Writes down every callback hook that is called."""
+
+    def __init__(self, calls: list[str]) -> None:
+        for name in CALLBACK_HOOKS:
+            setattr(self, name, lambda *args, name=name, **_: calls.append(describe("callback", name, args)))
+
+
+def batch(callback_index: int, module_index: int) -> list[str]:
+    """Return the hooks around one training batch."""
+    return [
+        "module.on_before_batch_transfer",
+        "module.on_after_batch_transfer",
+        f"callback.on_train_batch_start({callback_index})",
+        f"module.on_train_batch_start({module_index})",
+        f"module.optimizer_step({module_index})",
+        f"module.training_step({module_index})",
+        "callback.on_before_zero_grad",
+        "module.on_before_zero_grad",
+        "module.optimizer_zero_grad",
+        "callback.on_before_backward",
+        "module.on_before_backward",
+        "module.backward",
+        "callback.on_after_backward",
+        "module.on_after_backward",
+        "callback.on_before_optimizer_step",
+        "module.on_before_optimizer_step",
+        "module.configure_gradient_clipping",
+        f"callback.on_train_batch_end({callback_index})",
+        f"module.on_train_batch_end({module_index})",
+    ]
+
+
+FIT = [
+    "callback.on_fit_start",
+    "module.on_fit_start",
+    "callback.on_train_start",
+    "module.on_train_start",
+    "callback.on_train_epoch_start",
+    "module.on_train_epoch_start",
+    # the client with two batches, then the one with one: callbacks count through the round
+    *batch(callback_index=0, module_index=0),
+    *batch(callback_index=1, module_index=1),
+    *batch(callback_index=2, module_index=0),
+    "module.on_validation_model_zero_grad",
+    "module.on_validation_model_eval",
+    "callback.on_validation_start",
+    "module.on_validation_start",
+    "callback.on_validation_epoch_start",
+    "module.on_validation_epoch_start",
+    "module.on_before_batch_transfer",
+    "module.on_after_batch_transfer",
+    "callback.on_validation_batch_start(0)",
+    "module.on_validation_batch_start(0)",
+    "module.validation_step(0)",
+    "callback.on_validation_batch_end(0)",
+    "module.on_validation_batch_end(0)",
+    "callback.on_validation_epoch_end",
+    "module.on_validation_epoch_end",
+    "callback.on_validation_end",
+    "module.on_validation_end",
+    "module.on_validation_model_train",
+    "callback.on_train_epoch_end",
+    "module.on_train_epoch_end",
+    "callback.on_train_end",
+    "module.on_train_end",
+    "callback.on_fit_end",
+    "module.on_fit_end",
+]
+
+
+def test_all_hooks_of_a_round_in_order() -> None:
+    calls: list[str] = []
+    # seed 0 of `train_federatedly` puts client 0 into the first slot
+    train_federatedly(Recorded(calls), clients_of(8, 3), val=samples(5), callbacks=[Recorder(calls)])
+    assert calls == FIT
+
+
+def test_order_is_that_of_stock_lightning() -> None:
+    federated: list[str] = []
+    central: list[str] = []
+    data, val = samples(14), samples(5)  # batches of 4, 4, 4 and 2; two steps
+    settings: dict[str, Any] = {"max_epochs": 2, "accumulate_grad_batches": 3, "gradient_clip_val": 1.0}
+    train_federatedly(Recorded(federated), [data], val=val, callbacks=[Recorder(federated)], **settings)
+    train_centrally(Recorded(central), data, val=val, callbacks=[Recorder(central)], **settings)
+    assert federated == central
+    assert len(central) > 100
+
+
+def test_skipped_batch_calls_the_hooks_that_lightning_calls() -> None:
+    calls: dict[str, list[str]] = {"federated": [], "central": []}
+
+    class Skips(Recorded):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+            super().on_train_batch_start(batch, batch_idx)
+            return -1 if batch_idx == 1 else None
+
+    data = samples(14)
+    # Lightning leaves the validation of an epoch out that was stopped; a client cannot stop that of a round
+    train_federatedly(Skips(calls["federated"]), [data], callbacks=[Recorder(calls["federated"])], limit_val_batches=0)
+    train_centrally(Skips(calls["central"]), data, callbacks=[Recorder(calls["central"])], limit_val_batches=0)
+    assert calls["federated"] == calls["central"]
+
+
+class Watcher(Callback):
+    """Notes what the trainer says while clients train."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.last: list[bool] = []
+        self.losses: list[float] = []
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert trainer.training and pl_module.training
+        assert trainer.num_training_batches == 3
+        self.epochs.append(trainer.current_epoch)
+        self.last.append(trainer.is_last_batch)
+        self.losses.append(float(outputs["loss"]))
+
+
+def test_trainer_tells_epoch_and_last_batch_of_the_round() -> None:
+    watcher = Watcher()
+    train_federatedly(Classifier(lr=0.0), clients_of(3, 8), max_epochs=2, callbacks=[watcher])
+    assert watcher.epochs == [0, 0, 0, 1, 1, 1]
+    assert watcher.last == [False, False, True] * 2
+    # without learning both rounds show the same losses, in the order of the round's clients
+    assert sorted(watcher.losses[:3]) == sorted(watcher.losses[3:])
+
+
+def test_backward_hooks_run_without_a_module_that_overrides_backward() -> None:
+    calls: list[str] = []
+
+    class After(Classifier):
+        def on_after_backward(self) -> None:
+            calls.append("after")
+
+    train_federatedly(After(), [samples(8)])
+    assert calls == ["after", "after"]
+
+
+def test_callbacks_are_called_in_lightnings_order() -> None:
+    order: list[str] = []
+
+    class Named(Callback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            order.append(self.name)
+
+    train_federatedly(Classifier(), [samples(4)], callbacks=[Named("a"), Named("b")])
+    assert order == ["a", "b"]

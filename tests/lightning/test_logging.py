@@ -1,0 +1,366 @@
+"""``self.log`` inside clients: values of a round are means over the samples of all its clients."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import torchmetrics
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, Logger
+from runs import Classifier, samples, train_centrally, train_federatedly
+from torch import Tensor
+
+from fl_lightning import FedAvg
+
+
+class Memory(Logger):
+    """Keeps what was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    @property
+    def name(self) -> str:
+        return "memory"
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        self.rows.append((step, dict(metrics)))
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        pass
+
+    def values(self, name: str) -> list[tuple[int, float]]:
+        """Return (step, value) of every row that holds the metric."""
+        return [(step, row[name]) for step, row in self.rows if name in row]
+
+
+class Numbers(Classifier):
+    """Logs numbers that the data carry: a batch's value is the mean of its second tensor."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        value = batch[1].mean()
+        self.record(value, batch_idx)
+        return (self.layers(batch[0]) * 0.0).sum()
+
+    def record(self, value: Tensor, batch_idx: int) -> None:
+        raise NotImplementedError
+
+
+def numbers(*values: float) -> tuple[Tensor, Tensor]:
+    """Return a client whose samples carry ``values``."""
+    return torch.zeros(len(values), 4), torch.tensor(values)
+
+
+# batches of two: means 2, 7 | 1, 4 | 10
+CLIENTS = [numbers(1.0, 3.0, 7.0), numbers(1.0, 1.0, 4.0, 4.0), numbers(10.0)]
+ALL_VALUES = [1.0, 3.0, 7.0, 1.0, 1.0, 4.0, 4.0, 10.0]
+BATCH_MEANS = [2.0, 7.0, 1.0, 4.0, 10.0]
+
+
+def logged(record: Any, callbacks: Any = (), **trainer: Any) -> tuple[L.Trainer, Memory]:
+    """Train one round in which ``record(module, value, batch_idx)`` logs."""
+    module = Numbers()
+    module.record = lambda value, batch_idx: record(module, value, batch_idx)  # type: ignore[method-assign]
+    memory = Memory()
+    settings = {"logger": memory, "log_every_n_steps": 1, **trainer}
+    return train_federatedly(module, CLIENTS, batch_size=2, callbacks=callbacks, **settings), memory
+
+
+def number(trainer: L.Trainer, name: str) -> float:
+    return float(trainer.callback_metrics[name])
+
+
+def test_epoch_mean_weighs_batches_by_their_samples() -> None:
+    trainer, memory = logged(lambda module, value, _: module.log("x", value, on_step=False, on_epoch=True))
+    assert number(trainer, "x") == pytest.approx(sum(ALL_VALUES) / 8)  # 31 / 8, not the mean of batches 24 / 5
+    assert memory.values("x") == [(4, pytest.approx(31 / 8))]
+
+
+def test_step_values_reach_the_logger_batch_by_batch() -> None:
+    _, memory = logged(lambda module, value, _: module.log("x", value))
+    assert [step for step, _ in memory.values("x")] == [0, 1, 2, 3, 4]
+    assert sorted(value for _, value in memory.values("x")) == sorted(BATCH_MEANS)
+    assert {row["epoch"] for _, row in memory.rows if "x" in row} == {0}
+
+
+def test_step_and_epoch_together_are_forked() -> None:
+    trainer, memory = logged(lambda module, value, _: module.log("x", value, on_step=True, on_epoch=True))
+    assert sorted(value for _, value in memory.values("x_step")) == sorted(BATCH_MEANS)
+    assert memory.values("x_epoch") == [(4, pytest.approx(31 / 8))]
+    assert number(trainer, "x") == number(trainer, "x_epoch") == pytest.approx(31 / 8)
+
+
+def test_step_values_are_logged_every_n_steps() -> None:
+    _, memory = logged(lambda module, value, _: module.log("x", value), log_every_n_steps=2)
+    assert [step for step, _ in memory.values("x")] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("reduce_fx", "expected"),
+    [("mean", 31 / 8), ("sum", 24.0), ("min", 1.0), ("max", 10.0), (torch.max, 10.0), (min, 1.0)],
+)
+def test_reductions(reduce_fx: Any, expected: float) -> None:
+    trainer, _ = logged(lambda module, value, _: module.log("x", value, on_epoch=True, reduce_fx=reduce_fx))
+    assert number(trainer, "x") == pytest.approx(expected)
+
+
+def test_given_batch_size_is_the_weight() -> None:
+    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("alike", value, on_epoch=True, batch_size=1)
+        module.log("by_index", value, on_epoch=True, batch_size=batch_idx + 1)
+
+    trainer, _ = logged(record)
+    assert number(trainer, "alike") == pytest.approx(24 / 5)
+    # clients' batch indices restart: weights 1, 2 | 1, 2 | 1
+    assert number(trainer, "by_index") == pytest.approx((2 + 2 * 7 + 1 + 2 * 4 + 10) / 7)
+
+
+def test_log_dict() -> None:
+    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log_dict({"x": value, "twice": 2 * value}, on_step=False, on_epoch=True)
+
+    trainer, memory = logged(record)
+    assert number(trainer, "x") == pytest.approx(31 / 8)
+    assert memory.values("twice") == [(4, pytest.approx(31 / 4))]
+
+
+def test_python_numbers_and_half_precision() -> None:
+    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("float", float(value), on_epoch=True)
+        module.log("double", value.double(), on_epoch=True)
+        module.log("half", value.to(torch.bfloat16), on_epoch=True)
+        # changes its type from batch to batch
+        module.log("mixed", float(value) if batch_idx else value.double(), on_epoch=True)
+
+    trainer, _ = logged(record)
+    for name in ("float", "double", "half", "mixed"):
+        assert number(trainer, name) == pytest.approx(31 / 8), name
+    assert trainer.callback_metrics["double"].dtype == torch.float64
+    assert trainer.callback_metrics["half"].dtype == torch.float32
+
+
+def test_whole_numbers_are_converted_with_lightnings_warning() -> None:
+    with pytest.warns(UserWarning, match="needs to be floating to be reduced"):
+        trainer, _ = logged(lambda module, value, i: module.log("whole_index", torch.tensor(i), on_epoch=True))
+    # indices 0, 1 (weights 2, 1) | 0, 1 (2, 2) | 0
+    assert number(trainer, "whole_index") == pytest.approx(3 / 8)
+
+
+def test_progress_bar_values() -> None:
+    trainer, _ = logged(lambda module, value, _: module.log("x", value, prog_bar=True, on_step=True, on_epoch=True))
+    assert trainer.progress_bar_metrics["x_epoch"] == pytest.approx(31 / 8)
+    assert trainer.progress_bar_metrics["x_step"] in BATCH_MEANS
+
+
+def test_values_stay_out_of_the_logger_when_asked_to() -> None:
+    trainer, memory = logged(lambda module, value, _: module.log("x", value, on_epoch=True, logger=False))
+    assert number(trainer, "x") == pytest.approx(31 / 8)
+    assert memory.values("x") == []
+
+
+class EveryHook(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = torch.tensor(0.0)
+
+    def record(self, value: Tensor, batch_idx: int) -> None:
+        self.value = value
+
+    def on_train_epoch_start(self) -> None:
+        self.log("epoch_start", torch.tensor(5.0))
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.log("batch_start", batch[1].mean(), on_epoch=True)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.log("batch_end", self.value, on_step=False, on_epoch=True)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log("before_step", self.value, on_epoch=True)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("epoch_end", torch.tensor(6.0))
+
+
+class LoggingCallback(Callback):
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        pl_module.log("by_module", batch[1].mean(), on_epoch=True)
+        self.log("by_callback", batch[1].mean(), on_step=False, on_epoch=True)
+        self.log_dict({"in_dict": batch[1].mean()}, on_step=False, on_epoch=True)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.log("callback_epoch_end", 7.0)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_every_hook_that_may_log(rounds: int) -> None:
+    memory = Memory()
+    trainer = train_federatedly(
+        EveryHook(), CLIENTS, batch_size=2, callbacks=[LoggingCallback()], logger=memory, max_epochs=rounds
+    )
+    means = ("batch_start", "batch_end", "before_step", "by_module", "by_callback", "in_dict")
+    expected = {**dict.fromkeys(means, 31 / 8), "epoch_start": 5.0, "epoch_end": 6.0, "callback_epoch_end": 7.0}
+    for name, value in expected.items():
+        assert number(trainer, name) == pytest.approx(value), name
+    # a round begins with empty sums
+    assert [value for _, value in memory.values("batch_end")] == [pytest.approx(31 / 8)] * rounds
+
+
+class Metrics(Classifier):
+    """Logs a metric object and a collection, as torchmetrics' documentation shows."""
+
+    def __init__(self) -> None:
+        super().__init__(lr=0.0)
+        make = {"task": "multiclass", "num_classes": 3}
+        self.accuracy = torchmetrics.Accuracy(**make)
+        self.more = torchmetrics.MetricCollection([torchmetrics.Precision(**make, average="macro")])
+        self.mean = torchmetrics.MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        guess = torch.zeros(len(y), dtype=torch.long)
+        self.accuracy(guess, y)
+        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+        self.more.update(guess, y)
+        self.log_dict(self.more, on_step=False, on_epoch=True)
+        self.mean.update(y.float())
+        self.log("mean", self.mean)
+        return self.layers(x).sum()
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_metric_objects_count_a_rounds_samples(rounds: int) -> None:
+    x = torch.zeros(5, 4)
+    clients = [(x, torch.tensor([0, 0, 0, 1, 2])), (x[:3], torch.tensor([1, 1, 0]))]
+    memory = Memory()
+    trainer = train_federatedly(
+        Metrics(), clients, batch_size=2, logger=memory, log_every_n_steps=1, max_epochs=rounds
+    )
+    assert number(trainer, "accuracy_epoch") == pytest.approx(4 / 8)
+    assert [value for _, value in memory.values("accuracy_epoch")] == [pytest.approx(0.5)] * rounds
+    # batches 00, 01, 2 | 11, 0
+    steps = sorted(value for _, value in memory.values("accuracy_step"))
+    assert steps == sorted([1.0, 0.5, 0.0, 0.0, 1.0] * rounds)
+    # class 0 is guessed eight times, four of them rightly; the other classes never
+    assert number(trainer, "MulticlassPrecision") == pytest.approx(0.5 / 3)
+
+
+class OwnLog(Numbers):
+    """Puts a prefix before every name, and notes the arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[dict[str, Any]] = []
+
+    def record(self, value: Tensor, batch_idx: int) -> None:
+        self.log("x", value)
+
+    def log(self, name: str, value: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        self.given.append({name: kwargs})
+        super().log(f"own/{name}", value, **{"on_step": False, "on_epoch": True, **kwargs})
+
+
+def test_module_that_overrides_log() -> None:
+    module = OwnLog()
+    trainer = train_federatedly(module, CLIENTS, batch_size=2)
+    assert number(trainer, "own/x") == pytest.approx(31 / 8)
+    assert module.given[:5] == [{"x": {}}] * 5  # every call arrives, with its own arguments alone
+
+
+def test_reading_values_inside_a_round_does_not_change_them() -> None:
+    seen: list[float] = []
+
+    class Reader(Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            seen.append(number(trainer, "x"))
+
+    trainer, _ = logged(lambda module, value, _: module.log("x", value, on_epoch=True), callbacks=[Reader()])
+    assert sorted(seen) == sorted(BATCH_MEANS)
+    assert number(trainer, "x") == pytest.approx(31 / 8)
+
+
+def test_mistakes_are_refused_as_in_lightning() -> None:
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    def twice(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("x", value, on_epoch=batch_idx == 0)
+
+    with pytest.raises(MisconfigurationException, match="twice in `training_step` with different arguments"):
+        logged(twice)
+    with pytest.raises(ValueError, match="values cannot be logged"):
+        logged(lambda module, value, _: module.log("x", "text"))
+
+
+class Everything(Classifier):
+    """Logs its loss in many ways while it learns."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("step", loss, prog_bar=True)
+        self.log("seen", batch_idx + 1.0)
+        self.log("both", loss, on_step=True, on_epoch=True)
+        self.log("sum", loss, on_step=False, on_epoch=True, reduce_fx="sum")
+        self.log("max", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        self.log("float", loss.item(), on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch))
+
+
+@pytest.mark.parametrize("trainer", [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 4}], ids=str)
+def test_one_clients_log_is_that_of_stock_lightning(trainer: dict[str, Any]) -> None:
+    data, val = samples(30), samples(9, seed=2)
+    settings: dict[str, Any] = {"log_every_n_steps": 1, "val": val, **trainer}
+    federated, central = Memory(), Memory()
+    fit = train_federatedly(Everything(), [data], algorithm=FedAvg(1.0), logger=federated, **settings)
+    stock = train_centrally(Everything(), data, logger=central, **settings)
+    own = {"fed/aggregations", "fed/models_sent"}
+    rows = [(step, {k: v for k, v in row.items() if k not in own}) for step, row in federated.rows]
+    assert rows == central.rows
+    metrics = {name: value for name, value in fit.callback_metrics.items() if name not in own}
+    assert metrics == dict(stock.callback_metrics)
+
+
+def test_csv_logger(tmp_path: Any) -> None:
+    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("x", value, on_step=True, on_epoch=True)
+
+    logged(record, logger=CSVLogger(tmp_path), max_epochs=2)
+    lines = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
+    header = lines[0].split(",")
+    rows = [dict(zip(header, line.split(","), strict=True)) for line in lines[1:]]
+    assert [row["step"] for row in rows if row["x_step"]] == [str(step) for step in range(10)]
+    assert [(row["step"], float(row["x_epoch"])) for row in rows if row["x_epoch"]] == [("4", 3.875), ("9", 3.875)]
+
+
+def test_rounds_cost_is_logged() -> None:
+    memory = Memory()
+    train_federatedly(Classifier(), [samples(4), samples(4), samples(4)], logger=memory, max_epochs=2)
+    assert [value for _, value in memory.values("fed/aggregations")] == [1.0, 2.0]
+    assert [value for _, value in memory.values("fed/models_sent")] == [6.0, 12.0]
+
+
+def test_copy_of_the_module_made_inside_a_round_is_whole() -> None:
+    copies: list[L.LightningModule] = []
+
+    class Copier(Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+            copies.append(copy.deepcopy(pl_module))
+
+    logged(lambda module, value, _: module.log("x", value), callbacks=[Copier()])
+    # neither the trainer nor the round's log came along
+    assert copies[0]._trainer is None
+    assert copies[0].log.__self__ is copies[0]

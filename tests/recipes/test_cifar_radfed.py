@@ -1,0 +1,90 @@
+"""The main recipe as a user runs it, on the stand-in data and with small settings."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "cifar_radfed.py"
+SMALL = [
+    "--partitioner.num_clients=20",
+    "--partitioner.search=1000",
+    "--partitioner.burn_in=1000",
+    "--method.redistributions=2",
+    "--method.clients_per_round=2",
+    "--trainer.check_val_every_n_epoch=1",
+    "--trainer.enable_progress_bar=false",
+]
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the recipe in ``folder``, where there are no data, with no way out."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "WANDB_MODE": "offline", "TORCH_HOME": str(folder)}
+    # a proxy that refuses at once stands for a machine without network
+    env.update({name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")})
+    for name in ("FL_LIGHTNING_DATA", "WANDB_API_KEY", "no_proxy", "NO_PROXY"):
+        env.pop(name, None)
+    command = [sys.executable, str(RECIPE), *options]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
+    finished = run(tmp_path, *SMALL, "--trainer.max_epochs=3")
+    assert finished.returncode == 0, finished.stderr
+    assert "STAND-IN DATA" in finished.stdout
+    assert "This run does not use CIFAR-10" in finished.stdout
+    folder = tmp_path / "runs" / "cifar_radfed" / "digits-standin-radfed-seed1"
+    [row] = list(csv.DictReader((folder / "results.csv").open()))
+    assert row["data set"] == "digits-standin"
+    assert (row["rounds"], row["aggregations"], row["models sent"]) == ("3", "1", "12")
+    assert 0.0 <= float(row["test acc (clients)"]) <= 1.0
+    assert {"partition.png", "partition.csv", "config.yaml", "last.ckpt", "wandb"} <= {p.name for p in folder.iterdir()}
+    assert str(folder.relative_to(tmp_path)) in finished.stdout
+
+    resumed = run(tmp_path, *SMALL, "--trainer.max_epochs=4", f"--resume={folder}")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = run(tmp_path, *SMALL, "--trainer.max_epochs=4")
+    assert whole.returncode == 0, whole.stderr
+    other = folder.with_name("digits-standin-radfed-seed1-2")
+    weights = [torch.load(f / "last.ckpt", weights_only=True)["state_dict"] for f in (folder, other)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_another_method_for_as_many_rounds(tmp_path: Path) -> None:
+    options = [option for option in SMALL if "redistributions" not in option]
+    finished = run(tmp_path, "--dataset=digits", "--method=FedAvg", *options, "--trainer.max_epochs=2", "--seed=3")
+    assert finished.returncode == 0, finished.stderr
+    assert "STAND-IN" not in finished.stdout
+    [row] = list(csv.DictReader((tmp_path / "runs/cifar_radfed/digits-fedavg-seed3/results.csv").open()))
+    assert (row["method"], row["rounds"], row["aggregations"]) == ("FedAvg", "2", "2")
+
+
+def test_cifar10_by_name_has_no_fallback(tmp_path: Path) -> None:
+    finished = run(tmp_path, "--dataset=cifar10", *SMALL)
+    assert finished.returncode == 1
+    assert "cifar-10-batches-py" in finished.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_names_the_dotted_options(tmp_path: Path) -> None:
+    finished = run(tmp_path, "--help")
+    assert finished.returncode == 0, finished.stderr
+    for option in ("--preset", "--method", "--partitioner", "--data.batch_size", "--model.lr", "--trainer.max_epochs"):
+        assert option in finished.stdout
+
+
+@pytest.mark.parametrize("preset", sorted((RECIPE.parent / "presets").glob("*.yaml")), ids=lambda path: path.stem)
+def test_presets_parse_against_the_real_signatures(preset: Path, tmp_path: Path) -> None:
+    finished = run(tmp_path, "--config", str(preset), "--print_config")
+    assert finished.returncode == 0, finished.stderr
+    resolved = yaml.safe_load(finished.stdout)
+    given = yaml.safe_load(preset.read_text())
+    for group in ("data", "model", "trainer", "split"):
+        assert given[group].items() <= resolved[group].items()

@@ -1,0 +1,30 @@
+"""The same training on a CUDA device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toys import quiet_trainer
+
+from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
+from fl_lightning.models import MLPClassifier
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("make", [lambda: FedAvg(3, seed=1), lambda: RADFed(2, 3, seed=1)], ids=["fedavg", "radfed"])
+def test_gpu_equals_cpu_to_tolerance(make: type[AggregationCallback]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,))) for n in (8, 14, 6, 23, 10, 12)]
+    weights = []
+    for accelerator in ("cpu", "gpu"):
+        torch.manual_seed(0)
+        module = MLPClassifier(6, (8,), 3, lr=0.1)
+        data = TensorDataModule(clients=clients, batch_size=4, shuffle=False)
+        quiet_trainer(max_epochs=4, accelerator=accelerator, callbacks=[make()]).fit(module, datamodule=data)
+        weights.append({name: value.cpu() for name, value in module.state_dict().items()})
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
