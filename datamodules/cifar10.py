@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
+from torchvision.datasets import CIFAR10, utils
 
 from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
@@ -54,25 +55,22 @@ class CIFAR10DataModule(ImageDataModule):
 
     def prepare_data(self) -> None:
         """Unpack the archive, or download it, unless the files are there."""
-        from torchvision.datasets import CIFAR10
-        from torchvision.datasets.utils import download_and_extract_archive, extract_archive
-
         if self._missing() is None:
             return
         archive = self.data_dir / CIFAR10.filename
         if archive.exists():
             check_md5(archive, CIFAR10.tgz_md5)
-            extract_archive(str(archive), str(self.data_dir))
+            utils.extract_archive(str(archive), str(self.data_dir))
         elif self.download:
             try:
-                download_and_extract_archive(CIFAR10.url, self.data_dir, filename=archive.name, md5=CIFAR10.tgz_md5)
+                utils.download_and_extract_archive(
+                    CIFAR10.url, self.data_dir, filename=archive.name, md5=CIFAR10.tgz_md5
+                )
             except (OSError, RuntimeError) as error:
                 raise RuntimeError(f"CIFAR-10 could not be downloaded ({error}). {self._way_out()}") from error
 
     def load(self) -> Source:
         """Read all images as bytes, shape (60000, 3, 32, 32): training images, then test images."""
-        from torchvision.datasets import CIFAR10
-
         missing = self._missing()
         if missing is not None:
             raise FileNotFoundError(f"There is no {missing}. {self._way_out()}")
@@ -92,19 +90,13 @@ class CIFAR10DataModule(ImageDataModule):
             class_names=names,
         )
 
-    def _files(self) -> list[Path]:
-        from torchvision.datasets import CIFAR10
-
-        names = [name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
-        return [self._path(name) for name in (*names, CIFAR10.meta["filename"])]
-
     def _path(self, name: str) -> Path:
-        from torchvision.datasets import CIFAR10
-
-        return self.data_dir / CIFAR10.base_folder / name
+        return self.data_dir / str(CIFAR10.base_folder) / name
 
     def _missing(self) -> Path | None:
-        return next((path for path in self._files() if not path.exists()), None)
+        names = [name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
+        paths = [self._path(name) for name in (*names, CIFAR10.meta["filename"])]
+        return next((path for path in paths if not path.exists()), None)
 
     def _read(self, name: str, md5: str) -> dict[str, Any]:
         path = self._path(name)
@@ -114,8 +106,6 @@ class CIFAR10DataModule(ImageDataModule):
         return content
 
     def _way_out(self) -> str:
-        from torchvision.datasets import CIFAR10
-
         return (
             f"Put the folder {self.data_dir / CIFAR10.base_folder} or the archive {self.data_dir / CIFAR10.filename} "
             f"(from {CIFAR10.url}) there, or name their folder by `data_dir` or the environment variable "

@@ -20,7 +20,6 @@ def check_md5(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-    if digest.hexdigest() != expected:
-        raise RuntimeError(
-            f"{path} is damaged: its MD5 sum is {digest.hexdigest()}, expected {expected}. Delete it and fetch it again."
-        )
+    found = digest.hexdigest()
+    if found != expected:
+        raise RuntimeError(f"{path} is damaged: its MD5 sum is {found}, expected {expected}. Delete and refetch it.")

@@ -13,6 +13,7 @@ otherwise. Where neither is possible, `--dataset auto` falls back on scikit-lear
 
 from __future__ import annotations
 
+import argparse
 import csv
 import logging
 import os
@@ -74,10 +75,11 @@ def make_parser() -> ArgumentParser:
 def read_options(argv: list[str]) -> tuple[ArgumentParser, Namespace]:
     """Parse the command line on top of its preset."""
     parser = make_parser()
-    first = ArgumentParser(exit_on_error=False)
-    first.add_argument("--preset", default="default", choices=sorted(p.stem for p in PRESETS.glob("*.yaml")))
-    preset = first.parse_known_args([a for a in argv if a not in ("-h", "--help")])[0].preset
-    return parser, parser.parse_args(["--config", str(PRESETS / f"{preset}.yaml"), *argv])
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="default")
+    preset = PRESETS / f"{first.parse_known_args(argv)[0].preset}.yaml"
+    base = ["--config", str(preset)] if preset.is_file() else []  # the full parser names a wrong preset
+    return parser, parser.parse_args([*base, *argv])
 
 
 def build(spec: Namespace, **extra: Any) -> Any:
@@ -140,7 +142,7 @@ class FederationReport(Callback):
         if not trainer.is_global_zero:
             return
         statistics = data.statistics()
-        console.print(statistics)
+        console.print(str(statistics))
         figure, _, counts = data.plot()
         figure.savefig(self.folder / "partition.png", dpi=120, bbox_inches="tight")
         counts.to_csv(self.folder / "partition.csv")
@@ -164,12 +166,20 @@ class FederationReport(Callback):
             )
 
 
-def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any]) -> WandbLogger:
-    """Return a W&B logger with the round as x axis; offline unless the user is logged in."""
+def logged_in() -> bool:
+    """Whether Weights & Biases has the user's key and can be reached."""
     import wandb
 
+    try:
+        return bool(wandb.login(prompt=False))
+    except (wandb.errors.Error, OSError):
+        return False
+
+
+def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any]) -> WandbLogger:
+    """Return a W&B logger with the round as x axis; offline unless the user is logged in."""
     os.environ.setdefault("WANDB_SILENT", "true")
-    online = bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key) and os.environ.get("WANDB_MODE") != "offline"
+    online = os.environ.get("WANDB_MODE", "online") == "online" and logged_in()
     if online:
         console.print("Weights & Biases: online, project fl-lightning.")
     else:
@@ -213,10 +223,10 @@ def evaluate(
 
 def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
     """Print the result as a table, save it, and say where everything is."""
-    table = Table(title=f"{row['data set']}, seed {row['seed']}")
-    for column in row:
-        table.add_column(column, justify="left" if isinstance(row[column], str) else "right")
-    table.add_row(*(f"{value:.4f}" if isinstance(value, float) else f"{value}" for value in row.values()))
+    table = Table("", "result", title=f"{row['method']} on {row['data set']}", title_justify="left")
+    table.columns[1].justify = "right"
+    for name, value in row.items():
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
     console.print(table)
     with (folder / "results.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(row))
@@ -275,12 +285,8 @@ def main(argv: list[str]) -> None:
 def quiet() -> None:
     """Keep Lightning's hints that do not concern this script out of its output."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*eval mode at the start of training.*",
-        ".*Checkpoint directory.*",
-    ):
-        warnings.filterwarnings("ignore", message)
+    for hint in ("many workers", "eval mode at the start", "Checkpoint directory", "treespec"):
+        warnings.filterwarnings("ignore", f".*{hint}.*")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -80,6 +80,7 @@ def train_federatedly(
     """Train on all clients in each round, without shuffling, unless another ``algorithm`` is given."""
     data = TensorDataModule(clients=list(clients), val=val, batch_size=batch_size, shuffle=False)
     aggregation = algorithm or FedAvg(1.0, seed=0)
+    trainer.setdefault("enable_checkpointing", any(isinstance(callback, Checkpoint) for callback in callbacks))
     fitter = quiet_trainer(max_epochs=max_epochs, callbacks=[aggregation, *callbacks], **trainer)
     fitter.fit(module, datamodule=data, ckpt_path=ckpt_path)
     return fitter

@@ -106,6 +106,8 @@ class AggregationCallback(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log what the round cost: ``fed/aggregations`` and ``fed/models_sent`` (up and down, so far)."""
+        if trainer.barebones:  # it warns of every value that is logged
+            return
         values = {
             "fed/aggregations": float(self.algorithm.server.aggregations),
             "fed/models_sent": float(self.algorithm.models_sent),

@@ -4,7 +4,14 @@ from fl_lightning.data.batches import client_batches, make_loader
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.images import ImageDataModule
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import ClientSplit, FederatedSplit, PartitionFunction, SampleSplit, Split, WithinClientSplit
+from fl_lightning.data.splits import (
+    ClientSplit,
+    FederatedSplit,
+    PartitionFunction,
+    SampleSplit,
+    Split,
+    WithinClientSplit,
+)
 from fl_lightning.data.standardize import apply_statistics, fit_statistics
 from fl_lightning.data.tensors import TensorDataModule
 

@@ -22,9 +22,10 @@ def client_batches(
 ) -> Iterator[Any]:
     """Yield one epoch of a client's batches; the last one may be smaller.
 
-    The batches are those of a ``DataLoader`` that samples in the same order (of ``RandomSampler(dataset, generator=
-    generator)`` in its first epoch), bit for bit. A ``TensorDataset``, or a ``Subset`` of one, is gathered once for the whole epoch and sliced; its batches are
-    views, of the data set's own tensors where nothing had to be gathered, so change them out of place only.
+    The batches are those of a ``DataLoader`` that samples in the same order, bit for bit; the order of the first epoch
+    is that of ``RandomSampler(dataset, generator=generator)``. A ``TensorDataset``, or a ``Subset`` of one, is gathered
+    once for the whole epoch and sliced. Its batches are views, of the data set's own tensors where nothing had to be
+    gathered, so change them out of place only.
 
     Args:
         dataset: The client's data set, with ``__len__`` and ``__getitem__``.

@@ -16,7 +16,7 @@ from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.data.batches import client_batches, make_loader
 from fl_lightning.data.source import Source, fingerprint
 from fl_lightning.data.splits import GLOBAL, ClientSplit, FederatedSplit, PartitionFunction, Split
-from fl_lightning.data.standardize import Standardization, standardize_global, standardize_local
+from fl_lightning.data.standardize import Standardization, standardize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,23 +117,12 @@ class FederatedDataModule(L.LightningDataModule):
                 "none). Use fewer clients, a partitioner with a minimum size, or another seed."
             )
         if self.standardize is not None:
-            source = replace(source, dataset=self._standardized(source, split))
+            x, *rest = self._tensors_of(source)
+            x = standardize(x, self.standardize, split.train, [split.val, split.test], self.standardized_features)
+            source = replace(source, dataset=TensorDataset(x, *rest))
         self._federation = source, split
         self._client_ids = list(split.train)
         self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
-
-    def _standardized(self, source: Source, split: FederatedSplit) -> Dataset[Any]:
-        x, *rest = self._tensors_of(source)
-        if not x.is_floating_point():
-            raise ValueError(
-                f"`standardize={self.standardize!r}` needs floating-point inputs, got {x.dtype}. Convert them in "
-                "`load()`, or leave `standardize` out."
-            )
-        if self.standardize == "global":
-            x = standardize_global(x, split.train, self.standardized_features)
-        else:
-            x = standardize_local(x, split.train, [split.val, split.test], self.standardized_features)
-        return TensorDataset(x, *rest)
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""

@@ -55,5 +55,5 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -46,46 +46,54 @@ def apply_statistics(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (x - _along(mean, x).to(x.dtype)).div_(_along(std, x).to(x.dtype))
 
 
-def standardize_global(x: Tensor, train: Parts, features: slice = slice(None)) -> Tensor:
-    """Return ``x`` standardised by the statistics of the training samples of all clients together.
+def standardize(
+    x: Tensor, how: Standardization, train: Parts, evaluation: Sequence[Parts], features: slice = slice(None)
+) -> Tensor:
+    """Return standardised samples.
+
+    ``"global"`` uses the statistics of the training samples of all clients together. ``"local"`` uses each client's
+    own: of its training samples where it has some, for its evaluation samples too; otherwise of the evaluation set
+    itself, as also for one of no client (-1).
 
     Args:
-        x: All samples, shape (N, features, ...).
-        train: Indices of the training samples, by client.
-        features: The features that are standardised; the others stay as they are.
-    """
-    rows = torch.from_numpy(np.concatenate(list(train.values())))
-    statistics = fit_statistics(x.index_select(0, rows)[:, features])
-    out = x.clone()
-    out[:, features] = apply_statistics(x[:, features], *statistics)
-    return out
-
-
-def standardize_local(x: Tensor, train: Parts, evaluation: list[Parts], features: slice = slice(None)) -> Tensor:
-    """Return ``x`` with each client standardised by its own statistics.
-
-    A client that has training samples is standardised by those, its evaluation samples too; any other client, or
-    evaluation set of no client (-1), by the set itself.
-
-    Args:
-        x: All samples, shape (N, features, ...).
+        x: All samples, floating point, shape (N, features, ...).
+        how: ``"global"`` or ``"local"``.
         train: Indices of the training samples, by client.
         evaluation: Indices of evaluation samples, by client, for each stage.
         features: The features that are standardised; the others stay as they are.
+
+    Raises:
+        ValueError: If ``x`` is not floating point, or has no features.
     """
+    if not x.is_floating_point():
+        raise ValueError(
+            f"`standardize={how!r}` needs floating-point inputs, got {x.dtype}. Convert them in `load()`, or leave "
+            "`standardize` out."
+        )
+    if x.dim() < 2:
+        raise ValueError(f"`standardize={how!r}` needs inputs with features, of shape (N, features, ...), got 1-D ones.")
     out = x.clone()
+    if how == "global":
+        rows = torch.from_numpy(np.concatenate(list(train.values()))).to(x.device)
+        statistics = fit_statistics(x.index_select(0, rows)[:, features])
+        out[:, features] = apply_statistics(x[:, features], *statistics)
+    else:
+        _fill_local(out[:, features], x[:, features], train, evaluation)
+    return out
+
+
+def _fill_local(out: Tensor, x: Tensor, train: Parts, evaluation: Sequence[Parts]) -> None:
     fitted: dict[int, tuple[Tensor, Tensor]] = {}
     for part in (train, *evaluation):
         for client, indices in part.items():
             if len(indices) == 0:
                 continue
-            rows = torch.from_numpy(indices)
-            values = x.index_select(0, rows)[:, features]
+            rows = torch.from_numpy(indices).to(x.device)
+            values = x.index_select(0, rows)
             statistics = fitted[client] if client in fitted else fit_statistics(values)
             if part is train:
                 fitted[client] = statistics
-            out[rows, features] = apply_statistics(values, *statistics)
-    return out
+            out[rows] = apply_statistics(values, *statistics)
 
 
 def _along(statistic: Tensor, x: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import lightning as L
 import numpy as np
 import pytest
@@ -155,7 +157,7 @@ def test_samples_that_are_no_tensors_go_through_the_sources_collate_fn():
 
 def test_pooled_training_set_holds_all_training_clients():
     data = rows()
-    assert sorted(sum(samples(data.train_dataloader()), [])) == [0, 5, 7, 10, 11]
+    assert sorted(chain(*samples(data.train_dataloader()))) == [0, 5, 7, 10, 11]
     assert samples(rows(shuffle=False).train_dataloader()) == [[10, 0, 5], [7, 11]]
     assert len(rows(batch_size=None).train_dataloader()) == 1
 
@@ -184,7 +186,7 @@ def test_a_global_evaluation_set_belongs_to_no_client():
     assert data.eval_client_ids("val") is None
     assert data.eval_client_ids("test") is None
     everything = samples([*data.train_dataloader(), *data.val_dataloader(), *data.test_dataloader()])
-    assert sorted(sum(everything, [])) == list(range(12))
+    assert sorted(chain(*everything)) == list(range(12))
 
 
 def test_the_default_split_is_by_client_into_five_folds():
@@ -292,7 +294,8 @@ def test_the_trainer_ends_the_replacement():
 def test_fingerprint_changes_with_the_data_and_not_with_the_object():
     first, again = rows().data_fingerprint(), rows().data_fingerprint()
     assert first == again
-    assert len({first, rows(dtype=torch.float64).data_fingerprint(), rows(standardize="global").data_fingerprint()}) == 3
+    others = [rows(dtype=torch.float64).data_fingerprint(), rows(standardize="global").data_fingerprint()]
+    assert len({first, *others}) == 3
     data = rows()
     data.replace_inputs(torch.zeros(12, 1))
     assert data.data_fingerprint() == first

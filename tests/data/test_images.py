@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from torchvision import transforms
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, FrozenPrefixCache
 from fl_lightning.data import ImageDataModule, SampleSplit, Source
 from fl_lightning.data.images import random_crop_and_flip
+from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner
 
 
@@ -52,9 +53,9 @@ def images(**kwargs) -> Images:
     return data
 
 
-def fit(data: Images, *callbacks: L.Callback, **kwargs) -> Spy:
+def fit(data: Images, *callbacks: L.Callback, module_class: type[Spy] = Spy, **kwargs) -> Spy:
     torch.manual_seed(0)
-    module = Spy()
+    module = module_class()
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -166,6 +167,28 @@ def test_replaced_inputs_are_not_preprocessed():
     data.replace_inputs(torch.arange(20.0).view(20, 1))
     batch = [torch.ones(2, 1), torch.zeros(2)]
     assert data.on_after_batch_transfer(batch, 0) is batch
+
+
+class Frozen(Spy):
+    """The spy behind a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefix = FrozenPrefix(nn.Conv2d(2, 3, 3))
+        self.layer = nn.Linear(3 * 4 * 6, 4)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return super().training_step([self.prefix(batch[0]), batch[1]], batch_idx)
+
+
+def test_a_cache_of_frozen_features_leaves_the_training_as_it_is(tmp_path):
+    data = images(batch_size=2)
+    plain = fit(data, FedAvg(clients_per_round=4, seed=0), module_class=Frozen)
+    cached = fit(data, FedAvg(clients_per_round=4, seed=0), FrozenPrefixCache(tmp_path), module_class=Frozen)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert not data.inputs_replaced
+    for value, other in zip(plain.state_dict().values(), cached.state_dict().values(), strict=True):
+        assert torch.equal(value, other)
 
 
 def test_bytes_cannot_be_standardized():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fl_lightning.data import apply_statistics, fit_statistics
-from fl_lightning.data.standardize import standardize_global, standardize_local
+from fl_lightning.data.standardize import standardize
 
 
 def test_statistics_are_per_feature_and_of_the_population():
@@ -51,7 +51,7 @@ X = torch.tensor([[0.0], [2.0], [10.0], [14.0], [100.0], [100.0]])
 
 
 def test_global_statistics_come_from_training_clients_only():
-    out = standardize_global(X, {0: np.array([0, 1]), 1: np.array([2, 3])})
+    out = standardize(X, "global", {0: np.array([0, 1]), 1: np.array([2, 3])}, [{2: np.array([4, 5])}])
     # mean 6.5, variance (6.5^2 + 4.5^2 + 3.5^2 + 7.5^2) / 4 = 32.75
     expected = (X.double() - 6.5) / 32.75**0.5
     assert torch.allclose(out, expected.float(), rtol=1e-6)
@@ -59,12 +59,14 @@ def test_global_statistics_come_from_training_clients_only():
 
 
 def test_local_statistics_are_each_clients_own():
-    out = standardize_local(X, {0: np.array([0, 1])}, [{1: np.array([2, 3])}, {2: np.array([4, 5])}])
+    out = standardize(
+        X, "local", {0: np.array([0, 1])}, [{1: np.array([2, 3])}, {2: np.array([4, 5]), 3: np.arange(0)}]
+    )
     assert out.flatten().tolist() == [-1.0, 1.0, -1.0, 1.0, 0.0, 0.0]
 
 
 def test_local_statistics_of_a_client_with_evaluation_samples_are_its_training_samples():
-    out = standardize_local(X, {0: np.array([0, 1])}, [{0: np.array([2])}, {-1: np.array([3, 4, 5])}])
+    out = standardize(X, "local", {0: np.array([0, 1])}, [{0: np.array([2])}, {-1: np.array([3, 4, 5])}])
     assert out[:3].flatten().tolist() == [-1.0, 1.0, 9.0]  # (10 - 1) / 1
     # a set of no client by itself: 14, 100, 100 have mean 214/3 and standard deviation 86 sqrt(2) / 3
     assert out[3:].flatten().tolist() == pytest.approx([-(2**0.5), 0.5**0.5, 0.5**0.5])
@@ -73,6 +75,7 @@ def test_local_statistics_of_a_client_with_evaluation_samples_are_its_training_s
 def test_other_features_stay_as_they_are():
     x = torch.cat([X, X], dim=1)
     train = {0: np.array([0, 1])}
-    for out in (standardize_global(x, train, slice(0, 1)), standardize_local(x, train, [], slice(0, 1))):
+    for how in ("global", "local"):
+        out = standardize(x, how, train, [], slice(0, 1))
         assert out[:2, 0].tolist() == [-1.0, 1.0]
         assert torch.equal(out[:, 1], x[:, 1])

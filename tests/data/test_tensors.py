@@ -103,6 +103,12 @@ def test_local_standardization_of_a_clients_validation_set_is_by_its_training_sa
     assert values(data.val_dataloader()) == [2.0, 2.0]  # (3 - 1) / 1 and (40 - 20) / 10
 
 
+@pytest.mark.parametrize("standardize", ["global", "local"])
+def test_standardization_needs_features(standardize):
+    with pytest.raises(ValueError, match=rf"`standardize='{standardize}'` needs inputs with features.*got 1-D ones"):
+        ready(clients=[(torch.zeros(4), torch.zeros(4))], standardize=standardize)
+
+
 def test_replaced_inputs_follow_the_order_of_the_source():
     data = ready(val=client(2, 7), shuffle=False)
     assert data.source_inputs()[:, 0].tolist() == [0] * 5 + [1] * 2 + [2] * 3 + [7] * 2

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fl_lightning.data.splits import ClientSplit, FederatedSplit, SampleSplit, Split, WithinClientSplit
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, QPPartitioner
+
+LABELS = np.arange(1000) % 10
+SPLITS = [ClientSplit, SampleSplit, WithinClientSplit]
+
+
+def all_samples(split: FederatedSplit) -> list[int]:
+    parts = [*split.train.values(), *split.val.values(), *split.test.values()]
+    return sorted(np.concatenate(parts).tolist())
+
+
+def same(a: FederatedSplit, b: FederatedSplit) -> bool:
+    return all(
+        left.keys() == right.keys() and all(np.array_equal(left[client], right[client]) for client in left)
+        for left, right in ((a.train, b.train), (a.val, b.val), (a.test, b.test))
+    )
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+def test_sets_are_disjoint_and_hold_all_samples(kind: Callable[..., Split]) -> None:
+    split = kind().apply(LABELS, QPPartitioner(20, burn_in=0, search=0))
+
+    assert all_samples(split) == list(range(1000))
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+def test_a_split_is_a_function_of_labels_and_seed(kind: Callable[..., Split]) -> None:
+    np.random.seed(5)
+    state = np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    partitioner = DirichletPartitioner(20, alpha=1.0)
+
+    assert same(kind(seed=1).apply(LABELS, partitioner), kind(seed=1).apply(LABELS, partitioner))
+    assert not same(kind(seed=1).apply(LABELS, partitioner), kind(seed=2).apply(LABELS, partitioner))
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+def test_a_number_of_samples_will_do_for_labels(kind: Callable[..., Split]) -> None:
+    partitioner = IIDPartitioner(20)
+
+    assert same(kind().apply(1000, partitioner), kind().apply(np.zeros(1000, dtype=int), partitioner))
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+def test_a_number_of_samples_must_be_positive(kind: Callable[..., Split]) -> None:
+    with pytest.raises(ValueError, match="`labels_or_num_samples` must be a whole number of at least 1, got 0"):
+        kind().apply(0, IIDPartitioner(20))
+
+
+# oracle O13h: clients for training, validation and testing, fold by fold
+@pytest.mark.parametrize(
+    ("num_clients", "folds"),
+    [
+        (100, [(60, 20, 20)] * 5),
+        (143, [(85, 29, 29)] * 3 + [(86, 29, 28)] * 2),
+        (164, [(98, 33, 33)] * 4 + [(99, 33, 32)]),
+    ],
+)
+def test_folds_of_clients(num_clients: int, folds: list[tuple[int, int, int]]) -> None:
+    tested: list[int] = []
+    for fold, sizes in enumerate(folds):
+        split = ClientSplit(fold=fold, seed=3).apply(400, IIDPartitioner(num_clients))
+        assert (len(split.train), len(split.val), len(split.test)) == sizes
+        assert sorted([*split.train, *split.val, *split.test]) == list(range(num_clients))
+        tested += split.test
+
+    assert sorted(tested) == list(range(num_clients))
+
+
+def test_the_validation_clients_are_the_first_of_the_permuted_rest() -> None:
+    splits = [ClientSplit(fold=fold, seed=3).apply(LABELS, IIDPartitioner(100)) for fold in range(5)]
+
+    assert splits[0].val.keys() == splits[1].test.keys()
+    for split in splits[1:]:
+        assert split.val.keys() == splits[0].test.keys()
+
+
+def test_held_out_clients_keep_their_samples() -> None:
+    split = ClientSplit().apply(LABELS, IIDPartitioner(10))
+
+    for part in (split.train, split.val, split.test):
+        for client, indices in part.items():
+            assert indices.tolist() == split.partition.indices[client].tolist()
+
+
+@pytest.mark.parametrize("split", [ClientSplit(), WithinClientSplit(), SampleSplit()])
+def test_an_official_test_part_is_pooled_unless_asked_for(split: Split) -> None:
+    partitioner = IIDPartitioner(10)
+
+    assert same(split.apply(LABELS, partitioner, np.arange(50)), split.apply(LABELS, partitioner))
+
+
+def test_global_sets_are_set_aside_before_the_partition() -> None:
+    seen: list[np.ndarray] = []
+
+    def partitioner(labels: np.ndarray) -> Partition:
+        seen.append(labels)
+        return IIDPartitioner(7)(labels)
+
+    split = SampleSplit(val=0.1, test=0.25).apply(LABELS, partitioner)
+
+    assert list(split.train) == list(range(7))
+    assert list(split.val) == list(split.test) == [-1]
+    assert (len(split.val[-1]), len(split.test[-1])) == (100, 250)
+    rest = np.sort(np.concatenate(split.partition.indices))
+    assert len(rest) == 650
+    np.testing.assert_array_equal(seen[0], LABELS[rest])
+    assert all(np.array_equal(split.train[client], split.partition.indices[client]) for client in range(7))
+
+
+def test_the_official_test_part_is_the_global_test_set() -> None:
+    test_indices = np.arange(999, 799, -1)
+    split = SampleSplit(val=0.1, test="official").apply(LABELS, IIDPartitioner(8), test_indices)
+
+    assert split.test[-1].tolist() == list(range(800, 1000))
+    assert len(split.val[-1]) == 80
+    assert split.partition.sizes.tolist() == [90] * 8
+    assert all_samples(split) == list(range(1000))
+
+
+def test_global_sets_can_be_left_out() -> None:
+    split = SampleSplit(val=0, test=0).apply(LABELS, IIDPartitioner(8))
+
+    assert split.val == split.test == {}
+    assert split.partition.sizes.sum() == 1000
+
+
+def test_each_client_splits_its_own_samples() -> None:
+    split = WithinClientSplit(val=0.2, test=0.3).apply(LABELS, IIDPartitioner(10))
+
+    for client, indices in enumerate(split.partition.indices):
+        parts = split.train[client], split.val[client], split.test[client]
+        assert [len(part) for part in parts] == [50, 20, 30]
+        assert sorted(np.concatenate(parts)) == sorted(indices)
+
+
+def test_small_clients_train_and_do_not_evaluate() -> None:
+    def partitioner(labels: np.ndarray) -> Partition:
+        return Partition((np.array([0]), np.array([1, 2]), np.arange(3, 13)))
+
+    split = WithinClientSplit(val=0.3, test=0.6).apply(13, partitioner)
+
+    assert {client: len(indices) for client, indices in split.train.items()} == {0: 1, 1: 1, 2: 1}
+    assert {client: len(indices) for client, indices in split.val.items()} == {2: 3}
+    assert {client: len(indices) for client, indices in split.test.items()} == {1: 1, 2: 6}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ClientSplit(num_folds=2), "`num_folds` must be a whole number of at least 3, got 2"),
+        (lambda: ClientSplit(fold=-1), "`fold` must be a whole number of at least 0, got -1"),
+        (lambda: ClientSplit(fold=5), "`fold` must be below `num_folds`, which is 5, got 5"),
+        (lambda: ClientSplit(seed=-1), "`seed` must be a whole number of at least 0"),
+        (lambda: SampleSplit(test="half"), "`test` must be a fraction or 'official', got 'half'"),
+        (lambda: SampleSplit(val=1.0), r"`val` must be a fraction in \[0, 1\), got 1.0"),
+        (lambda: SampleSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1.*got 0.5 and 0.5"),
+        (lambda: SampleSplit(seed=-1), "`seed` must be a whole number of at least 0"),
+        (lambda: WithinClientSplit(test=-0.1), r"`test` must be a fraction in \[0, 1\), got -0.1"),
+        (lambda: WithinClientSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1"),
+        (lambda: WithinClientSplit(seed=-1), "`seed` must be a whole number of at least 0"),
+    ],
+)
+def test_invalid_arguments_are_refused(make: Callable[[], Split], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_fewer_clients_than_folds_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`num_folds` is 5, but there are only 4 clients. Give at most 4 folds"):
+        ClientSplit().apply(LABELS, IIDPartitioner(4))
+
+
+@pytest.mark.parametrize(
+    ("test_indices", "message"),
+    [
+        (None, "`test` is 'official', but this data set has no test part of its own.*a fraction such as 0.1"),
+        (np.array([0, 1000]), "`test_indices` must be integers from 0 to 999"),
+        (np.array([-1]), "`test_indices` must be integers from 0 to 999"),
+        (np.array([0.5]), "`test_indices` must be integers from 0 to 999"),
+    ],
+)
+def test_an_official_test_part_must_exist(test_indices: np.ndarray | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SampleSplit(test="official").apply(LABELS, IIDPartitioner(4), test_indices)

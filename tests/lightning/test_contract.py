@@ -1,0 +1,205 @@
+"""The private names of Lightning that ``fl_lightning._lightning`` uses exist and take what they are given.
+
+A failure here after an upgrade of Lightning names what changed; adapt ``fl_lightning/_lightning`` and this list.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
+from toys import quiet_trainer
+
+import fl_lightning
+from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning._lightning.version import check_version
+
+PACKAGE = Path(fl_lightning.__file__).parent
+PT = "lightning.pytorch"
+
+# functions and methods that are called or replaced, and their parameters
+CALLABLES: dict[str, list[str]] = {
+    f"{PT}.trainer.call._call_callback_hooks": ["trainer", "hook_name", "args", "monitoring_callbacks", "kwargs"],
+    f"{PT}.trainer.call._call_lightning_module_hook": ["trainer", "hook_name", "args", "pl_module", "kwargs"],
+    f"{PT}.trainer.call._call_strategy_hook": ["trainer", "hook_name", "args", "kwargs"],
+    f"{PT}.utilities.model_helpers.is_overridden": ["method_name", "instance", "parent"],
+    f"{PT}.utilities.signature_utils.is_param_in_hook_signature": ["hook_fx", "param", "explicit", "min_args"],
+    f"{PT}.utilities.data.extract_batch_size": ["batch"],
+    f"{PT}.plugins.precision.Precision.optimizer_step": ["self", "optimizer", "model", "closure", "kwargs"],
+    f"{PT}.plugins.precision.Precision._clip_gradients": [
+        *("self", "model", "optimizer", "clip_val", "gradient_clip_algorithm"),
+    ],
+    f"{PT}.plugins.precision.Precision.train_step_context": ["self"],
+    f"{PT}.plugins.precision.Precision.forward_context": ["self"],
+    f"{PT}.plugins.precision.Precision.convert_input": ["self", "data"],
+    f"{PT}.strategies.Strategy.backward": ["self", "closure_loss", "optimizer", "args", "kwargs"],
+    f"{PT}.strategies.Strategy.lightning_module_state_dict": ["self"],
+    f"{PT}.strategies.Strategy.reduce": ["self", "tensor", "group", "reduce_op"],
+    f"{PT}.core.module.LightningModule._on_before_batch_transfer": ["self", "batch", "dataloader_idx"],
+    f"{PT}.loops.optimization.automatic.ClosureResult.from_training_step_output": [
+        *("training_step_output", "normalize"),
+    ],
+    f"{PT}.loops.optimization.manual.ManualResult.from_training_step_output": ["training_step_output"],
+    f"{PT}.loops.optimization.manual._ManualOptimization.on_run_start": ["self"],
+    f"{PT}.loops.optimization.manual._ManualOptimization.on_run_end": ["self"],
+    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop.__init__": ["self", "trainer", "min_steps", "max_steps"],
+    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop.on_save_checkpoint": ["self"],
+    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop.update_lr_schedulers": [
+        *("self", "interval", "update_plateau_schedulers"),
+    ],
+    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_check_val_epoch": ["self"],
+    f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_accumulate": ["self"],
+    f"{PT}.loops.loop._Loop.state_dict": ["self", "destination", "prefix"],
+    f"{PT}.loops.loop._Loop.load_state_dict": ["self", "state_dict", "prefix"],
+}
+for _name in ("setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end", "run"):
+    CALLABLES[f"{PT}.loops.fit_loop._FitLoop.{_name}"] = ["self"]
+for _name in (
+    *("on_batch_start", "on_batch_end", "on_epoch_end", "epoch_end_reached"),
+    *("update_train_step_metrics", "update_train_epoch_metrics"),
+):
+    _parameters = ["self", "batch", "dataloader_idx"] if _name == "on_batch_start" else ["self"]
+    CALLABLES[f"{PT}.trainer.connectors.logger_connector.logger_connector._LoggerConnector.{_name}"] = _parameters
+
+# attributes that are read or written, by the object that has them (a path from the trainer)
+ATTRIBUTES: dict[str, list[str]] = {
+    "": ["_logger_connector", "received_sigterm", "num_training_batches", "lr_scheduler_configs", "barebones"],
+    "_logger_connector": ["_first_loop_iter", "_progress_bar_metrics"],
+    "fit_loop": ["epoch_loop", "epoch_progress", "max_batches", "_restarting"],
+    "fit_loop.epoch_progress": ["current", "total"],
+    "fit_loop.epoch_progress.current": ["ready", "started", "processed", "completed"],
+    "fit_loop.epoch_loop": [
+        *("min_steps", "max_steps", "batch_progress", "scheduler_progress", "val_loop", "_results"),
+        *("automatic_optimization", "manual_optimization", "_batches_that_stepped", "_warning_cache"),
+    ],
+    "fit_loop.epoch_loop._results": ["batch", "batch_size", "dataloader_idx"],
+    "fit_loop.epoch_loop.batch_progress": ["is_last_batch", "current", "total"],
+    "fit_loop.epoch_loop.val_loop": ["run", "batch_progress"],
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step": ["total"],
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total": ["ready", "completed"],
+    "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total": ["ready", "completed"],
+    "strategy": ["_lightning_optimizers", "root_device"],
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_functions_take_what_they_are_given(name: str) -> None:
+    module, attributes = _import(name)
+    try:
+        function = reduce(getattr, attributes, module)
+    except AttributeError as error:
+        pytest.fail(f"Lightning {L.__version__} no longer has {name}: {error}")
+    found = list(inspect.signature(function).parameters)
+    assert found == CALLABLES[name], f"Lightning {L.__version__} changed the parameters of {name}: now {found}"
+
+
+def _import(name: str) -> tuple[Any, list[str]]:
+    """Return the module of a dotted name, and the names inside it."""
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            return importlib.import_module(".".join(parts[:length])), parts[length:]
+        except ModuleNotFoundError:
+            continue
+    pytest.fail(f"Lightning {L.__version__} no longer has {name}")
+
+
+@pytest.mark.parametrize("owner", ATTRIBUTES)
+def test_attributes_exist(owner: str) -> None:
+    trainer = quiet_trainer()
+    try:
+        found = reduce(getattr, owner.split("."), trainer) if owner else trainer
+    except AttributeError as error:
+        pytest.fail(f"Lightning {L.__version__} no longer has trainer.{owner}: {error}")
+    # `strategy` and `trainer` fill some of them in when the fit begins
+    missing = [name for name in ATTRIBUTES[owner] if name not in dir(found)]
+    assert not missing, f"Lightning {L.__version__} no longer has {missing} on trainer.{owner or ''}"
+
+
+def test_logged_metrics_have_the_state_that_is_updated() -> None:
+    fields = ["fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "add_dataloader_idx"]
+    missing = [name for name in fields if name not in _Metadata.__dataclass_fields__]
+    assert not missing, f"Lightning {L.__version__} renamed {missing} of _Metadata"
+    metric = _ResultMetric(_Metadata("training_step", "x", on_step=True, on_epoch=True), is_tensor=True)
+    state = ["value", "cumulated_batch_size", "_forward_cache", "_computed", "has_reset", "_update_count", "is_tensor"]
+    missing = [name for name in state if not hasattr(metric, name)]
+    assert not missing, f"Lightning {L.__version__} renamed {missing} of _ResultMetric"
+    assert "log" in vars(_ResultCollection)
+    module = L.LightningModule()
+    assert "_current_fx_name" in module.__dict__, f"Lightning {L.__version__} renamed LightningModule._current_fx_name"
+
+
+@pytest.mark.parametrize(("ours", "stock"), [(RoundLoop, _FitLoop), (ClientLoop, _TrainingEpochLoop)])
+def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stock: type) -> None:
+    replaced = {
+        RoundLoop: {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end"}
+        | {"state_dict", "load_state_dict"},
+        ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
+    }[ours]
+    common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
+    common -= set(dir(object))
+    assert common == replaced, f"Lightning {L.__version__}: {common ^ replaced} of {ours.__name__} and {stock.__name__}"
+
+
+def _private_imports(path: Path) -> list[str]:
+    """Return the private names that a file imports from Lightning, and private attributes of ``trainer`` it uses."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("lightning", "pytorch_lightning")):
+            found += [f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            owner = node.value
+            name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            if name in ("trainer", "strategy", "fit_loop", "pl_module", "_logger_connector"):
+                found.append(f"{name}.{node.attr}")
+    return found
+
+
+def test_private_names_are_used_in_one_place_alone() -> None:
+    elsewhere = {
+        str(path.relative_to(PACKAGE)): names
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "_lightning" and (names := _private_imports(path))
+    }
+    assert not elsewhere, f"use these through fl_lightning._lightning: {elsewhere}"
+
+
+def test_every_private_import_is_known() -> None:
+    known = {
+        f"{PT}.loops._Loop",
+        f"{PT}.loops.fit_loop._FitLoop",
+        f"{PT}.loops.training_epoch_loop._TrainingEpochLoop",
+        *(f"{PT}.trainer.connectors.logger_connector.result.{name}" for name in _RESULT_NAMES),
+    }
+    used = {
+        name
+        for path in (PACKAGE / "_lightning").glob("*.py")
+        for name in _private_imports(path)
+        if name.startswith("lightning.")
+    }
+    assert used == known, "list new private imports here, and what is used of them above"
+
+
+_RESULT_NAMES = ("_Metadata", "_ResultCollection", "_ResultMetric", "_Sync")
+
+
+@pytest.mark.parametrize("installed", ["2.5.0", "2.5.6", "2.7.0", "3.0"])
+def test_other_releases_are_refused(installed: str) -> None:
+    expected = rf'knows the loops of lightning>=2.6,<2.7; {installed} is installed.*pip install "lightning>=2.6,<2.7"'
+    with pytest.raises(ImportError, match=expected):
+        check_version(installed)
+
+
+@pytest.mark.parametrize("installed", ["2.6", "2.6.0", "2.6.9"])
+def test_known_releases_are_accepted(installed: str) -> None:
+    check_version(installed)

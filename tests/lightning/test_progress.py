@@ -1,0 +1,105 @@
+"""Progress bars: one round fills the bar, and the client that trains is shown."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import lightning as L
+import pytest
+from lightning.pytorch.callbacks import Callback, RichProgressBar, TQDMProgressBar
+from runs import ValidatedClassifier, clients_of, samples, train_federatedly
+
+SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
+
+
+class Shown(ValidatedClassifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+
+def run(*callbacks: Callback) -> L.Trainer:
+    return train_federatedly(
+        Shown(), clients_of(*SIZES), val=samples(4), callbacks=callbacks, max_epochs=2, enable_progress_bar=True
+    )
+
+
+class Noted(TQDMProgressBar):
+    """Notes the training bar's state at every round's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[tuple[float, float | None]] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.ends.append((self.train_progress_bar.n, self.train_progress_bar.total))
+        super().on_train_epoch_end(trainer, pl_module)
+
+
+def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Noted()
+    run(bar)
+    assert bar.ends == [(8, 8), (8, 8)]
+    text = capsys.readouterr().out
+    for epoch in (0, 1):
+        assert re.search(rf"Epoch {epoch}: 100%\|[^\r]*\| 8/8 [^\r]*client=3/3[^\r]*loss=", text)
+
+
+def test_tqdm_shows_every_client(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_lightning._lightning.hooks.PROGRESS_BAR_SECONDS", 0.0)
+    run(TQDMProgressBar())
+    shown = re.findall(r"client=(\d/\d)", capsys.readouterr().out)
+    assert list(dict.fromkeys(shown)) == ["1/3", "2/3", "3/3"]
+
+
+def test_bars_are_drawn_at_most_every_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            self.now += 0.04  # seconds a batch
+            return self.now
+
+    drawn: list[int] = []
+
+    class Counts(TQDMProgressBar):
+        def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Any:
+            drawn.append(trainer.fit_loop.batch_idx)
+            return super().get_metrics(trainer, pl_module)
+
+    monkeypatch.setattr("fl_lightning._lightning.hooks.time", Clock())
+    run(Counts())
+    # at 0.12, 0.24, and at the last batch; at 0.44, 0.56 and the last
+    inside = [index for index in drawn if index != 7]
+    assert inside == [2, 5, 2, 5]
+    assert drawn.count(7) >= 2
+
+
+def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_lightning._lightning.hooks.PROGRESS_BAR_SECONDS", 0.0)
+    text = io.StringIO()
+    ends: list[tuple[float, float | None, str]] = []
+
+    class Rich(RichProgressBar):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            self.progress.refresh()
+            task = self.train_progress_bar
+            ends.append((task.completed, task.total, task.description))
+            super().on_train_epoch_end(trainer, pl_module)
+
+    bar = Rich(console_kwargs={"file": text, "force_terminal": True, "width": 200})
+    run(bar)
+    assert [(done, total) for done, total, _ in ends] == [(8, 8), (8, 8)]
+    assert ["Epoch 0/1" in description or "Epoch 1/1" in description for *_, description in ends] == [True, True]
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
+    assert "Epoch 1/1" in plain and "8/8" in plain
+    assert re.search(r"client:\s+3/3", plain)
+
+
+def test_client_is_no_metric_of_the_round() -> None:
+    trainer = run(Noted())
+    assert "client" not in trainer.callback_metrics
+    assert "client" not in trainer.logged_metrics

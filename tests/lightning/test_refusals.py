@@ -1,0 +1,227 @@
+"""What cannot work federatedly is refused before training, with the argument, the value and the way out."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Callback,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.tuner import Tuner
+from runs import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
+from toys import quiet_trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from fl_lightning import FedAvg, RADFed, TensorDataModule
+
+
+def refused(match: str, *callbacks: Callback, module: Any = None, algorithm: Any = None, **trainer: Any) -> None:
+    """Fit, and check that it is refused before a batch was trained."""
+    module = module or ValidatedClassifier()
+    before = weights_of(module)
+    with pytest.raises(ValueError, match=match):
+        train_federatedly(
+            module, clients_of(4, 4), val=samples(4), callbacks=callbacks, algorithm=algorithm, **trainer
+        )
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+# ---- data ----
+
+
+def test_plain_data_module() -> None:
+    class Plain(L.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader(TensorDataset(*samples(4)))
+
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    with pytest.raises(ValueError, match=r"FedAvg needs to know which client.*got Plain\. Give it `datamodule=`.*Tensor"):
+        trainer.fit(Classifier(), datamodule=Plain())
+
+
+def test_no_data_module() -> None:
+    trainer = quiet_trainer(max_epochs=1, callbacks=[RADFed(1, 1.0)])
+    with pytest.raises(ValueError, match="RADFed needs to know which client holds which data, .* got no data module"):
+        trainer.fit(Classifier(), DataLoader(TensorDataset(*samples(4))))
+
+
+def test_more_clients_a_round_than_there_are() -> None:
+    refused("`clients_per_round` is 3, but only 2 clients train. Give at most 2, or a fraction", algorithm=FedAvg(3))
+
+
+# ---- the trainer ----
+
+
+@pytest.mark.parametrize("interval", [0.5, 1, 2])
+def test_validation_inside_a_round(interval: Any) -> None:
+    if interval == 1:
+        # with one batch a round this is Lightning's own meaning of 1.0
+        pytest.skip("1 is one batch, allowed by Lightning only where a round has one")
+    refused(
+        rf"got `val_check_interval={interval}` and `check_val_every_n_epoch=1`. Leave `val_check_interval` at 1.0",
+        val_check_interval=interval,
+    )
+
+
+def test_validation_by_steps_across_rounds() -> None:
+    refused(
+        "got `val_check_interval=2` and `check_val_every_n_epoch=None`.*`check_val_every_n_epoch=n`",
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+    )
+
+
+def test_strategy_that_shards_the_model() -> None:
+    class Sharded(L.pytorch.strategies.Strategy):
+        """Stands for FSDP or DeepSpeed, which need a GPU."""
+
+    from fl_lightning._lightning.refusals import refuse_unsupported
+
+    trainer = quiet_trainer(callbacks=[FedAvg(1.0)])
+    trainer.datamodule = TensorDataModule(clients_of(4))
+    trainer.strategy._lightning_module = Classifier()
+    sharded = object.__new__(type("FSDPStrategy", (), {}))
+    trainer._accelerator_connector.strategy = sharded
+    with pytest.raises(ValueError, match='FedAvg cannot run under FSDPStrategy: .* Use strategy="auto" or'):
+        refuse_unsupported(trainer, FedAvg(1.0))
+
+
+def test_training_step_that_takes_the_loaders_iterator() -> None:
+    class Iterates(Classifier):
+        def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
+            return self.loss(next(dataloader_iter)[0])
+
+    refused(r"`training_step\(self, dataloader_iter\)` cannot run.*Use `training_step\(self, batch, batch_idx\)`", module=Iterates())
+
+
+# ---- other callbacks ----
+
+
+@pytest.mark.parametrize("settings", [{"every_n_train_steps": 5}, {"train_time_interval": timedelta(minutes=1)}])
+def test_checkpoints_inside_a_round(tmp_path: Any, settings: Any) -> None:
+    keep = ModelCheckpoint(tmp_path, **settings)
+    refused("`every_n_train_steps` or `train_time_interval` would save.*`every_n_epochs=n`; an epoch is a round", keep)
+
+
+@pytest.mark.parametrize("average", [lambda: StochasticWeightAveraging(0.1), EMAWeightAveraging])
+def test_weight_averaging(average: Any) -> None:
+    refused(r"Averaging averages weights batch by batch.*FedAvg\(server_lr=\.\.\.\)", average())
+
+
+@pytest.mark.parametrize("finder", [BatchSizeFinder, LearningRateFinder])
+def test_finders(finder: Any) -> None:
+    refused(rf"{finder.__name__} runs trial steps.*Find the value centrally", finder())
+
+
+def test_tuner() -> None:
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    data = TensorDataModule(clients=clients_of(8), batch_size=4)
+    with pytest.raises(ValueError, match="LearningRateFinder runs trial steps"):
+        Tuner(trainer).lr_find(Classifier(), datamodule=data)
+
+
+def test_pruning() -> None:
+    refused("ModelPruning replaces parameters.*Prune before or after", ModelPruning("l1_unstructured", amount=0.5))
+
+
+def test_two_aggregation_callbacks() -> None:
+    refused("two aggregation callbacks, FedAvg and RADFed; there is one server. Keep one", RADFed(1, 1.0))
+
+
+# ---- the module ----
+
+
+def test_nothing_to_train() -> None:
+    class Frozen(Classifier):
+        def configure_optimizers(self) -> None:
+            return None
+
+    module = Frozen()
+    module.requires_grad_(False)
+    refused("Frozen has no parameter with `requires_grad=True`.*Unfreeze at least one layer", module=module)
+
+
+# ---- constructors ----
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.0, 1.5, True, "all"])
+@pytest.mark.parametrize("kind", [FedAvg, lambda value: RADFed(1, value)])
+def test_clients_per_round(kind: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"`clients_per_round` must be a float in \(0, 1\].*; got {value!r}\. For all"):
+        kind(value)
+
+
+@pytest.mark.parametrize("value", [0, -2, 1.5, True])
+@pytest.mark.parametrize("name", ["local_epochs", "local_steps"])
+@pytest.mark.parametrize("kind", [FedAvg, lambda **settings: RADFed(1, **settings)])
+def test_local_epochs_and_steps(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"`{name}` must be a whole number of at least 1, got {value!r}\."):
+        kind(**{name: value})
+
+
+def test_local_epochs_with_local_steps() -> None:
+    with pytest.raises(ValueError, match="Give `local_epochs` or `local_steps`, not both; got 2 and 3"):
+        FedAvg(local_epochs=2, local_steps=3)
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, True])
+def test_seed(value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"`seed` must be a whole number of at least 0, got {value!r}\."):
+        FedAvg(seed=value)
+
+
+def test_weighting() -> None:
+    with pytest.raises(ValueError, match="`weighting` must be one of 'samples', 'uniform', got 'size'"):
+        FedAvg(weighting="size")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), True])
+def test_server_lr(value: float) -> None:
+    with pytest.raises(ValueError, match=rf"`server_lr` must be a finite number greater than 0, got {value!r}\. 1.0 repl"):
+        FedAvg(server_lr=value)
+
+
+@pytest.mark.parametrize("value", [0, 2.0, True])
+def test_redistributions(value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"`redistributions` must be a whole .* at least 1, got {value!r}\. 1 is FedAvg"):
+        RADFed(value)
+
+
+def test_evaluate() -> None:
+    with pytest.raises(ValueError, match="`evaluate` must be one of 'virtual', 'aggregate', got 'mean'"):
+        RADFed(2, evaluate="mean")  # type: ignore[arg-type]
+
+
+# ---- a cycle that the fit does not complete ----
+
+
+@pytest.mark.parametrize(
+    ("rounds", "evaluate", "match"),
+    [
+        (7, "virtual", r"`max_epochs=7` is not a multiple of `redistributions=3`: 1 of the rounds.*circulating.*=6 or 9 "),
+        (8, "aggregate", r"`max_epochs=8` .*: 2 of the rounds.* the last aggregate.*max_epochs=6 or 9 "),
+        (2, "virtual", r"`max_epochs=2` .*max_epochs=3 for whole cycles"),
+    ],
+)
+def test_radfed_warns_of_an_incomplete_cycle(rounds: int, evaluate: Any, match: str) -> None:
+    with pytest.warns(UserWarning, match=match):
+        train_federatedly(Classifier(), clients_of(4), algorithm=RADFed(3, 1, evaluate=evaluate), max_epochs=rounds)
+
+
+@pytest.mark.parametrize("rounds", [3, 6])
+def test_radfed_does_not_warn_of_whole_cycles(rounds: int) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*is not a multiple.*")
+        train_federatedly(Classifier(), clients_of(4), algorithm=RADFed(3, 1), max_epochs=rounds)

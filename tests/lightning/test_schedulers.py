@@ -1,0 +1,224 @@
+"""Learning-rate schedules: an epoch is a round; by steps, every client of a round walks the same stretch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from runs import Classifier, clients_of, samples, train_centrally, train_federatedly
+from torch.optim import SGD, lr_scheduler
+
+from fl_lightning import FedAvg
+
+SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4: the mean is 8 / 3, rounded up to 3
+
+
+class Rates(Callback):
+    """Notes the learning rate of every batch, client by client."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[list[float]]] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.rounds.append([])
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if pl_module.is_first:
+            self.rounds[-1].append([])
+        self.rounds[-1][-1].append(round(trainer.optimizers[0].param_groups[0]["lr"], 9))
+
+
+class Scheduled(Classifier):
+    """Takes what ``configure_optimizers`` returns from the test."""
+
+    def __init__(self, schedule: Any, **settings: Any) -> None:
+        super().__init__()
+        self.schedule, self.settings = schedule, settings
+        self.is_first = True
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        # a client's first batch begins with the client's first sample
+        self.is_first = any(torch.equal(batch[0][0], x[0]) for x, _ in clients_of(*SIZES))
+        return batch
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=1.0)
+        self.made = self.schedule(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.made, **self.settings}}
+
+
+def halve(optimizer: Any) -> Any:
+    return lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+
+def run(module: L.LightningModule, **settings: Any) -> list[list[list[float]]]:
+    """Return the learning rates of rounds, clients (shortest first) and batches."""
+    rates = Rates()
+    train_federatedly(module, clients_of(*SIZES), callbacks=[rates], **settings)
+    return [sorted(clients, key=len) for clients in rates.rounds]
+
+
+def test_by_epoch_is_by_round() -> None:
+    module = Scheduled(halve)
+    assert run(module, max_epochs=3) == [[[lr], [lr] * 2, [lr] * 5] for lr in (1.0, 0.5, 0.25)]
+    assert module.made.last_epoch == 3
+
+
+def test_by_epoch_with_frequency() -> None:
+    rates = run(Scheduled(halve, frequency=2), max_epochs=5)
+    assert [clients[0][0] for clients in rates] == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
+def test_by_step_every_client_walks_the_rounds_stretch() -> None:
+    module = Scheduled(halve, interval="step")
+    # a stretch is 3 steps, so the client with 5 batches stays at its end
+    first = [[1.0], [1.0, 0.5], [1.0, 0.5, 0.25, 0.125, 0.125]]
+    assert run(module, max_epochs=2) == [first, [[lr / 8 for lr in client] for client in first]]
+    assert module.made.last_epoch == 2 * 3
+
+
+def test_by_step_with_frequency() -> None:
+    module = Scheduled(halve, interval="step", frequency=2)
+    assert run(module, max_epochs=2) == [
+        [[1.0], [1.0, 1.0], [1.0, 1.0, 0.5, 0.5, 0.5]],
+        [[0.5], [0.5, 0.5], [0.5, 0.5, 0.25, 0.25, 0.25]],
+    ]
+
+
+def test_by_step_counts_optimizer_steps() -> None:
+    module = Scheduled(halve, interval="step")
+    # of two batches each: 1, 1 and 3 steps; the mean of 8 / 3 batches rounds to 3, that is 2 steps
+    rates = run(module, max_epochs=2, accumulate_grad_batches=2)
+    assert rates[0] == [[1.0], [1.0, 1.0], [1.0, 1.0, 0.5, 0.5, 0.25]]
+    assert module.made.last_epoch == 2 * 2
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_one_cycle_runs_exactly_to_its_end(accumulate: int) -> None:
+    class OneCycle(Scheduled):
+        def configure_optimizers(self) -> Any:
+            total = int(self.trainer.estimated_stepping_batches)
+            self.schedule = lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=total)
+            return super().configure_optimizers()
+
+    module = OneCycle(None, interval="step")
+    run(module, max_epochs=4, accumulate_grad_batches=accumulate)
+    assert module.made.total_steps == module.made.last_epoch == 4 * (3 if accumulate == 1 else 2)
+
+
+def test_local_steps_give_the_stretch() -> None:
+    module = Scheduled(halve, interval="step")
+    clients = clients_of(*SIZES)
+    train_federatedly(module, clients, algorithm=FedAvg(1.0, local_steps=4), max_epochs=2)
+    assert module.made.last_epoch == 8
+
+
+class Plateau(Scheduled):
+    """Reduces when its validation loss stops falling."""
+
+    def __init__(self, losses: list[float], **settings: Any) -> None:
+        super().__init__(lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.1, patience=0), **settings)
+        self.losses = losses
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.losses[self.current_epoch])
+
+
+def test_reduce_on_plateau() -> None:
+    module = Plateau([3.0, 2.0, 2.5, 1.0], monitor="val_loss")
+    rates = run(module, max_epochs=4, val=samples(4))
+    assert [clients[0][0] for clients in rates] == pytest.approx([1.0, 1.0, 1.0, 0.1])
+
+
+def test_reduce_on_plateau_by_step_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`ReduceLROnPlateau` with interval='step'.*Give interval='epoch'"):
+        run(Plateau([1.0], monitor="val_loss", interval="step"), val=samples(4))
+
+
+def test_reduce_on_plateau_without_its_metric_is_lightnings_error() -> None:
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    with pytest.raises(MisconfigurationException, match="conditioned on metric missing"):
+        run(Plateau([1.0], monitor="missing"), val=samples(4))
+
+
+def test_several_schedules_of_one_optimizer() -> None:
+    class Two(Scheduled):
+        def configure_optimizers(self) -> Any:
+            optimizer = SGD(self.parameters(), lr=1.0)
+            by_step = lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 4 else 0.5)
+            # the chainable form multiplies the present rate
+            by_round = lr_scheduler.MultiplicativeLR(optimizer, lambda _: 0.1)
+            return [optimizer], [
+                {"scheduler": by_round, "interval": "epoch"},
+                {"scheduler": by_step, "interval": "step"},
+            ]
+
+    first, second = run(Two(None), max_epochs=2)
+    assert first == [[1.0], [1.0] * 2, [1.0] * 5]
+    # the schedule by round has acted when round 1 begins; that by step sets its own rate from the first step on
+    assert [client[0] for client in second] == pytest.approx([0.1] * 3)
+    assert second[2][1:] == [0.5] * 4
+
+
+def test_nested_schedules() -> None:
+    def warm_up_then_halve(optimizer: Any) -> Any:
+        warm_up = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=2)
+        return lr_scheduler.SequentialLR(optimizer, [warm_up, halve(optimizer)], milestones=[2])
+
+    rates = run(Scheduled(warm_up_then_halve, interval="step"), max_epochs=2)
+    assert rates[0][2] == pytest.approx([0.1, 0.55, 1.0, 0.5, 0.5])
+    assert rates[1][1] == pytest.approx([0.5, 0.25])
+
+
+class Manual(Scheduled):
+    """Steps its schedule by hand after every batch."""
+
+    def __init__(self) -> None:
+        super().__init__(halve)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        self.manual_backward(self.loss(batch))
+        optimizer.step()  # type: ignore[union-attr]
+        self.lr_schedulers().step()  # type: ignore[union-attr]
+
+
+def test_manual_schedules_start_alike_for_all_clients_and_go_on_from_the_first() -> None:
+    rates = Rates()
+    module = Manual()
+    train_federatedly(module, clients_of(*SIZES), callbacks=[rates], max_epochs=2)
+    first, second = rates.rounds
+    assert {client[0] for client in first} == {1.0}
+    assert max(first, key=len) == [1.0, 0.5, 0.25, 0.125, 0.0625]
+    went_on_at = first[0][-1] / 2
+    assert {client[0] for client in second} == {went_on_at}
+
+
+def test_own_lr_scheduler_step() -> None:
+    class Own(Scheduled):
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            scheduler.step()
+            scheduler.step()
+
+    rates = run(Own(halve), max_epochs=3)
+    assert [clients[0][0] for clients in rates] == [1.0, 0.25, 0.0625]
+
+
+@pytest.mark.parametrize(
+    ("settings", "accumulate"),
+    [({}, 1), ({}, 2), ({"interval": "step"}, 1), ({"interval": "step"}, 2), ({"interval": "step", "frequency": 3}, 1)],
+    ids=str,
+)
+def test_one_clients_rates_are_those_of_stock_lightning(settings: dict[str, Any], accumulate: int) -> None:
+    federated, central = Rates(), Rates()
+    common: dict[str, Any] = {"max_epochs": 2, "accumulate_grad_batches": accumulate}
+    data = clients_of(*SIZES)[2]
+    train_federatedly(Scheduled(halve, **settings), [data], callbacks=[federated], **common)
+    train_centrally(Scheduled(halve, **settings), data, callbacks=[central], **common)
+    assert federated.rounds == central.rounds

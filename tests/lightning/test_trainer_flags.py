@@ -1,0 +1,278 @@
+"""The Trainer's arguments and entry points mean federatedly what they mean centrally; an epoch is a round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
+from runs import (
+    Classifier,
+    ValidatedClassifier,
+    assert_same_weights,
+    clients_of,
+    samples,
+    train_federatedly,
+    weights_of,
+)
+from toys import quiet_trainer
+
+from fl_lightning import FedAvg, RADFed, TensorDataModule
+
+SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
+
+
+class Counting(ValidatedClassifier):
+    """Counts the batches of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained: list[int] = []
+        self.validated: list[tuple[int, bool]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.trained.append(batch_idx)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.validated.append((self.current_epoch, self.trainer.sanity_checking))
+        super().validation_step(batch, batch_idx)
+
+
+def run(**settings: Any) -> tuple[Counting, L.Trainer]:
+    module = Counting()
+    return module, train_federatedly(module, clients_of(*SIZES), val=samples(600), **{"max_epochs": 2, **settings})
+
+
+@pytest.mark.parametrize(("flag", "per_client"), [(True, 1), (3, 3)])
+def test_fast_dev_run_limits_each_client(flag: Any, per_client: int) -> None:
+    module, trainer = run(fast_dev_run=flag)
+    batches = [min(number, per_client) for number in (2, 1, 5)]
+    assert len(module.trained) == trainer.global_step == sum(batches)
+    assert trainer.current_epoch == 1
+    assert len(module.validated) == min(3, per_client)  # 600 samples in batches of 256
+
+
+@pytest.mark.parametrize(
+    ("limit", "per_round"),
+    [
+        (2, 2 + 1 + 2),
+        (1, 3),
+        (100, 8),
+        (1.0, 8),
+        (0.5, 1 + 1 + 2),  # a client keeps at least one batch
+        (0.9, 1 + 1 + 4),
+    ],
+)
+def test_limit_train_batches_is_per_client(limit: Any, per_round: int) -> None:
+    module, trainer = run(limit_train_batches=limit)
+    assert len(module.trained) == 2 * per_round
+    assert trainer.num_training_batches == per_round
+
+
+@pytest.mark.parametrize("limit", [0, 0.0])
+def test_no_train_batches_is_no_training(limit: Any) -> None:
+    module, trainer = run(limit_train_batches=limit)
+    assert module.trained == []
+    assert_same_weights(weights_of(module), weights_of(Classifier()))
+    assert trainer.current_epoch == 0
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(1, 1), (2, 2), (1.0, 3), (0, 0)])
+def test_limit_val_batches(limit: Any, batches: int) -> None:
+    module, _ = run(limit_val_batches=limit)
+    assert len(module.validated) == 2 * batches
+
+
+def test_overfit_batches_repeats_the_first_batches_of_each_client() -> None:
+    seen: list[float] = []
+
+    class Sees(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append(float(batch[0][0, 0]))
+            return super().training_step(batch, batch_idx)
+
+    clients = clients_of(*SIZES)
+    # the data module shuffles, overfitting does not
+    data = TensorDataModule(clients=clients, batch_size=4, shuffle=True)
+    quiet_trainer(max_epochs=2, overfit_batches=1, callbacks=[FedAvg(1.0)]).fit(Sees(), datamodule=data)
+    first = sorted(float(x[0, 0]) for x, _ in clients)
+    assert [sorted(seen[:3]), sorted(seen[3:])] == [first, first]
+
+
+@pytest.mark.parametrize(("max_steps", "rounds"), [(1, 1), (8, 1), (9, 2), (17, 3)])
+def test_max_steps_stops_at_the_end_of_the_round(max_steps: int, rounds: int) -> None:
+    _, trainer = run(max_steps=max_steps, max_epochs=-1)
+    assert (trainer.current_epoch, trainer.global_step) == (rounds, 8 * rounds)
+
+
+def test_max_epochs_zero_trains_nothing() -> None:
+    module, trainer = run(max_epochs=0)
+    assert (module.trained, trainer.global_step) == ([], 0)
+    assert_same_weights(weights_of(module), weights_of(Classifier()))
+
+
+def test_min_steps_delay_early_stopping() -> None:
+    class Rises(Counting):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val_loss", float(self.current_epoch))
+
+    stop = EarlyStopping("val_loss", patience=1)
+    trainer = train_federatedly(
+        Rises(), clients_of(*SIZES), val=samples(4), callbacks=[stop], max_epochs=9, min_steps=25
+    )
+    assert trainer.current_epoch == 4  # rounds of 8 steps
+
+
+def test_check_val_every_n_epoch() -> None:
+    module, _ = run(check_val_every_n_epoch=2, max_epochs=5, limit_val_batches=1)
+    assert [epoch for epoch, _ in module.validated] == [1, 3]
+
+
+def test_sanity_check_comes_before_the_first_round() -> None:
+    module, _ = run(num_sanity_val_steps=2, max_epochs=1)
+    assert module.validated == [(0, True)] * 2 + [(0, False)] * 3
+
+
+def test_detect_anomaly() -> None:
+    class Diverges(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            # the derivative of sqrt at 0 times 0 is nan
+            return (0.0 * self.layers(batch[0])).abs().sqrt().sum()
+
+    with pytest.raises(RuntimeError, match="returned nan values"):
+        train_federatedly(Diverges(), clients_of(4), detect_anomaly=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(SimpleProfiler, {}), (AdvancedProfiler, {}), (PyTorchProfiler, {"row_limit": 100})]
+)
+def test_profilers_report_the_training_step(tmp_path: Any, kind: Any, settings: dict[str, Any]) -> None:
+    class Hooks(Counting):
+        def on_train_batch_end(self, *_: Any) -> None:
+            pass
+
+    profiler = kind(dirpath=str(tmp_path), filename="report", **settings)
+    train_federatedly(Hooks(), clients_of(*SIZES), profiler=profiler)
+    report = next(path for path in tmp_path.iterdir() if path.suffix == ".txt").read_text()
+    # PyTorch's profiler shortens names
+    assert "[Strategy]SingleDeviceStrategy.training" in report
+    if kind is SimpleProfiler:
+        for action in (
+            "run_training_epoch",
+            "run_training_batch",
+            "[Strategy]SingleDeviceStrategy.backward",
+            "[LightningModule]Hooks.on_train_batch_end",
+        ):
+            assert action in report
+        row = next(line for line in report.splitlines() if "run_training_batch" in line)
+        assert row.split("|")[3].strip() == "8"
+
+
+def test_evaluation_without_and_after_fit() -> None:
+    module = ValidatedClassifier()
+    data = TensorDataModule(clients=clients_of(*SIZES), val=samples(6), test=samples(9, seed=3), batch_size=4)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=0)])
+    before = trainer.validate(module, datamodule=data)[0]["val_loss"]
+    assert before == pytest.approx(float(module.loss(samples(6))))
+    trainer.fit(module, datamodule=data)
+    after = trainer.validate(module, datamodule=data)[0]["val_loss"]
+    assert after == pytest.approx(float(module.loss(samples(6))))
+    assert after != before
+    assert trainer.test(module, datamodule=data)[0]["val_loss"] == pytest.approx(float(module.loss(samples(9, seed=3))))
+    predictions = trainer.predict(module, datamodule=data)
+    assert torch.equal(torch.cat(predictions), module.layers(samples(9, seed=3)[0]).argmax(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inference_mode", [True, False])
+def test_inference_mode_concerns_evaluation_only(inference_mode: bool) -> None:
+    modes: list[bool] = []
+
+    class Modes(ValidatedClassifier):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            modes.append(torch.is_inference_mode_enabled())
+
+    module = Modes()
+    data = TensorDataModule(clients=clients_of(4), val=samples(4), test=samples(4))
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)], inference_mode=inference_mode)
+    trainer.validate(module, datamodule=data)
+    trainer.fit(module, datamodule=data)
+    trainer.test(module, datamodule=data)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=data)
+    assert modes == [inference_mode]
+
+
+@pytest.mark.parametrize("algorithm", [lambda: FedAvg(0.5, seed=0), lambda: RADFed(3, 2, seed=0)])
+def test_fit_goes_on_where_the_last_one_ended(algorithm: Any) -> None:
+    whole, parts = Classifier(), Classifier()
+    settings: dict[str, Any] = {"clients": clients_of(8, 3, 20, 5), "batch_size": 4}
+    data = TensorDataModule(**settings)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[algorithm()])
+    trainer.fit(parts, datamodule=data)
+    trainer.fit_loop.max_epochs = 6
+    trainer.fit(parts, datamodule=data)
+    assert trainer.current_epoch == 6
+    quiet_trainer(max_epochs=6, callbacks=[algorithm()]).fit(whole, datamodule=TensorDataModule(**settings))
+    assert_same_weights(weights_of(parts), weights_of(whole))
+
+
+@pytest.mark.parametrize("algorithm", [lambda: FedAvg(0.5, seed=0), lambda: RADFed(3, 2, seed=0)])
+def test_callback_begins_anew_in_another_trainer(algorithm: Any) -> None:
+    callback = algorithm()
+    results = []
+    for _ in range(2):
+        module = Classifier()
+        # four rounds end inside RADFed's second cycle
+        train_federatedly(module, clients_of(8, 3, 20, 5), algorithm=callback, max_epochs=4)
+        results.append(weights_of(module))
+    assert_same_weights(*results)
+
+
+def test_barebones(recwarn: pytest.WarningsRecorder) -> None:
+    plain, module = Classifier(), Classifier()
+    train_federatedly(plain, clients_of(*SIZES))
+    data = TensorDataModule(clients=clients_of(*SIZES), batch_size=4, shuffle=False)
+    trainer = L.Trainer(barebones=True, max_epochs=1, accelerator="cpu", callbacks=[FedAvg(1.0, seed=0)])
+    trainer.fit(module, datamodule=data)
+    assert_same_weights(weights_of(module), weights_of(plain))
+    assert not [str(warning.message) for warning in recwarn if "self.log" in str(warning.message)]
+
+
+def test_local_steps_go_through_the_data_repeatedly() -> None:
+    module = Counting()
+    trainer = train_federatedly(module, clients_of(*SIZES), algorithm=FedAvg(1.0, local_steps=4))
+    assert module.trained == [0, 1, 2, 3] * 3
+    assert trainer.num_training_batches == trainer.global_step == 12
+
+
+def test_local_steps_count_steps_of_accumulated_batches() -> None:
+    module = Counting()
+    algorithm = FedAvg(1.0, local_steps=2)
+    trainer = train_federatedly(module, clients_of(*SIZES), algorithm=algorithm, accumulate_grad_batches=3)
+    assert module.trained == [0, 1, 2, 3, 4, 5] * 3
+    assert trainer.global_step == 6
+
+
+def test_local_epochs() -> None:
+    module = Counting()
+    trainer = train_federatedly(module, clients_of(*SIZES), algorithm=FedAvg(1.0, local_epochs=2))
+    assert trainer.num_training_batches == trainer.global_step == 16
+    assert sorted(module.trained) == sorted([*range(4), *range(2), *range(10)])
+
+
+def test_reloading_loaders_warns() -> None:
+    with pytest.warns(UserWarning, match="`reload_dataloaders_every_n_epochs` has no effect on clients"):
+        run(reload_dataloaders_every_n_epochs=1)
+
+
+def test_should_stop_ends_the_fit_with_the_round() -> None:
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            trainer.should_stop = True
+
+    module, trainer = run(callbacks=[Stop()])
+    assert (trainer.current_epoch, trainer.global_step) == (1, 8)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fl_lightning.partitioners import DirichletPartitioner, c_score, label_counts
+from fl_lightning.partitioners.dirichlet import sizes_from_draws
+
+
+def test_balanced_sizes_leave_out_the_remainder() -> None:
+    partition = DirichletPartitioner(3, alpha=0.5)(np.arange(11) % 2)
+
+    assert partition.sizes.tolist() == [3, 3, 3]
+
+
+def test_lognormal_draws_are_scaled_and_truncated_and_the_first_client_gets_the_rest() -> None:
+    # oracle O13f: (3.7, 2.2, 4.1) of 10 truncates to (3, 2, 4)
+    assert sizes_from_draws(np.array([3.7, 2.2, 4.1]), 10).tolist() == [4, 2, 4]
+
+
+def test_lognormal_sizes_use_all_samples_and_spread_as_asked() -> None:
+    partition = DirichletPartitioner(200, alpha=1.0, size_sigma=0.3)(np.arange(100_000) % 10)
+
+    assert sorted(np.concatenate(partition.indices)) == list(range(100_000))
+    # the first client's remainder, up to 200, is left out
+    assert np.log(partition.sizes[1:]).std() == pytest.approx(0.3, abs=0.05)
+
+
+def test_a_class_is_taken_in_the_order_of_the_data_set() -> None:
+    labels = np.arange(300) % 3
+    partition = DirichletPartitioner(4, alpha=0.5)(labels)
+
+    for indices in partition.indices:
+        for label in range(3):
+            assert (np.diff(indices[labels[indices] == label]) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [
+        # Both priors are one class, the same one in half of the cases. Then clients hold one class each unless they
+        # alternate in the first two picks: 1/2 * 1/2.
+        (1e-4, 1 / 4),
+        # Classes and clients are both fair draws until used up. The positions {1,2|3,4}, {1,3|2,4}, {1,4|2,3} are
+        # paired with probabilities 1/2, 1/4, 1/4; clients hold one class each if both pair alike.
+        (1e7, 1 - (1 / 4 + 1 / 16 + 1 / 16)),
+    ],
+)
+def test_clients_and_classes_are_drawn_as_the_sequential_rule_says(alpha: float, expected: float) -> None:
+    labels = np.array([0, 0, 1, 1])
+    mixed = [
+        len(set(labels[DirichletPartitioner(2, alpha=alpha, seed=seed)(labels).indices[0]])) == 2
+        for seed in range(2000)
+    ]
+
+    # four standard errors
+    assert np.mean(mixed) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 2000))
+
+
+def test_a_smaller_alpha_makes_clients_more_different() -> None:
+    labels = np.arange(10_000) % 10
+    scores = [c_score(label_counts(DirichletPartitioner(50, alpha)(labels), labels)) for alpha in (0.05, 0.5, 50.0)]
+
+    assert scores[0] > scores[1] > scores[2]
+
+
+@pytest.mark.parametrize("num_classes", [1, 40])
+def test_extreme_priors_still_fill_every_client(num_classes: int) -> None:
+    partition = DirichletPartitioner(20, alpha=1e-6)(np.arange(400) % num_classes)
+
+    assert partition.sizes.tolist() == [20] * 20
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+def test_alpha_must_be_positive(alpha: float) -> None:
+    with pytest.raises(ValueError, match=r"`alpha` must be a finite number greater than 0.*`IIDPartitioner`"):
+        DirichletPartitioner(2, alpha=alpha)
+
+
+@pytest.mark.parametrize("size_sigma", [-0.1, math.nan, math.inf])
+def test_size_sigma_must_not_be_negative(size_sigma: float) -> None:
+    with pytest.raises(ValueError, match=r"`size_sigma` must be a finite number of at least 0.*Give 0 for equal sizes"):
+        DirichletPartitioner(2, alpha=1.0, size_sigma=size_sigma)
+
+
+def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"In 100 draws.*20 clients.*Lower `size_sigma` \(now 3.0\) or `num_clients`"):
+        DirichletPartitioner(20, alpha=1.0, size_sigma=3.0)(np.zeros(21, dtype=int))

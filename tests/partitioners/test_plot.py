@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_lightning.partitioners import IIDPartitioner, Partition, plot_label_distributions
+
+PARTITION = Partition((np.array([0]), np.array([1, 2, 3]), np.array([4, 5])))
+LABELS = np.array([0, 0, 1, 1, 1, 0])
+
+
+def test_the_table_holds_what_is_drawn_largest_client_first() -> None:
+    _, axes, table = plot_label_distributions(PARTITION, LABELS, class_names=["cat", "dog"])
+
+    assert table.index.tolist() == [1, 2, 0]
+    assert table.columns.tolist() == ["cat", "dog"]
+    assert table.to_numpy().tolist() == [[1, 2], [1, 1], [1, 0]]
+    # three bars of "cat", then "dog" on top of them
+    assert [(bar.get_y(), bar.get_height()) for bar in axes.patches[3:]] == [(1, 2), (1, 1), (1, 0)]  # type: ignore[attr-defined]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
+
+
+def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
+    _, axes, table = plot_label_distributions(PARTITION, LABELS, order="client", max_clients=2)
+
+    assert table.index.tolist() == [0, 1]
+    assert axes.get_title() == "2 of 3 clients"
+
+
+@pytest.mark.parametrize(("num_classes", "legend"), [(10, True), (20, True), (60, False)])
+def test_many_classes_get_a_colour_bar_instead_of_a_legend(tmp_path: Path, num_classes: int, legend: bool) -> None:
+    labels = np.arange(1200) % num_classes
+    figure, axes, _ = plot_label_distributions(IIDPartitioner(100)(labels), labels)
+    figure.savefig(tmp_path / "plot.png")
+
+    assert (tmp_path / "plot.png").stat().st_size > 0
+    assert (axes.get_legend() is not None) == legend
+    assert len(figure.axes) == (1 if legend else 2)
+
+
+def test_pyplot_is_left_alone() -> None:
+    code = (
+        "import sys, numpy as np; from fl_lightning.partitioners import *;"
+        "before = 'matplotlib.pyplot' in sys.modules;"
+        "plot_label_distributions(IIDPartitioner(2)(np.arange(4) % 2), np.arange(4) % 2);"
+        "import matplotlib.pyplot as plt; print(plt.get_fignums())"
+    )
+    path = ":".join(filter(None, sys.path)) + ":."
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
+    )
+
+    assert result.stdout.strip() == "[]"
+
+
+def test_names_must_match_the_classes() -> None:
+    with pytest.raises(ValueError, match="one name for each of the 2 classes in `labels`, got 1"):
+        plot_label_distributions(PARTITION, LABELS, class_names=["cat"])
+
+
+def test_invalid_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="`max_clients` must be a whole number of at least 1, got 0"):
+        plot_label_distributions(PARTITION, LABELS, max_clients=0)
+    with pytest.raises(ValueError, match="`order` must be one of 'size', 'client', got 'name'"):
+        plot_label_distributions(PARTITION, LABELS, order="name")  # type: ignore[arg-type]

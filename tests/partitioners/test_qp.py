@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_lightning.partitioners import QPPartitioner, c_score, label_counts
+
+CLASS_COUNTS = np.full(10, 300)
+
+
+def test_without_moves_the_optimum_is_chosen() -> None:
+    solution = QPPartitioner(20, burn_in=0, search=0).solve(CLASS_COUNTS)
+
+    np.testing.assert_array_equal(solution.chosen, solution.optimal)
+    assert solution.chosen_loss == solution.optimal_loss
+    assert solution.optimal_loss == pytest.approx(((solution.optimal - solution.target) ** 2).sum())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("burn_in", "search"), [(0, 0), (2000, 0), (0, 2000), (2000, 2000)])
+def test_sizes_and_class_totals_are_kept_exactly(seed: int, burn_in: int, search: int) -> None:
+    class_counts = np.array([700, 3, 1, 296])
+    solution = QPPartitioner(30, burn_in=burn_in, search=search, seed=seed).solve(class_counts)
+    sizes = solution.target.sum(axis=1)
+
+    for matrix in (solution.optimal, solution.chosen, solution.counts):
+        np.testing.assert_allclose(matrix.sum(axis=1), sizes, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(matrix.sum(axis=0), class_counts, rtol=0, atol=1e-9)
+        assert matrix.min() >= 0
+    assert np.abs(solution.counts - solution.chosen).max() < 1
+    assert solution.chosen_loss >= solution.optimal_loss
+
+
+def test_samples_are_taken_in_order_as_the_solution_says() -> None:
+    labels = np.repeat([5, 2, 7], [40, 60, 20])[np.random.default_rng(0).permutation(120)]
+    partitioner = QPPartitioner(6, class_alpha=0.5, burn_in=100, search=100, seed=2)
+    partition = partitioner(labels)
+
+    np.testing.assert_array_equal(label_counts(partition, labels), partitioner.solve(np.array([60, 40, 20])).counts)
+    for label in (2, 5, 7):
+        taken = np.concatenate([np.sort(indices[labels[indices] == label]) for indices in partition.indices])
+        assert taken.tolist() == np.flatnonzero(labels == label).tolist()
+
+
+def test_a_clients_samples_are_shuffled() -> None:
+    labels = np.repeat(np.arange(3), 100)
+    indices = QPPartitioner(2, class_alpha=10.0, burn_in=0, search=0)(labels).indices[0]
+
+    assert (np.diff(labels[indices]) < 0).any()
+
+
+def test_the_draw_of_sizes_and_classes_does_not_depend_on_the_moves() -> None:
+    still, moved = (QPPartitioner(20, burn_in=moves, search=moves).solve(CLASS_COUNTS) for moves in (0, 500))
+
+    np.testing.assert_array_equal(still.target, moved.target)
+    assert (still.chosen != moved.chosen).any()
+
+
+def test_concentrations_of_sizes_and_classes_are_independent() -> None:
+    def solve(size_alpha: float, class_alpha: float) -> tuple[float, float]:
+        solution = QPPartitioner(50, size_alpha, class_alpha, burn_in=0, search=0).solve(np.full(10, 6000))
+        sizes = solution.counts.sum(axis=1)
+        return float(sizes.std() / sizes.mean()), c_score(solution.counts)
+
+    # equal sizes with one class each, and unequal ones with the same mix
+    spread, score = solve(1e6, 0.01)
+    assert spread < 0.01
+    assert score > 1.2
+    spread, score = solve(1.0, 1e6)
+    # eq. (55): sqrt(49 / 51), of a single draw
+    assert spread == pytest.approx(math.sqrt(49 / 51), abs=0.35)
+    assert score < 0.01
+
+
+def test_a_burn_in_can_stop_at_a_multiple_of_the_optimum() -> None:
+    stopped = QPPartitioner(20, burn_in=10**9, search=0, step=0.05, burn_in_stop=1.1).solve(CLASS_COUNTS)
+    ratio = math.sqrt(stopped.chosen_loss / stopped.optimal_loss)
+
+    # the last move is small
+    assert 1.1 - 1e-9 <= ratio < 1.11
+
+
+def test_a_target_that_is_met_leaves_nothing_to_stop_at() -> None:
+    solution = QPPartitioner(5, burn_in=100, search=100, burn_in_stop=1.1).solve(np.array([50]))
+
+    assert solution.optimal_loss == pytest.approx(0)
+    np.testing.assert_array_equal(solution.counts, solution.target)
+
+
+def test_a_single_client_gets_everything() -> None:
+    assert QPPartitioner(1, burn_in=10, search=10).solve(np.array([5, 7])).counts.tolist() == [[5, 7]]
+
+
+def test_the_original_rounding_keeps_class_totals() -> None:
+    solution = QPPartitioner(20, burn_in=0, search=0, rounding="columns").solve(CLASS_COUNTS)
+
+    assert solution.counts.sum(axis=0).tolist() == CLASS_COUNTS.tolist()
+    assert np.abs(solution.counts.sum(axis=1) - solution.target.sum(axis=1)).max() > 0.5
+
+
+def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"In 100 draws from Dir\(size_alpha=1.0\).*50 clients.*Raise `size_alpha`"):
+        QPPartitioner(50).solve(np.array([25, 25]))
+
+
+def test_one_sample_for_each_client_works_with_equal_sizes() -> None:
+    solution = QPPartitioner(50, size_alpha=1e9).solve(np.array([25, 25]))
+
+    assert solution.counts.sum(axis=1).tolist() == [1] * 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size_alpha": 0.0}, "`size_alpha` must be a finite number greater than 0"),
+        ({"class_alpha": -1.0}, "`class_alpha` must be a finite number greater than 0"),
+        ({"burn_in": -1}, "`burn_in` must be a whole number of at least 0"),
+        ({"search": 0.5}, "`search` must be a whole number of at least 0"),
+        ({"step": 0.0}, "`step` must be a finite number greater than 0"),
+        ({"step": 1.5}, "`step` must be at most 1.*give `step_rule='absolute'`"),
+        ({"step_rule": "fixed"}, "`step_rule` must be one of 'relative', 'absolute', got 'fixed'"),
+        ({"burn_in_stop": 1.0}, "`burn_in_stop` must be greater than 1.*give `burn_in=0`"),
+        ({"rounding": "up"}, "`rounding` must be one of 'margins', 'columns', got 'up'"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        QPPartitioner(10, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("class_counts", "message"),
+    [
+        (np.array([0.5, 2.0]), "`class_counts` must be a 1-D array of integers.*float64"),
+        (np.array([[3]]), r"`class_counts` must be a 1-D array of integers.*shape \(1, 1\)"),
+        (np.array([], dtype=int), "`class_counts` must be a 1-D array of integers"),
+        (np.array([30, 0]), "`class_counts` must be at least 1, got 0. Leave empty classes out"),
+        (np.array([5, 4]), "`num_clients` is 10, but there are only 9 samples"),
+    ],
+)
+def test_invalid_class_counts_are_refused(class_counts: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        QPPartitioner(10).solve(class_counts)

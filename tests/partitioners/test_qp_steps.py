@@ -1,0 +1,229 @@
+"""The steps of the QP partition: solver, rectangle moves, rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fl_lightning.partitioners.qp_solver import solve_transport_qp
+from fl_lightning.partitioners.rectangle_moves import RectangleMoves
+from fl_lightning.partitioners.rounding import round_columns, round_margins
+
+# oracle O13a: target, and the optimum for rows (5, 5) and columns (6, 4)
+TARGET = np.array([[4.0, 1.0], [1.0, 4.0]])
+OPTIMUM = np.array([[4.5, 0.5], [1.5, 3.5]])
+
+SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 5))
+MATRICES = SHAPES.flatmap(
+    lambda shape: st.tuples(
+        arrays(np.int64, shape, elements=st.integers(0, 20)),
+        arrays(np.float64, shape, elements=st.floats(-5, 30, width=16)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "cols", "optimum", "loss"),
+    [
+        # oracles O13a to O13c
+        (TARGET, (5, 5), (6, 4), OPTIMUM, 1),
+        ([[5, 0], [0, 5]], (5, 5), (6, 4), [[5, 0], [1, 4]], 2),
+        (
+            [[3, 0, 0], [0, 2, 2], [1, 1, 4]],
+            (3, 4, 6),
+            (5, 4, 4),
+            [[3, 0, 0], [0.5, 2.5, 1], [1.5, 1.5, 3]],
+            3,
+        ),
+        # rows of the target need not have the sums that are asked for
+        (np.zeros((2, 3)), (3, 6), (3, 3, 3), [[1, 1, 1], [2, 2, 2]], 15),
+        # sums of 0
+        ([[4, 4], [4, 4]], (0, 3), (3, 0), [[0, 0], [3, 0]], 49),
+        ([[1, 2]], (0,), (0, 0), [[0, 0]], 5),
+    ],
+)
+def test_the_solver_finds_the_nearest_matrix(
+    target: Any, rows: tuple[int, ...], cols: tuple[int, ...], optimum: Any, loss: float
+) -> None:
+    solution = solve_transport_qp(np.array(target), np.array(rows), np.array(cols))
+
+    np.testing.assert_allclose(solution, optimum, atol=1e-9)
+    assert ((solution - np.array(target)) ** 2).sum() == pytest.approx(loss)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MATRICES, st.randoms(use_true_random=False))
+def test_the_solution_has_its_margins_and_no_nearer_matrix_exists(
+    matrices: tuple[np.ndarray, np.ndarray], random: Any
+) -> None:
+    feasible, target = matrices
+    solution = solve_transport_qp(target, feasible.sum(axis=1), feasible.sum(axis=0))
+
+    np.testing.assert_allclose(solution.sum(axis=1), feasible.sum(axis=1), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(solution.sum(axis=0), feasible.sum(axis=0), rtol=0, atol=1e-9)
+    assert solution.min() >= 0
+    # the variational inequality of a projection, for a feasible matrix
+    assert ((target - solution) * (feasible - solution)).sum() <= 1e-6
+
+
+def test_solver_arguments_are_checked() -> None:
+    good = (TARGET, np.array([5.0, 5.0]), np.array([6.0, 4.0]))
+    for position, bad, message in (
+        (0, np.ones(3), r"`target` must have shape \(T, K\)"),
+        (1, np.ones(3), r"`row_sums` \(T,\).*got \(2, 2\), \(3,\) and \(2,\)"),
+        (0, TARGET * np.nan, "`target` must hold finite numbers"),
+        (2, np.array([11.0, -1.0]), "`col_sums` must not be negative, got -1.0"),
+        (2, np.array([6.0, 5.0]), "must have the same total, got 10.0 and 11.0"),
+    ):
+        arguments = list(good)
+        arguments[position] = bad
+        with pytest.raises(ValueError, match=message):
+            solve_transport_qp(*arguments)
+
+
+def test_a_failing_solver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = np.array([[5, 0], [0, 5]]), np.array([5, 5]), np.array([6, 4])
+    with monkeypatch.context() as patch:
+        patch.setattr("cvxpy.Problem.solve", lambda *args, **kwargs: None)
+        with pytest.raises(RuntimeError, match="CLARABEL found no solution of the QP"):
+            solve_transport_qp(*problem)
+    monkeypatch.setattr("fl_lightning.partitioners.qp_solver._approximate", lambda *args: np.ones((2, 2)))
+    monkeypatch.setattr("fl_lightning.partitioners.qp_solver._MAX_ITERATIONS", 1)
+    with pytest.raises(RuntimeError, match=r"margins are off by .* after 1 Newton steps"):
+        solve_transport_qp(*problem)
+
+
+class ScriptedGenerator:
+    """Draws rows 0 and 1, columns 0 and 1, and a given share of the bound."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def integers(self, high: int, size: tuple[int, int]) -> np.ndarray:
+        return np.arange(2).reshape(2, 1)
+
+    def random(self, size: int) -> np.ndarray:
+        return np.full(size, self.share)
+
+
+@pytest.mark.parametrize(
+    "moves, share",
+    [
+        # the bound is min(4.5, 3.5), or 0.5 samples
+        (RectangleMoves(step=1.0, rule="relative"), 0.25 / 3.5),
+        (RectangleMoves(step=0.5, rule="relative"), 0.5 / 3.5),
+        (RectangleMoves(step=0.5, rule="absolute"), 0.5),
+        (RectangleMoves(step=9.0, rule="absolute"), 0.25 / 3.5),
+    ],
+)
+def test_a_rectangle_of_a_quarter_sample(moves: RectangleMoves, share: float) -> None:
+    # oracle O13d
+    moved = moves.burn_in(OPTIMUM, TARGET, 1, ScriptedGenerator(share))  # type: ignore[arg-type]
+
+    np.testing.assert_allclose(moved, [[4.25, 0.75], [1.75, 3.25]])
+    assert ((moved - TARGET) ** 2).sum() == pytest.approx(1.25)
+
+
+def test_the_loss_of_every_move_is_known() -> None:
+    # by O13d the loss is 1 + 4 e^2, e being how far the first entry has moved from 4.5; the walk stops beyond e = 0.25
+    stopped = RectangleMoves(step=0.02).burn_in(OPTIMUM, TARGET, 10**6, np.random.default_rng(0), stop_at=1.25)
+    moved = abs(stopped[0, 0] - 4.5)
+
+    # the last step is at most 0.02 * 3.75
+    assert 0.25 - 1e-9 <= moved < 0.25 + 0.075
+
+
+@pytest.mark.parametrize("moves", [RectangleMoves(1.0, "relative"), RectangleMoves(0.5, "absolute")])
+def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
+    start = np.array([[3.0, 2.0], [3.0, 2.0]])
+    found = moves.search(start, TARGET, 20_000, np.random.default_rng(1))
+    last = moves.burn_in(start, TARGET, 20_000, np.random.default_rng(1))
+
+    # the walk passes the optimum, of loss 1, many times, and does not end there
+    assert 1 <= ((found - TARGET) ** 2).sum() < 1.001
+    assert ((last - TARGET) ** 2).sum() > 1.01
+
+
+def test_without_moves_nothing_changes() -> None:
+    rng = np.random.default_rng(0)
+
+    assert RectangleMoves().burn_in(OPTIMUM, TARGET, 0, rng).tolist() == OPTIMUM.tolist()
+    assert RectangleMoves().search(OPTIMUM, TARGET, 0, rng).tolist() == OPTIMUM.tolist()
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (4, 1)])
+def test_a_single_row_or_column_cannot_move(shape: tuple[int, int]) -> None:
+    alpha = np.full(shape, 2.0)
+    moved = RectangleMoves(step=1.0).burn_in(alpha, np.zeros(shape), 100, np.random.default_rng(0))
+
+    assert moved.tolist() == alpha.tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(MATRICES, st.sampled_from(["relative", "absolute"]), st.integers(0, 2**32))
+def test_moves_keep_margins_and_signs(matrices: tuple[np.ndarray, np.ndarray], rule: Any, seed: int) -> None:
+    alpha, target = matrices[0].astype(float), matrices[1]
+    moves, rng = RectangleMoves(step=0.9, rule=rule), np.random.default_rng(seed)
+    for moved in (moves.burn_in(alpha, target, 200, rng), moves.search(alpha, target, 200, rng)):
+        np.testing.assert_allclose(moved.sum(axis=1), alpha.sum(axis=1), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(moved.sum(axis=0), alpha.sum(axis=0), rtol=0, atol=1e-9)
+        assert moved.min() >= 0
+
+
+def test_rounding_keeps_both_margins() -> None:
+    # to the nearest, rows would be 4 and 6 (O13a)
+    rounded = round_margins(OPTIMUM)
+
+    assert rounded.tolist() in ([[5, 0], [1, 4]], [[4, 1], [2, 3]])
+
+
+def test_rounding_goes_to_the_nearest_matrix_of_the_same_margins() -> None:
+    alpha = np.array([[0.9, 0.1, 2.0], [0.1, 0.9, 0.0]])
+
+    assert round_margins(alpha).tolist() == [[1, 0, 2], [0, 1, 0]]
+
+
+def test_noise_around_whole_numbers_is_not_rounded_down() -> None:
+    assert round_margins(np.array([[3 - 1e-11, 1e-11], [0.0, 2.0]])).tolist() == [[3, 0], [0, 2]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(MATRICES, st.integers(0, 2**32))
+def test_rounding_moves_no_entry_by_one_and_keeps_margins(matrices: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+    start, target = matrices
+    alpha = RectangleMoves(step=0.9).burn_in(start.astype(float), target, 200, np.random.default_rng(seed))
+    rounded = round_margins(alpha)
+
+    assert rounded.sum(axis=1).tolist() == start.sum(axis=1).tolist()
+    assert rounded.sum(axis=0).tolist() == start.sum(axis=0).tolist()
+    assert rounded.min() >= 0
+    assert np.abs(rounded - alpha).max() < 1
+
+
+def test_the_original_rounding_changes_rows() -> None:
+    # np.round gives [[4, 0], [2, 4]]: columns are right as they are
+    assert round_columns(OPTIMUM, np.random.default_rng(0)).tolist() == [[4, 0], [2, 4]]
+
+
+def test_the_original_rounding_repairs_columns() -> None:
+    alpha = np.full((4, 2), 2.5)
+    rounded = round_columns(alpha, np.random.default_rng(0))
+
+    # rounded half to even, both columns lack 2
+    assert rounded.sum(axis=0).tolist() == [10, 10]
+    assert rounded.min() >= 2
+
+
+def test_rounding_that_cannot_work_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`alpha` must have whole row sums, got 0.5"):
+        round_margins(np.array([[1.0], [0.5], [0.5]]))
+    with pytest.raises(ValueError, match=r"`alpha` must have whole column sums, got 1.5"):
+        round_columns(np.array([[1.0], [0.5]]), np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"In 1000 draws.*Use `rounding='margins'`"):
+        # one sample for three clients
+        round_columns(np.array([[0.4], [0.4], [0.2]]), np.random.default_rng(0))
