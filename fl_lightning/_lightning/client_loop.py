@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer import call
-from lightning.pytorch.utilities import move_data_to_device
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.hooks import Hook, Profile, enter_fx
+from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.logging import ClientLog
+from fl_lightning._lightning.transfer import batch_transfer
 
 _HOOKS = (
     "on_train_batch_start",
@@ -61,7 +59,7 @@ class ClientLoop(_TrainingEpochLoop):
         trainer = self.trainer
         self._module = module = trainer.lightning_module
         self._automatic = module.automatic_optimization
-        self.schedule_steps = schedule_steps
+        self.optimizers = LocalOptimizers(trainer, schedule_steps)
         self.profile = Profile(trainer)
         self._hooks = {name: Hook(trainer, name, self.profile) for name in _HOOKS}
         self.client_log = ClientLog(module, self._results)
@@ -81,13 +79,11 @@ class ClientLoop(_TrainingEpochLoop):
             and not is_overridden("backward", module)
         )
         self._clips = trainer.gradient_clip_val is not None or is_overridden("configure_gradient_clipping", module)
-        self._transfer = _transfer(trainer)
+        self._transfer = batch_transfer(trainer)
         self._actions = (
             f"[Strategy]{type(trainer.strategy).__name__}.training_step",
             f"[Strategy]{type(trainer.strategy).__name__}.backward",
         )
-        by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
-        self._step_schedules = by_step if self._automatic else []
 
     # ---- once a round ----
 
@@ -98,30 +94,16 @@ class ClientLoop(_TrainingEpochLoop):
         self.automatic_optimization.optim_progress.reset_on_run()
         self.val_loop.batch_progress.total.reset()
         self._round_batches = num_batches
-        optimizers = self.trainer.optimizers
-        self.round_options = [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
-        self.round_schedules = self._schedule_states()
-        self.first_client_end: tuple[Any, Any] | None = None
+        self.optimizers.begin_round()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
         self.client_log.install()
 
     def end_round(self) -> None:
         """Return to the settings at the round's start and clear what clients left in the optimizers."""
-        self.reset_optimizers()
+        self.optimizers.reset()
         self.manual_optimization.on_run_end()
         self.client_log.remove()
-
-    def advance_schedules(self) -> None:
-        """Let the learning-rate schedules by steps walk one round's stretch.
-
-        With manual optimisation the module steps its schedules itself; they go on from where the round's first client
-        left them.
-        """
-        for step in range(self.schedule_steps if self._step_schedules else 0):
-            self._step_schedulers(step)
-        if self.first_client_end is not None:
-            self._restore(*self.first_client_end)
 
     def local_counts(self) -> tuple[int, int]:
         """Return what this process added in the round: batches that stepped, and optimizer steps."""
@@ -159,35 +141,13 @@ class ClientLoop(_TrainingEpochLoop):
 
     def begin_client(self) -> None:
         """Give the client fresh optimizers and the round's learning rates."""
-        self.reset_optimizers()
+        self.optimizers.reset()
         self._steps_before_client = self._step_counter.completed
 
     def end_client(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
-        if not self._automatic and slot == 0 and self.round_schedules:
-            options = [[_options(group) for group in optimizer.param_groups] for optimizer in self.trainer.optimizers]
-            self.first_client_end = (options, self._schedule_states())
+        self.optimizers.end_client(slot)
         return self._step_counter.completed - self._steps_before_client
-
-    def reset_optimizers(self) -> None:
-        """Clear state and gradients of the optimizers and restore the options and schedules of the round's start."""
-        for optimizer in self.trainer.optimizers:
-            optimizer.state.clear()
-            optimizer.zero_grad()
-        self._restore(self.round_options, self.round_schedules)
-
-    def _restore(self, options: list[list[dict[str, Any]]], schedules: list[dict[str, Any]]) -> None:
-        """Set the optimizers' options and, where clients may have moved them, the schedules' states."""
-        for optimizer, groups in zip(self.trainer.optimizers, options, strict=True):
-            # a callback that unfreezes layers appends groups
-            for group, values in zip(optimizer.param_groups, groups, strict=False):
-                group.update(values)
-        if self._step_schedules or not self._automatic:
-            for config, state in zip(self.trainer.lr_scheduler_configs, schedules, strict=True):
-                config.scheduler.load_state_dict(copy.deepcopy(state))
-
-    def _schedule_states(self) -> list[dict[str, Any]]:
-        return [copy.deepcopy(config.scheduler.state_dict()) for config in self.trainer.lr_scheduler_configs]
 
     @property
     def _step_counter(self) -> Any:
@@ -225,7 +185,8 @@ class ClientLoop(_TrainingEpochLoop):
                 outputs = self._optimize(batch, batch_idx)
         progress.increment_processed()
         if goes_on:
-            self._step_schedules_in_client()
+            if self._automatic and not self._accumulating:
+                self.optimizers.step_in_client(self._step_counter.completed - self._steps_before_client)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
             self._hand_on_logged_values()
@@ -253,17 +214,6 @@ class ClientLoop(_TrainingEpochLoop):
     def _should_accumulate(self) -> bool:
         return self._accumulating
 
-    def _step_schedules_in_client(self) -> None:
-        if self._step_schedules and not self._accumulating:
-            step = self._step_counter.completed - self._steps_before_client
-            if step <= self.schedule_steps:
-                self._step_schedulers(step - 1)
-
-    def _step_schedulers(self, step: int) -> None:
-        for config in self._step_schedules:
-            if (step + 1) % config.frequency == 0:
-                call._call_lightning_module_hook(self.trainer, "lr_scheduler_step", config.scheduler, None)
-
     # ---- the optimizer's step ----
 
     def _optimize(self, batch: Any, batch_idx: int) -> dict[str, Any]:
@@ -280,7 +230,7 @@ class ClientLoop(_TrainingEpochLoop):
                 if batch_idx % self.trainer.accumulate_grad_batches == 0:
                     self._zero_grad(optimizer, batch_idx)
                 if loss is None:
-                    self._warning_cache.warn("`training_step` returned `None`: its batch is skipped. Ignore if intended.")
+                    self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                     return None
                 # a scaler multiplies the loss in place
                 detached = loss.detach() if self._plain_precision else loss.detach().clone()
@@ -354,37 +304,3 @@ class ClientLoop(_TrainingEpochLoop):
         else:
             with self.profile(self._actions[1]):
                 self.trainer.strategy.backward(loss, optimizer)
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """Return what a parameter group holds besides its parameters."""
-    return {
-        key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
-    }
-
-
-def _transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
-    """Return how a batch gets from the client's data to the module: only the hooks that are overridden."""
-    module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
-    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-    overridden = [
-        name for name in names if is_overridden(name, module) or (data is not None and is_overridden(name, data))
-    ]
-    converts = type(precision).convert_input is not Precision.convert_input
-    device: torch.device = trainer.strategy.root_device
-    if overridden or converts:
-
-        def with_hooks(batch: Any) -> Any:
-            batch = precision.convert_input(batch)
-            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-            return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
-
-        return with_hooks
-    if device.type == "cpu":
-        return lambda batch: batch
-    return lambda batch: move_data_to_device(batch, device)
-
-
-def takes_dataloader_iter(module: pl.LightningModule) -> bool:
-    """Whether ``training_step`` asks for the data loader's iterator instead of a batch."""
-    return "dataloader_iter" in inspect.signature(module.training_step).parameters

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from fl_lightning._lightning.client_loop import takes_dataloader_iter
+from fl_lightning._lightning.transfer import takes_dataloader_iter
 from fl_lightning.data import FederatedDataModule
 
 
@@ -63,7 +63,9 @@ def _refuse_data(trainer: pl.Trainer, name: str) -> None:
 
 
 def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:
-    if trainer.check_val_every_n_epoch is None or trainer.val_check_interval not in (1, 1.0):
+    interval = trainer.val_check_interval
+    # 1 is one batch, 1.0 a whole round
+    if trainer.check_val_every_n_epoch is None or isinstance(interval, int) or interval != 1.0:
         raise Refused(
             "Validation inside a round would see one client's weights, got "
             f"`val_check_interval={trainer.val_check_interval!r}` and "

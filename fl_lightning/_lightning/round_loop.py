@@ -8,6 +8,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.loops import _Loop
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import DDPStrategy
@@ -130,7 +132,7 @@ class RoundLoop(_FitLoop):
         """Step the schedules, validate, and call ``on_train_epoch_end``, in Lightning's order."""
         trainer = self.trainer
         self.epoch_progress.increment_processed()
-        self.epoch_loop.advance_schedules()
+        self.epoch_loop.optimizers.advance_schedules()
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         self._validate()
         trainer._logger_connector.epoch_end_reached()
@@ -161,12 +163,7 @@ class RoundLoop(_FitLoop):
         if self._round_start is None:
             return
         checkpoint["global_step"] = self.epoch_loop.steps_before_round
-        for state, options in zip(checkpoint.get("optimizer_states", []), self.epoch_loop.round_options, strict=False):
-            state["state"] = {}
-            for group, values in zip(state["param_groups"], options, strict=False):
-                group.update(values)
-        if "lr_schedulers" in checkpoint:
-            checkpoint["lr_schedulers"] = list(self.epoch_loop.round_schedules)
+        self.epoch_loop.optimizers.patch_checkpoint(checkpoint)
 
     # ---- a round's ends ----
 
@@ -202,9 +199,10 @@ class RoundLoop(_FitLoop):
         trainer, loop = self.trainer, self.epoch_loop
         if trainer.world_size == 1:
             return
-        shares = self.gather_objects((loop.local_counts(), loop.first_client_end))
+        shares = self.gather_objects((loop.local_counts(), loop.optimizers.first_client_end))
         loop.set_round_counts(*(sum(counts) for counts in zip(*(share[0] for share in shares), strict=True)))
-        loop.first_client_end = next((share[1] for share in shares if share[1] is not None), None)
+        first_ends = [share[1] for share in shares if share[1] is not None]
+        loop.optimizers.first_client_end = first_ends[0] if first_ends else None
         join_results(loop._results, self.gather_objects)
 
     # ---- details ----
@@ -261,5 +259,8 @@ def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
     """Put ``loop`` in the place of the trainer's fit loop, with its progress and settings."""
     loop.take_over(trainer.fit_loop)
     trainer.fit_loop = loop
+    for timer in (callback for callback in trainer.callbacks if isinstance(callback, Timer)):
+        # the fit stops at a round's end; after every batch, processes would wait for those that train fewer
+        timer._interval = Interval.epoch
     if trainer.reload_dataloaders_every_n_epochs:
         rank_zero_warn("`reload_dataloaders_every_n_epochs` has no effect on clients: their data come from no loader.")

@@ -71,7 +71,9 @@ def standardize(
             "`standardize` out."
         )
     if x.dim() < 2:
-        raise ValueError(f"`standardize={how!r}` needs inputs with features, of shape (N, features, ...), got 1-D ones.")
+        raise ValueError(
+            f"`standardize={how!r}` needs inputs with features, of shape (N, features, ...), got 1-D ones."
+        )
     out = x.clone()
     if how == "global":
         rows = torch.from_numpy(np.concatenate(list(train.values()))).to(x.device)

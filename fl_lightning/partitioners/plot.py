@@ -93,7 +93,8 @@ def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
         axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=name)
         bottom += heights
     if num_classes <= _MAX_LEGEND:
-        axes.legend(title="class", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
+        small = {"fontsize": 7, "labelspacing": 0.25} if num_classes > 10 else {}
+        axes.legend(title="class", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, reverse=True, **small)
     else:
         mappable = ScalarMappable(Normalize(0, num_classes - 1), palette)
         axes.figure.colorbar(mappable, ax=axes, label="class, in ascending order", pad=0.01)
@@ -104,6 +105,7 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     axes.set_xticks(np.arange(size), [str(client) for client in table.index])
     axes.tick_params(axis="x", labelsize=7 if size > 25 else 9, rotation=90 if size > 25 else 0, length=2)
     axes.set_xlim(-0.6, size - 0.4)
+    axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))
     axes.set_ylabel("samples")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("client" + (", largest first" if order == "size" else ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 _MAX_ITERATIONS = 100
@@ -74,7 +76,7 @@ def _approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.n
     # the last column's sum follows from the others
     margins = [alpha.sum(axis=1) == rows / scale, alpha.sum(axis=0)[:-1] == cols[:-1] / scale]
     distance = cp.sum_squares(alpha - target / scale)  # type: ignore[attr-defined]
-    problem = cp.Problem(cp.Minimize(distance), margins)
+    problem: Any = cp.Problem(cp.Minimize(distance), margins)
     problem.solve(solver=cp.CLARABEL)
     if alpha.value is None:
         raise RuntimeError(f"CLARABEL found no solution of the QP, status {problem.status!r}. Try another seed.")

@@ -45,7 +45,9 @@ def round_margins(alpha: np.ndarray) -> np.ndarray:
     missing = np.concatenate([row_sums - floor.sum(axis=1), col_sums - floor.sum(axis=0)])
     # (1 - f)^2 - f^2 is what rounding up costs more than rounding down
     cost = 1.0 - 2.0 * fraction[rows, cols]
-    solution = optimize.linprog(cost, A_eq=incidence, b_eq=missing, bounds=(0, 1), method="highs-ds")
+    # presolve finds nothing to simplify in a transportation problem and would take most of the time
+    options = {"presolve": False}
+    solution = optimize.linprog(cost, A_eq=incidence, b_eq=missing, bounds=(0, 1), method="highs-ds", options=options)
     floor[rows, cols] += np.rint(solution.x).astype(np.int64)
     return floor
 

@@ -34,12 +34,12 @@ def test_sets_are_disjoint_and_hold_all_samples(kind: Callable[..., Split]) -> N
 @pytest.mark.parametrize("kind", SPLITS)
 def test_a_split_is_a_function_of_labels_and_seed(kind: Callable[..., Split]) -> None:
     np.random.seed(5)
-    state = np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    state = np.random.get_state()[1].tolist()  # type: ignore[index]
     partitioner = DirichletPartitioner(20, alpha=1.0)
 
     assert same(kind(seed=1).apply(LABELS, partitioner), kind(seed=1).apply(LABELS, partitioner))
     assert not same(kind(seed=1).apply(LABELS, partitioner), kind(seed=2).apply(LABELS, partitioner))
-    assert np.random.get_state()[1].tolist() == state  # type: ignore[index, union-attr]
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index]
 
 
 @pytest.mark.parametrize("kind", SPLITS)
@@ -160,7 +160,10 @@ def test_small_clients_train_and_do_not_evaluate() -> None:
         (lambda: ClientSplit(fold=-1), "`fold` must be a whole number of at least 0, got -1"),
         (lambda: ClientSplit(fold=5), "`fold` must be below `num_folds`, which is 5, got 5"),
         (lambda: ClientSplit(seed=-1), "`seed` must be a whole number of at least 0"),
-        (lambda: SampleSplit(test="half"), "`test` must be a fraction or 'official', got 'half'"),
+        (
+            lambda: SampleSplit(test="half"),  # type: ignore[arg-type]
+            "`test` must be a fraction or 'official', got 'half'",
+        ),
         (lambda: SampleSplit(val=1.0), r"`val` must be a fraction in \[0, 1\), got 1.0"),
         (lambda: SampleSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1.*got 0.5 and 0.5"),
         (lambda: SampleSplit(seed=-1), "`seed` must be a whole number of at least 0"),

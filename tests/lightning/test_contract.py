@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning as L
 import pytest
+from lightning.pytorch.callbacks.timer import Interval, Timer
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
@@ -127,7 +128,8 @@ def test_attributes_exist(owner: str) -> None:
 
 
 def test_logged_metrics_have_the_state_that_is_updated() -> None:
-    fields = ["fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "add_dataloader_idx"]
+    fields = ["fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "_sync"]
+    fields.append("add_dataloader_idx")
     missing = [name for name in fields if name not in _Metadata.__dataclass_fields__]
     assert not missing, f"Lightning {L.__version__} renamed {missing} of _Metadata"
     metric = _ResultMetric(_Metadata("training_step", "x", on_step=True, on_epoch=True), is_tensor=True)
@@ -137,6 +139,11 @@ def test_logged_metrics_have_the_state_that_is_updated() -> None:
     assert "log" in vars(_ResultCollection)
     module = L.LightningModule()
     assert "_current_fx_name" in module.__dict__, f"Lightning {L.__version__} renamed LightningModule._current_fx_name"
+
+
+def test_timers_have_the_interval_that_is_set() -> None:
+    found = getattr(Timer(interval="step"), "_interval", None)
+    assert found == Interval.step, f"Lightning {L.__version__} renamed Timer._interval"
 
 
 @pytest.mark.parametrize(("ours", "stock"), [(RoundLoop, _FitLoop), (ClientLoop, _TrainingEpochLoop)])
@@ -149,6 +156,9 @@ def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stoc
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
     common -= set(dir(object))
     assert common == replaced, f"Lightning {L.__version__}: {common ^ replaced} of {ours.__name__} and {stock.__name__}"
+
+
+_RESULT_NAMES = ("_Metadata", "_ResultCollection", "_ResultMetric", "_Sync")
 
 
 def _private_imports(path: Path) -> list[str]:
@@ -188,9 +198,6 @@ def test_every_private_import_is_known() -> None:
         if name.startswith("lightning.")
     }
     assert used == known, "list new private imports here, and what is used of them above"
-
-
-_RESULT_NAMES = ("_Metadata", "_ResultCollection", "_ResultMetric", "_Sync")
 
 
 @pytest.mark.parametrize("installed", ["2.5.0", "2.5.6", "2.7.0", "3.0"])

@@ -245,9 +245,7 @@ def test_metric_objects_count_a_rounds_samples(rounds: int) -> None:
     x = torch.zeros(5, 4)
     clients = [(x, torch.tensor([0, 0, 0, 1, 2])), (x[:3], torch.tensor([1, 1, 0]))]
     memory = Memory()
-    trainer = train_federatedly(
-        Metrics(), clients, batch_size=2, logger=memory, log_every_n_steps=1, max_epochs=rounds
-    )
+    trainer = train_federatedly(Metrics(), clients, batch_size=2, logger=memory, log_every_n_steps=1, max_epochs=rounds)
     assert number(trainer, "accuracy_epoch") == pytest.approx(4 / 8)
     assert [value for _, value in memory.values("accuracy_epoch")] == [pytest.approx(0.5)] * rounds
     # batches 00, 01, 2 | 11, 0

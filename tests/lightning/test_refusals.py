@@ -10,7 +10,6 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import (
-    BackboneFinetuning,
     BatchSizeFinder,
     Callback,
     EMAWeightAveraging,
@@ -21,10 +20,10 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.tuner import Tuner
 from runs import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
-from toys import quiet_trainer
 from torch.utils.data import DataLoader, TensorDataset
+from toys import quiet_trainer
 
-from fl_lightning import FedAvg, RADFed, TensorDataModule
+from fl_lightning import FedAvg, FederatedLoop, RADFed, TensorDataModule
 
 
 def refused(match: str, *callbacks: Callback, module: Any = None, algorithm: Any = None, **trainer: Any) -> None:
@@ -32,9 +31,7 @@ def refused(match: str, *callbacks: Callback, module: Any = None, algorithm: Any
     module = module or ValidatedClassifier()
     before = weights_of(module)
     with pytest.raises(ValueError, match=match):
-        train_federatedly(
-            module, clients_of(4, 4), val=samples(4), callbacks=callbacks, algorithm=algorithm, **trainer
-        )
+        train_federatedly(module, clients_of(4, 4), val=samples(4), callbacks=callbacks, algorithm=algorithm, **trainer)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
@@ -47,13 +44,14 @@ def test_plain_data_module() -> None:
             return DataLoader(TensorDataset(*samples(4)))
 
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
-    with pytest.raises(ValueError, match=r"FedAvg needs to know which client.*got Plain\. Give it `datamodule=`.*Tensor"):
+    expected = r"FedAvg needs to know which client.*got Plain\. Give it `datamodule=`.*Tensor"
+    with pytest.raises(ValueError, match=expected):
         trainer.fit(Classifier(), datamodule=Plain())
 
 
 def test_no_data_module() -> None:
     trainer = quiet_trainer(max_epochs=1, callbacks=[RADFed(1, 1.0)])
-    with pytest.raises(ValueError, match="RADFed needs to know which client holds which data, .* got no data module"):
+    with pytest.raises(ValueError, match=r"RADFed needs to know which client holds which data, .* got no data module"):
         trainer.fit(Classifier(), DataLoader(TensorDataset(*samples(4))))
 
 
@@ -64,11 +62,9 @@ def test_more_clients_a_round_than_there_are() -> None:
 # ---- the trainer ----
 
 
+# 1 is one batch, 1.0 a whole round
 @pytest.mark.parametrize("interval", [0.5, 1, 2])
 def test_validation_inside_a_round(interval: Any) -> None:
-    if interval == 1:
-        # with one batch a round this is Lightning's own meaning of 1.0
-        pytest.skip("1 is one batch, allowed by Lightning only where a round has one")
     refused(
         rf"got `val_check_interval={interval}` and `check_val_every_n_epoch=1`. Leave `val_check_interval` at 1.0",
         val_check_interval=interval,
@@ -83,19 +79,40 @@ def test_validation_by_steps_across_rounds() -> None:
     )
 
 
-def test_strategy_that_shards_the_model() -> None:
-    class Sharded(L.pytorch.strategies.Strategy):
-        """Stands for FSDP or DeepSpeed, which need a GPU."""
+class FSDPStrategy:
+    """Stands for Lightning's own, which needs a GPU."""
 
-    from fl_lightning._lightning.refusals import refuse_unsupported
 
-    trainer = quiet_trainer(callbacks=[FedAvg(1.0)])
-    trainer.datamodule = TensorDataModule(clients_of(4))
+def prepared(algorithm: FedAvg, **settings: Any) -> L.Trainer:
+    """Return a trainer as it is when a fit is set up, without starting its processes."""
+    trainer = quiet_trainer(callbacks=[algorithm], **settings)
+    trainer.datamodule = TensorDataModule(clients_of(4, 4))  # type: ignore[attr-defined]
+    trainer.datamodule.setup()
     trainer.strategy._lightning_module = Classifier()
-    sharded = object.__new__(type("FSDPStrategy", (), {}))
-    trainer._accelerator_connector.strategy = sharded
-    with pytest.raises(ValueError, match='FedAvg cannot run under FSDPStrategy: .* Use strategy="auto" or'):
-        refuse_unsupported(trainer, FedAvg(1.0))
+    return trainer
+
+
+def test_strategy_that_shards_the_model() -> None:
+    algorithm = FedAvg(1.0)
+    trainer = prepared(algorithm)
+    trainer._accelerator_connector.strategy = FSDPStrategy()  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=r'FedAvg cannot run under FSDPStrategy: .* Use strategy="auto" or'):
+        FederatedLoop(trainer, algorithm).check()
+
+
+def test_synchronised_batch_norm_across_clients() -> None:
+    algorithm = FedAvg(1.0)
+    trainer = prepared(algorithm, devices=2, strategy="ddp", sync_batchnorm=True)
+    with pytest.raises(ValueError, match=r"`Trainer\(sync_batchnorm=True\)` would mix.*Leave it off"):
+        FederatedLoop(trainer, algorithm).check()
+
+
+def test_more_processes_than_clients_in_a_round() -> None:
+    algorithm = FedAvg(1)
+    trainer = prepared(algorithm, devices=2, strategy="ddp")
+    expected = r"1 clients train in a round, but there are 2 processes.*Raise `clients_per_round` or .* at most 1\."
+    with pytest.raises(ValueError, match=expected):
+        FederatedLoop(trainer, algorithm).check()
 
 
 def test_training_step_that_takes_the_loaders_iterator() -> None:
@@ -103,7 +120,8 @@ def test_training_step_that_takes_the_loaders_iterator() -> None:
         def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
             return self.loss(next(dataloader_iter)[0])
 
-    refused(r"`training_step\(self, dataloader_iter\)` cannot run.*Use `training_step\(self, batch, batch_idx\)`", module=Iterates())
+    expected = r"`training_step\(self, dataloader_iter\)` cannot run.*Use `training_step\(self, batch, batch_idx\)`"
+    refused(expected, module=Iterates())
 
 
 # ---- other callbacks ----
@@ -159,7 +177,7 @@ def test_nothing_to_train() -> None:
 @pytest.mark.parametrize("value", [0, -1, 0.0, 1.5, True, "all"])
 @pytest.mark.parametrize("kind", [FedAvg, lambda value: RADFed(1, value)])
 def test_clients_per_round(kind: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"`clients_per_round` must be a float in \(0, 1\].*; got {value!r}\. For all"):
+    with pytest.raises(ValueError, match=rf"`clients_per_round` must be a float in \(0, 1\].*; got {value!r}\. For"):
         kind(value)
 
 
@@ -189,13 +207,13 @@ def test_weighting() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), True])
 def test_server_lr(value: float) -> None:
-    with pytest.raises(ValueError, match=rf"`server_lr` must be a finite number greater than 0, got {value!r}\. 1.0 repl"):
+    with pytest.raises(ValueError, match=rf"`server_lr` must be a finite number greater than 0, got {value!r}\. 1.0 "):
         FedAvg(server_lr=value)
 
 
 @pytest.mark.parametrize("value", [0, 2.0, True])
 def test_redistributions(value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"`redistributions` must be a whole .* at least 1, got {value!r}\. 1 is FedAvg"):
+    with pytest.raises(ValueError, match=rf"`redistributions` must be a whole .* at least 1, got {value!r}\. 1 is Fed"):
         RADFed(value)
 
 
@@ -210,7 +228,7 @@ def test_evaluate() -> None:
 @pytest.mark.parametrize(
     ("rounds", "evaluate", "match"),
     [
-        (7, "virtual", r"`max_epochs=7` is not a multiple of `redistributions=3`: 1 of the rounds.*circulating.*=6 or 9 "),
+        (7, "virtual", r"`max_epochs=7` is not .* of `redistributions=3`: 1 of the rounds.* circulating .*=6 or 9 "),
         (8, "aggregate", r"`max_epochs=8` .*: 2 of the rounds.* the last aggregate.*max_epochs=6 or 9 "),
         (2, "virtual", r"`max_epochs=2` .*max_epochs=3 for whole cycles"),
     ],
@@ -225,3 +243,37 @@ def test_radfed_does_not_warn_of_whole_cycles(rounds: int) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*is not a multiple.*")
         train_federatedly(Classifier(), clients_of(4), algorithm=RADFed(3, 1), max_epochs=rounds)
+
+
+# ---- a checkpoint of another run ----
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Any) -> str:
+    """A checkpoint of RADFed(3), two rounds into a cycle, of clients with 8 and 4 samples."""
+    trainer = train_federatedly(Classifier(), clients_of(8, 4), algorithm=RADFed(3, 1.0), max_epochs=2)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    return str(tmp_path / "run.ckpt")
+
+
+@pytest.mark.parametrize("sizes", [(4, 8), (8, 5), (8, 4, 1), (12,)])
+def test_checkpoint_of_another_federation(checkpoint: str, sizes: Any) -> None:
+    expected = rf"another federation \(2 clients, 12 samples, .*, now {len(sizes)} clients.*Resume with the same data"
+    with pytest.raises(ValueError, match=expected):
+        train_federatedly(
+            Classifier(), clients_of(*sizes), algorithm=RADFed(3, 1.0), max_epochs=4, ckpt_path=checkpoint
+        )
+
+
+def test_checkpoint_beyond_the_cycle(checkpoint: str) -> None:
+    expected = "written 2 rounds after the last aggregation, but `redistributions` is 2. Resume with the value"
+    with pytest.raises(ValueError, match=expected):
+        train_federatedly(Classifier(), clients_of(8, 4), algorithm=RADFed(2, 1.0), max_epochs=4, ckpt_path=checkpoint)
+
+
+def test_checkpoint_with_other_layers_frozen(checkpoint: str) -> None:
+    module = Classifier()
+    module.layers[0].bias.requires_grad_(False)  # type: ignore[index,union-attr]
+    expected = "server model has 43 values, the module 38. Resume with the same module, with the same layers frozen"
+    with pytest.raises(ValueError, match=expected):
+        train_federatedly(module, clients_of(8, 4), algorithm=RADFed(3, 1.0), max_epochs=4, ckpt_path=checkpoint)

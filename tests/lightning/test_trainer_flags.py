@@ -274,5 +274,5 @@ def test_should_stop_ends_the_fit_with_the_round() -> None:
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             trainer.should_stop = True
 
-    module, trainer = run(callbacks=[Stop()])
+    _, trainer = run(callbacks=[Stop()])
     assert (trainer.current_epoch, trainer.global_step) == (1, 8)

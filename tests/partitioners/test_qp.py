@@ -61,7 +61,7 @@ def test_the_draw_of_sizes_and_classes_does_not_depend_on_the_moves() -> None:
 
 def test_concentrations_of_sizes_and_classes_are_independent() -> None:
     def solve(size_alpha: float, class_alpha: float) -> tuple[float, float]:
-        solution = QPPartitioner(50, size_alpha, class_alpha, burn_in=0, search=0).solve(np.full(10, 6000))
+        solution = QPPartitioner(50, size_alpha, class_alpha, burn_in=0, search=0).solve(np.full(10, 600_000))
         sizes = solution.counts.sum(axis=1)
         return float(sizes.std() / sizes.mean()), c_score(solution.counts)
 

@@ -1,0 +1,98 @@
+"""Optimizers and learning-rate schedules of a round: every client starts from the same settings."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.trainer import call
+from torch import Tensor
+
+Options = list[list[dict[str, Any]]]
+
+
+class LocalOptimizers:
+    """Gives each client fresh optimizers and the learning rates of the round's start.
+
+    A schedule by steps walks the same stretch for every client: ``schedule_steps`` local steps a round.
+
+    Args:
+        trainer: The trainer, with optimizers and schedules set up.
+        schedule_steps: How far a schedule by steps advances in a round, and for a client at most.
+    """
+
+    def __init__(self, trainer: pl.Trainer, schedule_steps: int) -> None:
+        self._trainer = trainer
+        self._schedule_steps = schedule_steps
+        self._automatic = trainer.lightning_module.automatic_optimization
+        by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
+        self._by_step = by_step if self._automatic else []
+        #: With manual optimisation, the settings that the round's first client left.
+        self.first_client_end: tuple[Options, list[dict[str, Any]]] | None = None
+
+    def begin_round(self) -> None:
+        """Note the settings from which every client of the round starts."""
+        self._options, self._schedules = self._settings()
+        self.first_client_end = None
+
+    def reset(self) -> None:
+        """Clear state and gradients and return to the settings of the round's start."""
+        for optimizer in self._trainer.optimizers:
+            optimizer.state.clear()
+            optimizer.zero_grad()
+        self._restore(self._options, self._schedules)
+
+    def end_client(self, slot: int) -> None:
+        """Keep what the first client's module made of schedules that it steps itself."""
+        if not self._automatic and slot == 0 and self._schedules:
+            self.first_client_end = self._settings()
+
+    def step_in_client(self, step: int) -> None:
+        """Step the schedules by steps after a client's optimizer step, the ``step``-th from 1."""
+        if step <= self._schedule_steps:
+            for config in self._by_step:
+                if step % config.frequency == 0:
+                    call._call_lightning_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
+
+    def advance_schedules(self) -> None:
+        """Let the schedules by steps walk one round's stretch.
+
+        With manual optimisation the module steps its schedules itself; they go on from where the round's first client
+        left them.
+        """
+        for step in range(self._schedule_steps if self._by_step else 0):
+            self.step_in_client(step + 1)
+        if self.first_client_end is not None:
+            self._restore(*self.first_client_end)
+
+    def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Put the round's start in the place of what a client left in the optimizers and schedules."""
+        for state, options in zip(checkpoint.get("optimizer_states", []), self._options, strict=False):
+            state["state"] = {}
+            for group, values in zip(state["param_groups"], options, strict=True):
+                group.update(values)
+        if "lr_schedulers" in checkpoint:
+            checkpoint["lr_schedulers"] = list(self._schedules)
+
+    def _settings(self) -> tuple[Options, list[dict[str, Any]]]:
+        options = [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+        schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]
+        return options, schedules
+
+    def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
+        """Set the optimizers' options and, where clients may have moved them, the schedules' states."""
+        for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
+            # a callback that unfreezes layers appends groups
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
+                group.update(values)
+        if self._by_step or not self._automatic:
+            for config, state in zip(self._trainer.lr_scheduler_configs, schedules, strict=True):
+                config.scheduler.load_state_dict(copy.deepcopy(state))
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """Return what a parameter group holds besides its parameters."""
+    return {
+        key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
+    }

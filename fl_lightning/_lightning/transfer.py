@@ -1,0 +1,41 @@
+"""How a batch gets from a client's data to the module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities import move_data_to_device
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+
+def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
+    """Return how a batch gets from the client's data to the module: only the hooks that are overridden."""
+    module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
+    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+    overridden = [
+        name for name in names if is_overridden(name, module) or (data is not None and is_overridden(name, data))
+    ]
+    converts = type(precision).convert_input is not Precision.convert_input
+    device: torch.device = trainer.strategy.root_device
+    if overridden or converts:
+
+        def with_hooks(batch: Any) -> Any:
+            batch = precision.convert_input(batch)
+            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+            return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
+
+        return with_hooks
+    if device.type == "cpu":
+        return lambda batch: batch
+    return lambda batch: move_data_to_device(batch, device)
+
+
+def takes_dataloader_iter(module: pl.LightningModule) -> bool:
+    """Whether ``training_step`` asks for the data loader's iterator instead of a batch."""
+    return "dataloader_iter" in inspect.signature(module.training_step).parameters
