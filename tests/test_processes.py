@@ -13,6 +13,7 @@ import torch
 
 SCRIPT = """
 import sys
+from datetime import timedelta
 import lightning as L, torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
@@ -61,7 +62,7 @@ if __name__ == "__main__":
     trainer = L.Trainer(
         max_epochs=4, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", logger=False,
         callbacks=[callback, ClientMetrics(), ModelCheckpoint(folder, monitor="val_loss"), EarlyStopping("train_loss")],
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False, enable_model_summary=False, max_time=timedelta(hours=1),
     )
     module = Net(manual=algorithm == "manual")
     trainer.fit(module, datamodule=data)

@@ -74,6 +74,8 @@ class ClientLog:
         """Do what ``_ResultMetric.update`` does, without torchmetrics' bookkeeping; False if Lightning has to."""
         if metric.is_tensor:
             kept: Tensor = metric.value
+            if type(value) is float or type(value) is int:
+                value = torch.tensor(value, dtype=kept.dtype, device=kept.device)
             if not isinstance(value, Tensor) or value.dim() or value.dtype is not kept.dtype:
                 return False
             if value.device != kept.device:
