@@ -73,13 +73,17 @@ def make_parser() -> ArgumentParser:
 
 
 def read_options(argv: list[str]) -> tuple[ArgumentParser, Namespace]:
-    """Parse the command line on top of its preset."""
+    """Parse the command line on top of its preset, or of the settings of the run that is resumed."""
     parser = make_parser()
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", default="default")
-    preset = PRESETS / f"{first.parse_known_args(argv)[0].preset}.yaml"
-    base = ["--config", str(preset)] if preset.is_file() else []  # the full parser names a wrong preset
-    return parser, parser.parse_args([*base, *argv])
+    first.add_argument("--resume")
+    chosen = first.parse_known_args(argv)[0]
+    base = Path(chosen.resume) / "config.yaml" if chosen.resume else PRESETS / f"{chosen.preset}.yaml"
+    if chosen.resume and not base.is_file():
+        parser.error(f"--resume {chosen.resume}: there is no run in that folder (no config.yaml).")
+    # the full parser names a wrong preset
+    return parser, parser.parse_args([*(["--config", str(base)] if base.is_file() else []), *argv])
 
 
 def build(spec: Namespace, **extra: Any) -> Any:
@@ -150,9 +154,13 @@ class FederationReport(Callback):
 
         run = trainer.logger.experiment
         run.config.update({"partition": {**statistics.as_dict(), "fingerprint": data.partition.fingerprint()}})
-        run.log({"partition": wandb.Image(str(self.folder / "partition.png"))})
-        sizes = data.partition.sizes
-        run.log({"client_sizes": wandb.Histogram([int(n) for n in sizes])})
+        run.log(
+            {
+                "partition": wandb.Image(str(self.folder / "partition.png")),
+                "client_sizes": wandb.Histogram([int(size) for size in data.partition.sizes]),
+                "labels_by_client": wandb.Table(dataframe=counts.rename(columns=str).reset_index()),
+            }
+        )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the distribution of the accuracy over validation clients."""
@@ -228,9 +236,10 @@ def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
     for name, value in row.items():
         table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
     console.print(table)
-    with (folder / "results.csv").open("w", newline="") as file:
+    with (folder / "results.csv").open("a", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(row))
-        writer.writeheader()
+        if file.tell() == 0:
+            writer.writeheader()
         writer.writerow(row)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(f"Training took {seconds:.0f} s; peak memory {memory:.2f} GB.")
@@ -248,7 +257,8 @@ def main(argv: list[str]) -> None:
     cycle = getattr(method, "redistributions", 1)
     name = f"{data_name}-{method_name.lower()}-seed{options.seed}"
     folder = run_folder(options, name)
-    parser.save(options, folder / "config.yaml", overwrite=True)
+    if not options.resume:
+        parser.save(options, folder / "config.yaml")
     tags = [data_name, method_name, options.preset]
     logger = make_logger(name, folder, tags, yaml.safe_load(parser.dump(options)))
     metrics = ClientMetrics()

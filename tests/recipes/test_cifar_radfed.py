@@ -48,13 +48,20 @@ def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
     assert {"partition.png", "partition.csv", "config.yaml", "last.ckpt", "wandb"} <= {p.name for p in folder.iterdir()}
     assert str(folder.relative_to(tmp_path)) in finished.stdout
 
-    resumed = run(tmp_path, *SMALL, "--trainer.max_epochs=4", f"--resume={folder}")
+    resumed = run(tmp_path, "--trainer.max_epochs=4", f"--resume={folder}")
     assert resumed.returncode == 0, resumed.stderr
+    assert [row["rounds"] for row in csv.DictReader((folder / "results.csv").open())] == ["3", "4"]
     whole = run(tmp_path, *SMALL, "--trainer.max_epochs=4")
     assert whole.returncode == 0, whole.stderr
     other = folder.with_name("digits-standin-radfed-seed1-2")
     weights = [torch.load(f / "last.ckpt", weights_only=True)["state_dict"] for f in (folder, other)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_resuming_nothing_is_an_error(tmp_path: Path) -> None:
+    finished = run(tmp_path, "--resume=nowhere")
+    assert finished.returncode != 0
+    assert "--resume nowhere: there is no run in that folder" in finished.stderr
 
 
 def test_another_method_for_as_many_rounds(tmp_path: Path) -> None:
