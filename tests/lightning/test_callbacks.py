@@ -9,6 +9,15 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from comparison import (
+    Classifier,
+    ValidatedClassifier,
+    assert_same_weights,
+    clients_of,
+    samples,
+    train_federatedly,
+    weights_of,
+)
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
@@ -18,15 +27,6 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
-from runs import (
-    Classifier,
-    ValidatedClassifier,
-    assert_same_weights,
-    clients_of,
-    samples,
-    train_federatedly,
-    weights_of,
-)
 from toys import quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule

@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 import lightning as L
+from comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
-from runs import Classifier, clients_of, samples, train_centrally, train_federatedly
 
 CALLBACK_HOOKS = [name for name, _ in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_")]
 MODULE_HOOKS = [

@@ -9,9 +9,9 @@ import lightning as L
 import pytest
 import torch
 import torchmetrics
+from comparison import Classifier, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, Logger
-from runs import Classifier, samples, train_centrally, train_federatedly
 from torch import Tensor
 
 from fl_lightning import FedAvg

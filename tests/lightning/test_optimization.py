@@ -7,8 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
-from runs import (
+from comparison import (
     CLASSES,
     FEATURES,
     Classifier,
@@ -19,6 +18,7 @@ from runs import (
     train_federatedly,
     weights_of,
 )
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 

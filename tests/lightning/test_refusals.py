@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from comparison import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
@@ -19,7 +20,6 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.tuner import Tuner
-from runs import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
 from torch.utils.data import DataLoader, TensorDataset
 from toys import quiet_trainer
 

@@ -7,8 +7,8 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
-from runs import Classifier, clients_of, samples, train_centrally, train_federatedly
 from torch.optim import SGD, lr_scheduler
 
 from fl_lightning import FedAvg

@@ -7,9 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping
-from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
-from runs import (
+from comparison import (
     Classifier,
     ValidatedClassifier,
     assert_same_weights,
@@ -18,6 +16,8 @@ from runs import (
     train_federatedly,
     weights_of,
 )
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from toys import quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
