@@ -48,10 +48,6 @@ class ClientMetrics(Callback):
         """Forget earlier predictions."""
         self._seen = []
 
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Forget earlier predictions."""
-        self._seen = []
-
     def on_validation_batch_end(
         self,
         trainer: pl.Trainer,
@@ -64,17 +60,8 @@ class ClientMetrics(Callback):
         """Keep the batch's predictions."""
         self._keep(pl_module, outputs, batch)
 
-    def on_test_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch's predictions."""
-        self._keep(pl_module, outputs, batch)
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the mean over validation clients."""

@@ -1,0 +1,86 @@
+"""Accuracy by client: SPEC O18, a client of 10 right samples and one of 90 wrong ones have mean 0.5, pooled 0.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor
+from toys import quiet_trainer
+
+from fl_lightning import ClientMetrics, TensorDataModule
+
+
+class Echo(L.LightningModule):
+    """Scores are the inputs themselves."""
+
+    def __init__(self, returns_scores: bool) -> None:
+        super().__init__()
+        self.returns_scores = returns_scores
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def evaluate(self, batch: Any, stage: str) -> dict[str, Tensor] | None:
+        x, y = batch
+        self.log(f"{stage}_acc", (x.argmax(1) == y).float().mean())
+        return {"preds": x, "target": y} if self.returns_scores else None
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor] | None:
+        return self.evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor] | None:
+        return self.evaluate(batch, "test")
+
+
+def scores(right: int, wrong: int) -> tuple[Tensor, Tensor]:
+    """Return samples of class 0, the first ``right`` of which are recognised."""
+    x = torch.tensor([[1.0, 0.0]] * right + [[0.0, 1.0]] * wrong)
+    return x, torch.zeros(right + wrong, dtype=torch.long)
+
+
+CLIENTS = [scores(10, 0), scores(0, 90)]
+
+
+def data(val: Any) -> TensorDataModule:
+    # batches of 7 do not end where clients do
+    return TensorDataModule(clients=[scores(1, 1)], val=val, test=val, eval_batch_size=7)
+
+
+@pytest.mark.parametrize("returns_scores", [True, False])
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_mean_over_clients_is_unweighted(returns_scores: bool, stage: str) -> None:
+    metrics = ClientMetrics()
+    trainer = quiet_trainer(callbacks=[metrics])
+    [logged] = getattr(trainer, stage)(Echo(returns_scores), datamodule=data(CLIENTS), verbose=False)
+    key = {"validate": "val", "test": "test"}[stage]
+    assert logged[f"{key}_acc"] == pytest.approx(0.1)
+    assert logged[f"{key}_acc_clients"] == 0.5
+    assert logged[f"{key}_acc_clients_std"] == 0.5
+    assert logged[f"{key}_acc_clients_min"] == 0.0
+    assert metrics.values[key] == {0: 1.0, 1: 0.0}
+
+
+def test_another_metric_may_leave_clients_out() -> None:
+    def share_of_small(preds: Tensor, target: Tensor) -> Tensor:
+        return torch.tensor(float("nan")) if len(target) > 50 else torch.tensor(0.25)
+
+    trainer = quiet_trainer(callbacks=[ClientMetrics(share_of_small, name="small")])
+    [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    assert logged["val_small_clients"] == 0.25
+
+
+def test_a_global_validation_set_has_no_clients() -> None:
+    metrics = ClientMetrics()
+    [logged] = quiet_trainer(callbacks=[metrics]).validate(Echo(True), datamodule=data(CLIENTS[0]), verbose=False)
+    assert set(logged) == {"val_acc"}
+    assert metrics.values == {}
+
+
+def test_limited_validation_counts_what_was_seen() -> None:
+    metrics = ClientMetrics()
+    trainer = quiet_trainer(callbacks=[metrics], limit_val_batches=2)
+    trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    assert metrics.values["val"] == {0: 1.0, 1: 0.0}
