@@ -112,7 +112,7 @@ class AggregationCallback(Callback):
             "fed/aggregations": float(self.algorithm.server.aggregations),
             "fed/models_sent": float(self.algorithm.models_sent),
         }
-        pl_module.log_dict(values, logger=bool(trainer.loggers), rank_zero_only=False)
+        pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""

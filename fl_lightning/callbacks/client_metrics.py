@@ -91,7 +91,8 @@ class ClientMetrics(Callback):
             return
         key = f"{stage}_{self.name}_clients"
         summary = {key: known.mean(), f"{key}_std": known.std(), f"{key}_min": known.min()}
-        module.log_dict({k: float(v) for k, v in summary.items()}, logger=bool(trainer.loggers), batch_size=1)
+        values_to_log = {name: float(value) for name, value in summary.items()}
+        module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
 
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
         """Return all processes' predictions and targets, and the client of each."""
