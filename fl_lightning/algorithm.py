@@ -59,7 +59,7 @@ class Algorithm:
         return self._server
 
     def begin(self, model: Tensor, sum_over_ranks: Callable[[Tensor], Tensor], *, fresh: bool) -> None:
-        """Start a fit from the module's weights, or go on from a checkpoint or an earlier fit.
+        """Start a fit from the module's weights, or go on from a checkpoint or in the middle of a cycle.
 
         Args:
             model: The module's state, shape ``(size,)``.
@@ -72,6 +72,8 @@ class Algorithm:
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
             self._server.sum_over_ranks = sum_over_ranks
+            if not self.schedule.in_cycle:
+                self._server.model = model
             return
         self._server = Server(model, self.aggregation, self.server_optimizer, sum_over_ranks)
         self.schedule.reset()

@@ -140,8 +140,9 @@ class FederatedLoop(RoundLoop):
         loop.begin_client()
         callback.begin_client(task, self.vector, start)
         number = self._num_batches(task.client)
+        one_pass = number if callback.local_steps is not None else number // callback.local_epochs
         for index, batch in enumerate(islice(self._batches(task.client), number)):
-            if not loop.train_batch(batch, index, is_last=index + 1 == number):
+            if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                 break
         return ClientResult(task, self.vector.read(), loop.end_client(task.slot))
 

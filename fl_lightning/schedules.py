@@ -60,6 +60,11 @@ class Schedule(ABC):
     #: Whether a slot keeps its model from round to round, so that it belongs to one process.
     keeps_models = False
 
+    @property
+    def in_cycle(self) -> bool:
+        """Whether models circulate that the server has not aggregated yet."""
+        return False
+
     @abstractmethod
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the model from which ``slot`` trains, shape ``(size,)``; not to be written to."""
@@ -128,6 +133,11 @@ class Redistribution(Schedule):
         self.position = 0
         self.models: dict[int, Tensor] = {}
         self._trained: dict[int, ClientResult] = {}
+
+    @property
+    def in_cycle(self) -> bool:
+        """Whether the cycle has begun."""
+        return self.position > 0
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the circulating model of the slot; the server's model at the start of a cycle."""

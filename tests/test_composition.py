@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toys import Quadratic, fit_quadratic, quadratic_clients
+from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
-from fl_lightning import AggregationCallback, FedAvg, RADFed
+from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 from fl_lightning.aggregation import WeightedMean
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.objectives import LocalObjective
@@ -74,10 +74,6 @@ def test_o3_proximal_gradient_steps() -> None:
 
 
 def test_the_correction_is_clipped_with_the_gradient() -> None:
-    from toys import quiet_trainer
-
-    from fl_lightning import TensorDataModule
-
     data = TensorDataModule(clients=quadratic_clients(a=[1.0], c=[0.0]), batch_size=None)
     module = Quadratic(0.1, start=2.0)
     trainer = quiet_trainer(max_epochs=1, gradient_clip_val=0.5, callbacks=[MyProximal(1.0, local_epochs=2)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from toys import Quadratic, fit_quadratic, quadratic_clients
+from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
-from fl_lightning import FedAvg, RADFed
+from fl_lightning import FedAvg, RADFed, TensorDataModule
 
 LOCAL_OPTIMA = [[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]]
 
@@ -126,3 +128,50 @@ def test_radfed_aggregates_every_s_rounds_and_counts_what_was_sent() -> None:
     fit_quadratic(callback, Quadratic(1.0), quadratic_clients(a=[0.1] * 6, c=[1.0] * 6), rounds=6)
     assert callback.algorithm.server.aggregations == 2
     assert callback.algorithm.models_sent == 6 * 2 * 2  # rounds x models x (up and down)
+
+
+def test_accumulated_gradients_are_applied_at_the_end_of_each_local_epoch() -> None:
+    # three batches of one sample, two accumulated: steps on batches (1, 2) and (3), in each of two epochs
+    sample = torch.ones(3, dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    module = Quadratic(lr=0.5)
+    trainer = quiet_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[FedAvg(1, local_epochs=2)])
+    trainer.fit(module, datamodule=TensorDataModule(clients=[sample], batch_size=1, shuffle=False))
+    w = 0.0
+    for _ in range(2):
+        w -= 0.5 * ((w - 1.0) + (w - 2.0)) / 2
+        w -= 0.5 * (w - 3.0) / 2
+    assert trainer.global_step == 4
+    assert float(module.w.detach()) == pytest.approx(w, abs=1e-15)
+
+
+def test_a_second_fit_goes_on_from_the_weights_that_the_module_has() -> None:
+    data = TensorDataModule(clients=quadratic_clients(a=[1.0], c=[8.0]), batch_size=None)
+    module = Quadratic(lr=0.5)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1)])
+    trainer.fit(module, datamodule=data)
+    assert float(module.w.detach()) == 4.0
+    module.w.data.fill_(0.0)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=data)
+    assert float(module.w.detach()) == 4.0
+
+
+def test_a_checkpoint_that_is_only_tested_does_not_change_a_later_fit(tmp_path: Path) -> None:
+    class Tested(Quadratic):
+        def test_step(self, batch, batch_idx):
+            self.log("w", float(self.w))
+
+    clients = quadratic_clients(**CONTRACTIONS)
+    data = TensorDataModule(clients=clients, test=clients[0], batch_size=None)
+    reference = float(fit_quadratic(RADFed(3, 2, seed=1), Quadratic(1.0), clients, rounds=3))
+    module, callback = Tested(1.0), RADFed(3, 2, seed=1)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[callback])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "first.ckpt")
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=data)
+    [logged] = trainer.test(module, datamodule=data, ckpt_path=tmp_path / "first.ckpt", verbose=False)
+    assert logged["w"] == pytest.approx(0.25)
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(module, datamodule=data)
+    assert float(module.w.detach()) == pytest.approx(reference, abs=1e-15)

@@ -143,6 +143,7 @@ class ClientLoop(_TrainingEpochLoop):
         """Give the client fresh optimizers and the round's learning rates."""
         self.optimizers.reset()
         self._steps_before_client = self._step_counter.completed
+        self._window = 0  # batches whose gradients are accumulated
 
     def end_client(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
@@ -163,7 +164,8 @@ class ClientLoop(_TrainingEpochLoop):
         Args:
             batch: As the client's data give it.
             batch_idx: Position in the client's local training.
-            is_last: Whether it is the client's last batch, on which accumulated gradients are applied.
+            is_last: Whether it is the last batch of a pass over the client's data, on which accumulated gradients are
+                applied.
 
         Returns:
             Whether the client goes on; False when the module's ``on_train_batch_start`` returned -1.
@@ -174,7 +176,8 @@ class ClientLoop(_TrainingEpochLoop):
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
         self._begin_logging(batch)
-        self._accumulating = not (is_last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0)
+        self._window += 1
+        self._accumulating = not (is_last or self._window == trainer.accumulate_grad_batches)
         start, end = self._hooks["on_train_batch_start"], self._hooks["on_train_batch_end"]
         start.call_callbacks(batch, round_idx)
         goes_on = start.call_module(batch, batch_idx) != -1
@@ -184,6 +187,8 @@ class ClientLoop(_TrainingEpochLoop):
             with self.profile("run_training_batch"):
                 outputs = self._optimize(batch, batch_idx)
         progress.increment_processed()
+        if not self._accumulating:
+            self._window = 0
         if goes_on:
             if self._automatic and not self._accumulating:
                 self.optimizers.step_in_client(self._step_counter.completed - self._steps_before_client)
@@ -227,7 +232,7 @@ class ClientLoop(_TrainingEpochLoop):
             # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
             with torch.enable_grad():
                 loss, extra = self._read(self._training_step(batch, batch_idx))
-                if batch_idx % self.trainer.accumulate_grad_batches == 0:
+                if self._window == 1:
                     self._zero_grad(optimizer, batch_idx)
                 if loss is None:
                     self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")

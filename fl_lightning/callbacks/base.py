@@ -47,14 +47,20 @@ class AggregationCallback(Callback):
             check_count("seed", seed, 0)
         self.local_epochs = local_epochs or 1
         self.local_steps = local_steps
-        self.seed = default_seed() if seed is None else seed
+        self._seed = seed
         self.algorithm = self.configure_algorithm()
         self._loop: FederatedLoop | None = None
-        self._client: tuple[Task, dict[int, Tensor]] | None = None
+        self._fitting = False
+        self._start: dict[int, Tensor] = {}  # the parameters that the present client received
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm's parts; called once, at the end of ``__init__``."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of client draws, shuffling and everything random inside clients."""
+        return default_seed() if self._seed is None else self._seed
 
     # ---- the loop ----
 
@@ -64,7 +70,8 @@ class AggregationCallback(Callback):
         Raises:
             ValueError: If a setting of the trainer cannot work federatedly.
         """
-        if stage != "fit":
+        self._fitting = stage == "fit"
+        if not self._fitting:
             return
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
         if others:
@@ -127,15 +134,15 @@ class AggregationCallback(Callback):
         Raises:
             ValueError: If the checkpoint belongs to another federation.
         """
-        if self._loop is None:
-            return
+        if self._loop is None or not self._fitting:
+            return  # a checkpoint that is only evaluated
         present = self._loop.federation_fingerprint()
         if state_dict["federation"] != present:
             raise ValueError(
                 f"The checkpoint was written with another federation ({state_dict['federation']}, now {present}): "
                 "number or sizes of clients differ. Resume with the same data, partitioner, split and seeds."
             )
-        self.seed = state_dict["seed"]
+        self._seed = state_dict["seed"]
         self.algorithm.load_state_dict(state_dict)
 
     def on_save_checkpoint(
