@@ -3,6 +3,8 @@
 from fl_lightning.callbacks.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.callbacks.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fl_lightning.callbacks.fedprox import FedProx
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 from fl_lightning.callbacks.radfed import RADFed
 from fl_lightning.data import FederatedDataModule, TensorDataModule
@@ -13,7 +15,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AggregationCallback",
     "ClientMetrics",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedProx",
+    "FedYogi",
     "FederatedDataModule",
     "FederatedLoop",
     "FrozenPrefixCache",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fl_lightning.aggregation import WeightedMean
@@ -58,11 +57,14 @@ class Algorithm:
             raise RuntimeError("The server has no model before `trainer.fit` has begun.")
         return self._server
 
-    def begin(self, model: Tensor, sum_over_ranks: Callable[[Tensor], Tensor], *, fresh: bool) -> None:
+    def begin(
+        self, model: Tensor, num_parameters: int, sum_over_ranks: Callable[[Tensor], Tensor], *, fresh: bool
+    ) -> None:
         """Start a fit from the module's weights, or go on from a checkpoint or in the middle of a cycle.
 
         Args:
-            model: The module's state, shape ``(size,)``.
+            model: The module's state, shape ``(size,)``: parameters first, then buffers.
+            num_parameters: Length of the parameters' part.
             sum_over_ranks: Returns the sum of a tensor over all processes.
             fresh: Whether this is the first round of all.
 
@@ -75,8 +77,9 @@ class Algorithm:
             if not self.schedule.in_cycle:
                 self._server.model = model
             return
-        self._server = Server(model, self.aggregation, self.server_optimizer, sum_over_ranks)
+        self._server = Server(model, num_parameters, self.aggregation, self.server_optimizer, sum_over_ranks)
         self.schedule.reset()
+        self.server_optimizer.reset()
         self.models_sent = 0
         if restored is not None:
             self._restore(restored)
@@ -149,5 +152,5 @@ class Algorithm:
         server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
         server.aggregations = state["aggregations"]
         self.models_sent = state["models_sent"]
-        self.schedule.load_state_dict(state["schedule"], torch.device(server.model.device))
-        self.server_optimizer.load_state_dict(state["server_optimizer"])
+        self.schedule.load_state_dict(state["schedule"], server.model.device)
+        self.server_optimizer.load_state_dict(state["server_optimizer"], server.model.device)

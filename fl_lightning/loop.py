@@ -76,8 +76,8 @@ class FederatedLoop(RoundLoop):
     def begin_fit(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self.vector = StateVector(self.trainer.lightning_module)
-        fresh = self.round_index == 0
-        self.callback.algorithm.begin(self.vector.read(), self.sum_over_ranks, fresh=fresh)
+        vector, fresh = self.vector, self.round_index == 0
+        self.callback.algorithm.begin(vector.read(), vector.num_parameters, self.sum_over_ranks, fresh=fresh)
         self._published = self.vector.read()
 
     def federation_fingerprint(self) -> str:

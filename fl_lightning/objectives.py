@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from fl_lightning.arguments import check_not_negative
 from fl_lightning.federation import ClientResult, Task
 
 
@@ -30,3 +32,28 @@ class LocalObjective:
 
     def end(self, result: ClientResult) -> None:
         """Take note of a client's finished work."""
+
+
+class Proximal(LocalObjective):
+    """``F_k(w) + mu/2 |w - w'|^2`` with w' the received model (FedProx, SPEC (4)).
+
+    With redistribution w' is the circulating model that the client received (RADFedp, SPEC 1.12 and R-12), not the
+    server's.
+
+    Args:
+        mu: Weight of the proximal term, at least 0; 0 is the plain objective.
+
+    Raises:
+        ValueError: If ``mu`` is negative or not finite.
+    """
+
+    def __init__(self, mu: float) -> None:
+        check_not_negative("mu", mu, "0 is FedAvg's objective.")
+        self.mu = mu
+
+    def correct(self, parameters: Sequence[Tensor], start: Sequence[Tensor]) -> None:
+        """Add ``mu (w - w')``."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        with torch.no_grad():
+            drift = torch._foreach_sub([parameter.detach() for parameter in parameters], list(start))
+            torch._foreach_add_(gradients, drift, alpha=self.mu)

@@ -27,7 +27,8 @@ class Server:
     """The server's side of an algorithm, as a schedule needs it.
 
     Attributes:
-        model: The server's model w_t, shape ``(size,)``.
+        model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
+        num_parameters: Length of the part that the optimizer moves; buffers are replaced by the aggregate.
         aggregation: Merges results.
         optimizer: Moves the model.
         sum_over_ranks: Returns the sum of a tensor over all processes.
@@ -35,6 +36,7 @@ class Server:
     """
 
     model: Tensor
+    num_parameters: int
     aggregation: WeightedMean
     optimizer: ServerOptimizer
     sum_over_ranks: Callable[[Tensor], Tensor]
@@ -50,7 +52,9 @@ class Server:
     def move(self, aggregate: Tensor | None) -> None:
         """Take one step toward ``aggregate``; without one the model stays."""
         if aggregate is not None:
-            self.model = self.optimizer.step(self.model, aggregate)
+            n = self.num_parameters
+            moved = self.optimizer.step(self.model[:n], aggregate[:n])
+            self.model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
             self.aggregations += 1
 
 

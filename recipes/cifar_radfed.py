@@ -61,7 +61,7 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--output", type=str, default="runs/cifar_radfed", help="folder that gets one folder a run")
     parser.add_argument("--resume", type=str | None, default=None, help="folder of a run to go on with")
     parser.add_subclass_arguments(
-        AggregationCallback, "method", skip={"seed", "sampler", "server"}, help="the algorithm"
+        AggregationCallback, "method", skip={"seed", "sampler", "local", "server"}, help="the algorithm"
     )
     parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="who gets which samples")
     parser.add_class_arguments(ClientSplit, "split", skip={"seed"})

@@ -101,7 +101,7 @@ def test_a_schedule_without_results_keeps_the_server_where_it_is() -> None:
     algorithm = Algorithm(
         sampler=UniformSampler(1), schedule=Synchronous(), aggregation=WeightedMean(), server=Mixing()
     )
-    algorithm.begin(torch.tensor([1.0, 2.0]), lambda tensor: tensor, fresh=True)
+    algorithm.begin(torch.tensor([1.0, 2.0]), 2, lambda tensor: tensor, fresh=True)
     assert algorithm.close_round(0).tolist() == [1.0, 2.0]
     assert algorithm.server.aggregations == 0
 

@@ -7,6 +7,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning.aggregation import WeightedMean
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.callbacks.base import AggregationCallback
+from fl_lightning.objectives import LocalObjective
 from fl_lightning.sampling import ClientSampler, UniformSampler
 from fl_lightning.schedules import Evaluate, Redistribution
 from fl_lightning.server import Mixing, ServerOptimizer
@@ -29,7 +30,9 @@ class RADFed(AggregationCallback):
             model. To choose the best checkpoint among aggregated models only, give
             ``ModelCheckpoint(every_n_epochs=redistributions)``.
         sampler: Draws the clients instead of ``clients_per_round``.
-        server: Server optimizer applied at each aggregation; default: replace the model by the mean.
+        local: Local objective; ``Proximal(mu)`` makes RADFedp, whose centre is the received model.
+        server: Server optimizer applied at each aggregation; default: replace the model by the mean. ``Mixing(lr)``
+            makes RADFedm, ``Adaptive(...)`` RADFeda.
         seed: Seed of client draws, shuffling and client randomness; default that of ``lightning.seed_everything``.
 
     Raises:
@@ -45,6 +48,7 @@ class RADFed(AggregationCallback):
         local_steps: int | None = None,
         evaluate: Evaluate = "virtual",
         sampler: ClientSampler | None = None,
+        local: LocalObjective | None = None,
         server: ServerOptimizer | None = None,
         seed: int | None = None,
     ) -> None:
@@ -52,6 +56,7 @@ class RADFed(AggregationCallback):
         self.clients_per_round = clients_per_round
         self.evaluate = evaluate
         self._sampler = sampler
+        self._local = local
         self._server = server
         super().__init__(local_epochs=local_epochs, local_steps=local_steps, seed=seed)
 
@@ -60,6 +65,7 @@ class RADFed(AggregationCallback):
         return Algorithm(
             sampler=self._sampler or UniformSampler(self.clients_per_round),
             schedule=Redistribution(self.redistributions, self.evaluate),
+            objective=self._local,
             aggregation=WeightedMean("uniform"),
             server=self._server or Mixing(),
         )

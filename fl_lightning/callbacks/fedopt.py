@@ -1,0 +1,109 @@
+"""FedAvg with a server optimizer: momentum, Adagrad, Adam, Yogi."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from fl_lightning.algorithm import Algorithm
+from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.server import Adaptive, Momentum, Rule
+
+
+class FedAvgM(FedAvg):
+    """FedAvgM (Hsu et al. 2019; SPEC (21)): momentum on the server.
+
+    Args:
+        momentum: beta in [0, 1); with 0 and ``server_lr=1`` this is FedAvg.
+        server_lr: Server learning rate, greater than 0.
+        kwargs: The other arguments of :class:`FedAvg`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(self, momentum: float = 0.9, *, server_lr: float = 1.0, **kwargs: Any) -> None:
+        self.momentum = momentum
+        super().__init__(server_lr=server_lr, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return FedAvg's parts with momentum on the server."""
+        algorithm = super().configure_algorithm()
+        algorithm.server_optimizer = Momentum(self.momentum, self.server_lr)
+        return algorithm
+
+
+class _FedOpt(FedAvg):
+    """FedAvg with an adaptive server (Reddi et al. 2021, Algorithm 2; SPEC (17)-(20)), without bias correction."""
+
+    rule: ClassVar[Rule]
+
+    def __init__(self, server_lr: float, beta1: float, beta2: float, tau: float, v0: float, **kwargs: Any) -> None:
+        self.beta1, self.beta2, self.tau, self.v0 = beta1, beta2, tau, v0
+        super().__init__(server_lr=server_lr, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return FedAvg's parts with the adaptive server."""
+        algorithm = super().configure_algorithm()
+        algorithm.server_optimizer = Adaptive(self.rule, self.server_lr, self.beta1, self.beta2, self.tau, self.v0)
+        return algorithm
+
+
+class FedAdagrad(_FedOpt):
+    """FedAdagrad (Reddi et al. 2021): ``v <- v + Delta^2; w <- w + server_lr m / (sqrt(v) + tau)``.
+
+    Args:
+        server_lr: Server learning rate, greater than 0.
+        beta1: In [0, 1); 0 as in the authors' code, 0.9 as in their Algorithm 2.
+        tau: Adaptivity, greater than 0.
+        v0: The initial v, at least 0.
+        kwargs: The other arguments of :class:`FedAvg`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    rule: ClassVar[Rule] = "adagrad"
+
+    def __init__(
+        self, *, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, v0: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(server_lr, beta1, 0.0, tau, v0, **kwargs)
+
+
+class FedAdam(_FedOpt):
+    """FedAdam (Reddi et al. 2021): ``v <- beta2 v + (1 - beta2) Delta^2; w <- w + server_lr m / (sqrt(v) + tau)``.
+
+    Args:
+        server_lr: Server learning rate, greater than 0.
+        beta1: In [0, 1).
+        beta2: In [0, 1).
+        tau: Adaptivity, greater than 0.
+        v0: The initial v, at least 0.
+        kwargs: The other arguments of :class:`FedAvg`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    rule: ClassVar[Rule] = "adam"
+
+    def __init__(
+        self,
+        *,
+        server_lr: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        v0: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(server_lr, beta1, beta2, tau, v0, **kwargs)
+
+
+class FedYogi(FedAdam):
+    """FedYogi (Reddi et al. 2021): ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``.
+
+    The arguments are those of :class:`FedAdam`.
+    """
+
+    rule: ClassVar[Rule] = "yogi"

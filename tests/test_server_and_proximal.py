@@ -1,0 +1,154 @@
+"""FedProx, server optimizers, RADFedp/m/a: SPEC §7, O3, O6, O7 and O11b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from toys import Quadratic, fit_quadratic, quadratic_clients
+
+from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
+from fl_lightning.objectives import Proximal
+from fl_lightning.server import Adaptive, Mixing, Momentum, ServerOptimizer
+
+UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
+
+
+def walk(server: ServerOptimizer, deltas: list[float]) -> list[float]:
+    """Return the positions from 0 after steps toward position + delta."""
+    position, positions = torch.zeros(1, dtype=torch.float64), []
+    for delta in deltas:
+        position = server.step(position, position + delta)
+        positions.append(float(position))
+    return positions
+
+
+@pytest.mark.parametrize(("mu", "locals_"), [(1.0, (1.0, 1.2)), (0.01, (0.0198019802, 1.0024937656))])
+def test_o3_exact_proximal_minimisation(mu: float, locals_: tuple[float, float]) -> None:
+    # 4,000 gradient steps reach the minimum of the proximal objective to rounding
+    for a, c, expected in zip(UNEQUAL["a"], UNEQUAL["c"], locals_, strict=True):
+        callback = FedProx(mu, clients_per_round=1.0, local_steps=4000)
+        weights = fit_quadratic(callback, Quadratic(0.1, start=2.0), quadratic_clients([a], [c]), rounds=1)
+        assert float(weights) == pytest.approx(expected, abs=5e-11)
+
+
+@pytest.mark.parametrize(("mu", "fixed_point"), [(0.01, 0.5018633540), (1.0, 0.6153846154)])
+def test_o3_fixed_point_of_averaging(mu: float, fixed_point: float) -> None:
+    callback = FedProx(mu, clients_per_round=1.0, local_steps=300)
+    weights = fit_quadratic(callback, Quadratic(0.2, start=fixed_point + 0.01), quadratic_clients(**UNEQUAL), rounds=40)
+    assert float(weights) == pytest.approx(fixed_point, abs=5e-11)
+
+
+def test_fedprox_without_mu_is_fedavg_bit_for_bit() -> None:
+    clients = quadratic_clients(**UNEQUAL)
+    weights = [
+        fit_quadratic(callback, Quadratic(0.1), clients, rounds=4)
+        for callback in (FedProx(0.0, clients_per_round=1.0), FedAvg(1.0))
+    ]
+    assert torch.equal(*weights)
+
+
+O6 = {
+    ("adagrad", 0.9, 0.0): [0.0099009901, 0.0223119637],
+    ("adagrad", 0.0, 0.0): [0.0990099010, 0.1433348065],
+    ("adam", 0.9, 0.0): [0.0909090909, 0.2062728325],
+    ("yogi", 0.9, 0.0): [0.0909090909, 0.2058484122],
+}
+
+
+@pytest.mark.parametrize(("rule", "beta1", "v0"), list(O6))
+def test_o6_adaptive_servers(rule: Any, beta1: float, v0: float) -> None:
+    server = Adaptive(rule, lr=0.1, beta1=beta1, beta2=0.99, tau=0.01, v0=v0)
+    assert walk(server, [1.0, 0.5]) == pytest.approx(O6[rule, beta1, v0], abs=5e-11)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("yogi", [0.0030668298, 0.0209456177]), ("adam", [0.0030788033, 0.0211111823])]
+)
+def test_o6_initial_accumulator(rule: Any, expected: list[float]) -> None:
+    server = Adaptive(rule, lr=0.1, beta1=0.9, beta2=0.99, tau=0.01, v0=0.1)
+    assert walk(server, [0.1, 0.5]) == pytest.approx(expected, abs=5e-11)
+
+
+@pytest.mark.parametrize(
+    ("callback", "expected"),
+    [
+        (FedAdagrad(clients_per_round=1.0, server_lr=0.1, beta1=0.9, tau=0.01), 0.0099009901),
+        (FedAdam(clients_per_round=1.0, server_lr=0.1, tau=0.01), 0.0909090909),
+        (FedYogi(clients_per_round=1.0, server_lr=0.1, tau=0.01), 0.0909090909),
+    ],
+    ids=["adagrad", "adam", "yogi"],
+)
+def test_o6_through_a_fit(callback: FedAvg, expected: float) -> None:
+    # with a = 1 and learning rate 1 the client reaches 1, so Delta = 1
+    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=1)
+    assert float(weights) == pytest.approx(expected, abs=5e-11)
+
+
+def test_o7_momentum() -> None:
+    assert walk(Momentum(0.9), [1.0, 0.5, 0.0]) == pytest.approx([1.0, 2.4, 3.66], abs=1e-14)
+
+
+def test_o7_momentum_through_a_fit() -> None:
+    # the client always reaches 1: Delta = 1, 0, -0.9; v = 1, 0.9, -0.09; w = 1, 1.9, 1.81
+    weights = fit_quadratic(FedAvgM(0.9, clients_per_round=1.0), Quadratic(1.0), quadratic_clients([1.0], [1.0]), 3)
+    assert float(weights) == pytest.approx(1.81, abs=1e-14)
+
+
+def test_fedavgm_without_momentum_is_fedavg() -> None:
+    clients = quadratic_clients(**UNEQUAL)
+    callbacks = FedAvgM(0.0, clients_per_round=1.0), FedAvg(1.0)
+    weights = [float(fit_quadratic(callback, Quadratic(0.1), clients, rounds=4)) for callback in callbacks]
+    assert weights[0] == pytest.approx(weights[1], abs=1e-15)
+
+
+def swapped_seed() -> int:
+    """Return a seed for which each model visits both clients in two inner rounds."""
+    for seed in range(20):
+        module = Quadratic(1.0)
+        fit_quadratic(RADFed(2, 2, seed=seed), module, quadratic_clients(**UNEQUAL), rounds=2)
+        if module.seen[:2] != module.seen[2:]:
+            return seed
+    raise AssertionError("no such seed")
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (None, 0.6),
+        (Adaptive("adam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.01, v0=0.0), 0.0857142857),
+        (Mixing(0.6), 0.36),
+    ],
+    ids=["radfedp", "radfeda", "radfedm"],
+)
+def test_o11b_radfed_with_other_parts(server: ServerOptimizer | None, expected: float) -> None:
+    callback = RADFed(2, 2, local_steps=300, local=Proximal(1.0), server=server, seed=swapped_seed())
+    weights = fit_quadratic(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), rounds=2)
+    assert float(weights) == pytest.approx(expected, abs=5e-11)
+
+
+def test_server_optimizers_leave_buffers_to_the_aggregate() -> None:
+    from fl_lightning.aggregation import WeightedMean
+    from fl_lightning.schedules import Server
+
+    model = torch.tensor([0.0, 10.0], dtype=torch.float64)
+    server = Server(model, 1, WeightedMean(), Mixing(0.5), lambda tensor: tensor)
+    server.move(torch.tensor([1.0, 20.0], dtype=torch.float64))
+    assert server.model.tolist() == [0.5, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedProx(-0.1), "`mu` must be a finite number of at least 0, got -0.1"),
+        (lambda: FedAvgM(1.0), r"`momentum` must be a number in \[0, 1\), got 1.0"),
+        (lambda: FedAdam(beta2=1.5), r"`beta2` must be a number in \[0, 1\), got 1.5"),
+        (lambda: FedAdam(tau=0.0), "`tau` must be a finite number greater than 0, got 0.0"),
+        (lambda: FedYogi(v0=-1.0), "`v0` must be a finite number of at least 0, got -1.0"),
+        (lambda: FedAdagrad(server_lr=0.0), "`server_lr` must be a finite number greater than 0, got 0.0"),
+    ],
+)
+def test_arguments_out_of_range(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
