@@ -4,7 +4,8 @@
 
 60,000 samples of 10 equally frequent classes, 100 clients, sizes Dir(1), class mixes Dir(0.1), 100,000 burn-in moves
 and 500,000 search moves. The paper reports for its own draw: min 2, max 2,850, mean 600, standard deviation 605.85,
-C-score 1.286 (R2 Table I). ``optimum`` and ``chosen`` are squared distances from the drawn target, in samples squared.
+C-score 1.286 (Xue et al. 2021, Table I). ``optimum`` and ``chosen`` are squared distances
+from the drawn target, in samples squared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour images of 32x32 pixels in 10 classes (SPEC 3.1)."""
+"""CIFAR-10: 60,000 colour images of 32x32 pixels in 10 classes."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ Weighting = Literal["samples", "uniform"]
 class WeightedMean:
     """The weighted mean of the clients' models, as a running sum.
 
-    ``sum_k p_k w_k / sum_k p_k`` with ``p_k = n_k`` (FedAvg, SPEC reading "selected") or ``p_k = 1`` (RADFed, R2
-    Algorithm 1: no sizes are revealed). The sum is kept in float64 and divided once, so the result hardly depends on
+    ``sum_k p_k w_k / sum_k p_k`` with ``p_k = n_k`` (FedAvg, eq. (3a)) or ``p_k = 1`` (RADFed, eq. (37):
+    no sizes are revealed). The sum is kept in float64 and divided once, so the result hardly depends on
     the order of the clients or on how many processes share them.
 
     Args:

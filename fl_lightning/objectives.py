@@ -35,10 +35,9 @@ class LocalObjective:
 
 
 class Proximal(LocalObjective):
-    """``F_k(w) + mu/2 |w - w'|^2`` with w' the received model (FedProx, SPEC (4)).
+    """``F_k(w) + mu/2 |w - w'|^2`` with w' the received model (FedProx, Li et al. 2020; eq. (4)).
 
-    With redistribution w' is the circulating model that the client received (RADFedp, SPEC 1.12 and R-12), not the
-    server's.
+    With redistribution w' is the circulating model that the client received (RADFedp), not the server's.
 
     Args:
         mu: Weight of the proximal term, at least 0; 0 is the plain objective.

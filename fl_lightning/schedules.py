@@ -96,7 +96,7 @@ class Schedule(ABC):
 
 
 class Synchronous(Schedule):
-    """Every client starts from the server's model, and the server acts at the end of every round (SPEC 1.1)."""
+    """Every client starts from the server's model, and the server acts at the end of every round (FedAvg)."""
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the server's model."""
@@ -113,10 +113,10 @@ class Synchronous(Schedule):
 
 
 class Redistribution(Schedule):
-    """``m`` models circulate among clients for ``S`` rounds before the server aggregates them (R2 Algorithm 1).
+    """``m`` models circulate among clients for ``S`` rounds before the server aggregates them (RADFed).
 
     In each inner round every circulating model goes to one of ``m`` distinct clients drawn at random. After ``S`` inner
-    rounds the server moves to the plain mean of the models and all start again from there (SPEC (35)-(37)).
+    rounds the server moves to the plain mean of the models and all start again from there (eq. (35)-(37)).
 
     Args:
         redistributions: S, the number of local trainings between two aggregations; 1 is FedAvg with uniform weights.

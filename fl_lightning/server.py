@@ -40,7 +40,7 @@ class ServerOptimizer(ABC):
 
 
 class Mixing(ServerOptimizer):
-    """``w_{t+1} = w_t + lr (aggregate - w_t)``: SPEC (22), and with ``lr=1`` FedAvg's replacement (3a).
+    """``w_{t+1} = w_t + lr (aggregate - w_t)``: eq. (22), and with ``lr=1`` FedAvg's replacement (3a).
 
     Args:
         lr: Server learning rate, greater than 0.
@@ -62,7 +62,7 @@ class Mixing(ServerOptimizer):
 
 
 class Momentum(ServerOptimizer):
-    """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, SPEC (21)).
+    """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, eq. (21)).
 
     Args:
         momentum: beta in [0, 1); with 0 and ``lr=1`` the aggregate replaces the model.
@@ -100,7 +100,7 @@ class Momentum(ServerOptimizer):
 
 
 class Adaptive(ServerOptimizer):
-    """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; SPEC (17)-(20)).
+    """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; eq. (17)-(20)).
 
     With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
     tau)``. There is no bias correction, as in the paper.

@@ -1,4 +1,4 @@
-"""Closed-form results of the algorithms, through ``Trainer.fit`` (SPEC §7: O1, O2, O11 and exact reductions)."""
+"""Closed-form results of the algorithms, through ``Trainer.fit`` (closed forms O1, O2, O11 and exact reductions)."""
 
 from __future__ import annotations
 

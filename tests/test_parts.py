@@ -80,7 +80,7 @@ def test_unknown_weighting_is_refused() -> None:
 
 
 def test_server_learning_rate() -> None:
-    # SPEC O7: mixing with alpha = 0.6, w = 1, mean = 3
+    # oracle O7: mixing with alpha = 0.6, w = 1, mean = 3
     model, aggregate = torch.tensor([1.0]), torch.tensor([3.0], dtype=torch.float64)
     assert Mixing(0.6).step(model, aggregate).item() == pytest.approx(2.2, abs=1e-7)
     assert model.item() == 1.0

@@ -84,7 +84,8 @@ def run(script: Path, folder: Path, algorithm: str, devices: int, **environment:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "devices"), [("radfed", 1), ("radfed-aggregate", 1), ("radfed-parts", 1), ("fedavg", 1), ("radfed", 2)]
+    ("algorithm", "devices"),
+    [("radfed", 1), ("radfed-aggregate", 1), ("radfed-parts", 1), ("fedavg", 1), ("radfed", 2)],
 )
 def test_killed_in_mid_round_and_resumed_is_bit_identical(tmp_path: Path, algorithm: str, devices: int) -> None:
     script = tmp_path / "train.py"

@@ -1,4 +1,4 @@
-"""FedProx, server optimizers, RADFedp/m/a: SPEC §7, O3, O6, O7 and O11b."""
+"""FedProx, server optimizers, RADFedp/m/a: closed forms O3, O6, O7 and O11b."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def accuracy(preds: Tensor, target: Tensor) -> Tensor:
 
 
 class ClientMetrics(Callback):
-    """Evaluates every validation and test client by itself (SPEC 3.1: per-client metric, averaged unweighted).
+    """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,
     and the same for ``test``; ``values`` holds the last metric of every client. Does nothing where the evaluation set

@@ -11,7 +11,7 @@ from fl_lightning.server import Mixing
 
 
 class FedAvg(AggregationCallback):
-    """FedAvg (McMahan et al. 2017; SPEC (1)-(3a)): the server moves to the mean of the selected clients' models.
+    """FedAvg (McMahan et al. 2017; eq. (1)-(3a)): the server moves to the mean of the selected clients' models.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.

@@ -10,7 +10,7 @@ from fl_lightning.server import Adaptive, Momentum, Rule
 
 
 class FedAvgM(FedAvg):
-    """FedAvgM (Hsu et al. 2019; SPEC (21)): momentum on the server.
+    """FedAvgM (Hsu et al. 2019; eq. (21)): momentum on the server.
 
     Args:
         momentum: beta in [0, 1); with 0 and ``server_lr=1`` this is FedAvg.
@@ -33,7 +33,7 @@ class FedAvgM(FedAvg):
 
 
 class _FedOpt(FedAvg):
-    """FedAvg with an adaptive server (Reddi et al. 2021, Algorithm 2; SPEC (17)-(20)), without bias correction."""
+    """FedAvg with an adaptive server (Reddi et al. 2021, Algorithm 2; eq. (17)-(20)), without bias correction."""
 
     rule: ClassVar[Rule]
 

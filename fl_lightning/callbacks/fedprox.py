@@ -10,7 +10,7 @@ from fl_lightning.objectives import Proximal
 
 
 class FedProx(FedAvg):
-    """FedProx (Li et al. 2020; SPEC (4)): clients minimise ``F_k(w) + mu/2 |w - w_t|^2``; the server is FedAvg's.
+    """FedProx (Li et al. 2020; eq. (4)): clients minimise ``F_k(w) + mu/2 |w - w_t|^2``; the server is FedAvg's.
 
     Args:
         mu: Weight of the proximal term, at least 0; with 0 this is FedAvg.

@@ -14,7 +14,7 @@ from fl_lightning.server import Mixing, ServerOptimizer
 
 
 class RADFed(AggregationCallback):
-    """RADFed (R2 Algorithm 1; SPEC (35)-(37)): models circulate among clients for S rounds, then are averaged.
+    """RADFed (Xue et al. 2021; eq. (35)-(37)): models circulate among clients for S rounds, then are averaged.
 
     A round is one inner round: each of the m circulating models trains on one client. Every S rounds the server moves
     to the plain mean of the models. With ``redistributions=1`` this is FedAvg with uniform weights, bit for bit.

@@ -178,7 +178,7 @@ class FederatedDataModule(L.LightningDataModule):
         return client_batches(dataset, self.batch_size, generator, shuffle, collate_fn)
 
     def num_client_batches(self, client: int) -> int:
-        """Return the number of batches of one local epoch, ceil(n_k / B) (SPEC C1)."""
+        """Return the number of batches of one local epoch, ceil(n_k / B)."""
         size = int(self.client_sizes[client])
         return 1 if self.batch_size is None else -(-size // self.batch_size)
 

@@ -74,7 +74,7 @@ class Split(ABC):
 
 
 class ClientSplit(Split):
-    """Whole clients are held out, by cross-validation over clients (R2 section IV-B; SPEC 3.1).
+    """Whole clients are held out, by cross-validation over clients (Xue et al. 2021, section IV-B).
 
     Client ids are permuted and cut into folds. Fold ``fold`` is the test set; of the remaining ids, in permuted order,
     as many as fold 0 has are the validation set, and the rest train. With 5 folds, 100 clients give 60 for training, 20

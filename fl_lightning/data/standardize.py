@@ -1,4 +1,4 @@
-"""Standardisation of inputs to mean 0 and standard deviation 1 (SPEC 3.1, R-9)."""
+"""Standardisation of inputs to mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class FrozenPrefix(nn.Module):
 
     The parameters have ``requires_grad=False``, :meth:`forward` records no graph, and ``train()`` leaves the layers in
     evaluation mode, so that dropout stays off and BatchNorm's running statistics never change, whoever trains the rest
-    of the network (SPEC R-19). The weights are kept in ``channels_last`` layout, which about doubles the speed of
+    of the network. The weights are kept in ``channels_last`` layout, which about doubles the speed of
     convolutions on a CPU; the output is contiguous.
 
     On a CPU an input row's output does not depend, bit for bit, on the batch that it came in (batches are filled up

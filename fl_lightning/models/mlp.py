@@ -14,7 +14,7 @@ from fl_lightning.models.classifier import Classifier
 class MLPClassifier(Classifier):
     """Fully connected layers with ReLU between them.
 
-    The defaults are the 2NN, 784-200-200-10, with 199,210 parameters (SPEC 3.1).
+    The defaults are the 2NN, 784-200-200-10, with 199,210 parameters (McMahan et al. 2017).
 
     Args:
         in_features: Number of values of one input, whatever its shape; inputs are flattened.
@@ -24,7 +24,7 @@ class MLPClassifier(Classifier):
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         init: ``"default"`` for PyTorch's initialisation, ``"truncated_normal"`` for weights drawn from a normal
-            distribution of standard deviation 0.02 cut at two deviations, and zero biases (SPEC 3.1).
+            distribution of standard deviation 0.02 cut at two deviations, and zero biases (Xue et al. 2021).
 
     Raises:
         ValueError: If ``init`` is neither of the two.

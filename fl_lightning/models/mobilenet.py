@@ -23,11 +23,11 @@ _UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
 class MobileNetV2Classifier(Classifier):
-    """torchvision's MobileNetV2 (width 1.0) with a frozen first part, retrained from there on (SPEC 3.1).
+    """torchvision's MobileNetV2 (width 1.0) with a frozen first part, retrained from there on (as in Xue et al. 2021).
 
     Trained by default are the last inverted residual (``features[17]``, 473,920 parameters), the last convolution
     (``features[18]``, 412,160) and the classification layer (12,810 for ten classes): 898,890 parameters, BatchNorm's
-    scales and shifts included. The other 1,337,792 are a :class:`FrozenPrefix`, always in evaluation mode (SPEC R-19);
+    scales and shifts included. The other 1,337,792 are a :class:`FrozenPrefix`, always in evaluation mode;
     with :class:`~fl_lightning.callbacks.FrozenPrefixCache` their output is computed once.
 
     Images may have any size. Where the trained part sees a map of one pixel (images of 32x32 or less, see

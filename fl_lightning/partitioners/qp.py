@@ -39,7 +39,7 @@ class QPSolution:
 
 
 class QPPartitioner(Partitioner):
-    """The partition of RADFed's experiments (R2 section IV-A, eq. (1) and Algorithm 3).
+    """The partition of RADFed's experiments (Xue et al. 2021, section IV-A; eq. (44)-(48)).
 
     1. Client sizes are drawn from Dir(size_alpha) and, independently, each client's class mix from Dir(class_alpha).
     2. Sizes and class totals are both fixed, so the drawn mixes cannot all be met: a quadratic program finds the
@@ -140,7 +140,7 @@ class QPPartitioner(Partitioner):
         return QPSolution(target, optimal, chosen, counts, optimal_loss, _loss(chosen, target))
 
     def _draw_sizes(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw whole sizes of at least 1 that sum to the number of samples (SPEC eq. (44), (45))."""
+        """Draw whole sizes of at least 1 that sum to the number of samples (eq. (44), (45))."""
         for _ in range(_MAX_SIZE_DRAWS):
             sizes = rng.dirichlet(np.full(self.num_clients, self.size_alpha)) * num_samples
             if sizes.min() >= 0.5 and (rounded := _round_sizes(sizes, num_samples, rng)) is not None:

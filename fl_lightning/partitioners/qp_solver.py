@@ -10,7 +10,7 @@ _MAX_ITERATIONS = 100
 
 
 def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.ndarray) -> np.ndarray:
-    """Return the non-negative matrix of given margins that is nearest to a target (R2 eq. (1); SPEC eq. (46)).
+    """Return the non-negative matrix of given margins that is nearest to a target (Xue et al. 2021; eq. (46)).
 
     Minimises ``sum((alpha - target)**2)`` subject to ``alpha.sum(1) == row_sums``, ``alpha.sum(0) == col_sums`` and
     ``alpha >= 0``; the solution is unique. Where the projection without ``alpha >= 0``, a closed form, is non-negative,

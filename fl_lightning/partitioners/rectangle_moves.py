@@ -1,4 +1,4 @@
-"""Random moves that keep the margins of a matrix (R2 Algorithm 3; SPEC eq. (47)).
+"""Random moves that keep the margins of a matrix (Xue et al. 2021, Algorithm 3; eq. (47)).
 
 A move draws rows i, i' and columns j, j' uniformly with replacement and a step epsilon, and changes four entries:
 (i, j) and (i', j') lose epsilon, (i, j') and (i', j) gain it. Rows, columns and non-negativity are preserved; with

@@ -1,4 +1,4 @@
-"""From fractional to whole samples (SPEC eq. (48))."""
+"""From fractional to whole samples (eq. (48))."""
 
 from __future__ import annotations
 

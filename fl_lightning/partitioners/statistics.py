@@ -11,7 +11,7 @@ from fl_lightning.partitioners.base import Partition, check_labels
 
 @dataclass(frozen=True)
 class PartitionStatistics:
-    """Sizes and class mixes of a partition's clients (R2 Table I).
+    """Sizes and class mixes of a partition's clients (Xue et al. 2021, Table I).
 
     Attributes:
         num_clients: Number of clients.
@@ -93,7 +93,7 @@ def partition_statistics(partition: Partition, labels: np.ndarray) -> PartitionS
 
 
 def c_score(counts: np.ndarray) -> float:
-    """Return the class non-IID score (R2 section IV-A; SPEC eq. (52)).
+    """Return the class non-IID score (Xue et al. 2021; eq. (52)).
 
     It is ``1/K sum_k sum_c |r_ck - R_c|``, where r_ck is the share of class c on client k and R_c its share in all
     samples: 0 when all clients have the same mix, and at most 2 (1 - 1/C) with C equally frequent classes.
@@ -116,7 +116,7 @@ def c_score(counts: np.ndarray) -> float:
 
 
 def label_entropy(counts: np.ndarray) -> float:
-    """Return the joint entropy of client and class in nats (SPEC eq. (53)).
+    """Return the joint entropy of client and class in nats (eq. (53)).
 
     It is ``-sum_ky p_ky log p_ky`` with p_ky = n_ky / n, the higher the more evenly samples are spread: at most
     log(K C) for K clients and C classes.

@@ -1,4 +1,4 @@
-"""Accuracy by client: SPEC O18, a client of 10 right samples and one of 90 wrong ones have mean 0.5, pooled 0.1."""
+"""Accuracy by client: oracle O18, a client of 10 right samples and one of 90 wrong ones have mean 0.5, pooled 0.1."""
 
 from __future__ import annotations
 
