@@ -94,8 +94,12 @@ class Algorithm:
 
         Returns:
             One task a slot.
+
+        Raises:
+            ValueError: If the number of circulating models would change in the middle of a cycle.
         """
         clients = self.sampler.draw(len(sizes), numpy_generator(seed, Stream.SAMPLING, round_index))
+        self.schedule.open(len(clients))
         return [Task(slot, int(client), int(sizes[client])) for slot, client in enumerate(clients)]
 
     def start(self, task: Task) -> Tensor:

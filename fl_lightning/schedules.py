@@ -69,6 +69,9 @@ class Schedule(ABC):
         """Whether models circulate that the server has not aggregated yet."""
         return False
 
+    def open(self, num_slots: int) -> None:
+        """Begin a round of ``num_slots`` slots."""
+
     @abstractmethod
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the model from which ``slot`` trains, shape ``(size,)``; not to be written to."""
@@ -135,6 +138,7 @@ class Redistribution(Schedule):
         self.redistributions = redistributions
         self.evaluate = evaluate
         self.position = 0
+        self.num_models = 0
         self.models: dict[int, Tensor] = {}
         self._trained: dict[int, ClientResult] = {}
 
@@ -142,6 +146,20 @@ class Redistribution(Schedule):
     def in_cycle(self) -> bool:
         """Whether the cycle has begun."""
         return self.position > 0
+
+    def open(self, num_slots: int) -> None:
+        """Begin an inner round.
+
+        Raises:
+            ValueError: If the number of circulating models changed in the middle of a cycle.
+        """
+        if self.in_cycle and num_slots != self.num_models:
+            raise ValueError(
+                f"{self.num_models} models circulate since the last aggregation, but {num_slots} clients train now. "
+                f"Keep `clients_per_round` as it was for the {self.redistributions - self.position} rounds up to the "
+                "next aggregation."
+            )
+        self.num_models = num_slots
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the circulating model of the slot; the server's model at the start of a cycle."""
@@ -179,7 +197,7 @@ class Redistribution(Schedule):
 
     def state_dict(self, gather: Callable[[dict[int, Tensor]], dict[int, Tensor]]) -> dict[str, Any]:
         """Return the position in the cycle and the circulating models."""
-        return {"position": self.position, "models": gather(self.models)}
+        return {"position": self.position, "num_models": self.num_models, "models": gather(self.models)}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Continue in the middle of a cycle.
@@ -193,4 +211,5 @@ class Redistribution(Schedule):
                 f"`redistributions` is {self.redistributions}. Resume with the value that the run began with."
             )
         self.position = state["position"]
+        self.num_models = state["num_models"]
         self.models = {slot: model.to(device) for slot, model in state["models"].items()}

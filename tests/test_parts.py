@@ -184,7 +184,15 @@ def test_redistributions_out_of_range(value: object) -> None:
 def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
     schedule = Redistribution(3)
     with pytest.raises(ValueError, match=r"`redistributions` is 3\. Resume with the value that the run began with"):
-        schedule.load_state_dict({"position": 3, "models": {}}, torch.device("cpu"))
+        schedule.load_state_dict({"position": 3, "num_models": 2, "models": {}}, torch.device("cpu"))
+
+
+def test_redistribution_refuses_another_number_of_models_in_mid_cycle() -> None:
+    schedule = Redistribution(3)
+    schedule.load_state_dict({"position": 2, "num_models": 2, "models": {}}, torch.device("cpu"))
+    schedule.open(2)
+    with pytest.raises(ValueError, match="2 models circulate since the last aggregation, but 3 clients train now"):
+        schedule.open(3)
 
 
 def test_seeds_depend_on_every_argument_and_never_change() -> None:
