@@ -3,10 +3,12 @@
 from fl_lightning.callbacks.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.callbacks.feddyn import FedDyn
 from fl_lightning.callbacks.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.callbacks.fedprox import FedProx
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 from fl_lightning.callbacks.radfed import RADFed
+from fl_lightning.callbacks.scaffold import Scaffold
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
 
@@ -19,11 +21,13 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedDyn",
     "FedProx",
     "FedYogi",
     "FederatedDataModule",
     "FederatedLoop",
     "FrozenPrefixCache",
     "RADFed",
+    "Scaffold",
     "TensorDataModule",
 ]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.federation import ClientResult
+from fl_lightning.client_states import ClientStates, accumulator
+from fl_lightning.federation import ClientResult, Federation, Part
 
 Weighting = Literal["samples", "uniform"]
 
 
-class WeightedMean:
+class WeightedMean(Part):
     """The weighted mean of the clients' models, as a running sum.
 
     ``sum_k p_k w_k / sum_k p_k`` with ``p_k = n_k`` (FedAvg, eq. (3a)) or ``p_k = 1`` (RADFed, eq. (37):
@@ -25,34 +26,38 @@ class WeightedMean:
         weighting: ``"samples"`` or ``"uniform"``.
 
     Raises:
-        ValueError: If ``weighting`` is anything else.
+        ValueError: If ``weighting`` is anything else; if a client's model has another size than the others'.
     """
+
+    #: Vectors that clients keep between rounds; a client then belongs to one process.
+    states: ClientStates | None = None
 
     def __init__(self, weighting: Weighting = "samples") -> None:
         check_choice("weighting", weighting, ("samples", "uniform"))
         self.weighting = weighting
+        self._federation: Federation | None = None
         self._sum: Tensor | None = None  # (size + 1,): the weighted sum, then the sum of weights
+
+    def begin(self, federation: Federation) -> None:
+        """Start with nothing added."""
+        self._federation = federation
+        self._sum = None
 
     def update(self, result: ClientResult) -> None:
         """Add one client's model."""
-        weight = float(result.task.num_samples) if self.weighting == "samples" else 1.0
-        vector = result.vector
+        self.add(result.vector, float(result.task.num_samples) if self.weighting == "samples" else 1.0)
+
+    def add(self, vector: Tensor, weight: float) -> None:
+        """Add a model with a weight."""
         if self._sum is None:
-            self._sum = self._zeros(vector.numel(), vector.device)
+            self._sum = torch.zeros(len(vector) + 1, dtype=accumulator(vector), device=vector.device)
+        if len(vector) != len(self._sum) - 1:
+            raise ValueError(
+                f"A client's model has {len(vector)} values, the others have {len(self._sum) - 1}. All clients must "
+                "hand back a model of the server's shape."
+            )
         self._sum[:-1].add_(vector, alpha=weight)
         self._sum[-1] += weight
-
-    def reduce(self, sum_over_ranks: Callable[[Tensor], Tensor], size: int, device: torch.device) -> None:
-        """Add up the running sums of all processes: one flat reduction.
-
-        Args:
-            sum_over_ranks: Returns the sum of a tensor over all processes.
-            size: Length of the models, for a process that trained no client.
-            device: Where the models are.
-        """
-        if self._sum is None:
-            self._sum = self._zeros(size, device)
-        self._sum = sum_over_ranks(self._sum)
 
     def compute(self) -> Tensor | None:
         """Return the mean, float64 of shape ``(size,)``, or None when nothing with a weight was added."""
@@ -60,12 +65,84 @@ class WeightedMean:
             return None
         return self._sum[:-1] / self._sum[-1]
 
-    def reset(self) -> None:
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return what the server is to move to, over all processes, and empty the sum: one flat reduction.
+
+        Args:
+            model: The server's model, shape ``(size,)``.
+
+        Returns:
+            Float64 of shape ``(size,)``; None when no client reported.
+        """
+        assert self._federation is not None
+        if self._sum is None:
+            self._sum = torch.zeros(len(model) + 1, dtype=accumulator(model), device=model.device)
+        self._sum = self._federation.sum_over_ranks(self._sum)
+        merged = self._combine(model)
+        self._sum = None
+        return merged
+
+    def discard(self) -> None:
         """Forget everything that was added."""
         self._sum = None
 
-    @staticmethod
-    def _zeros(size: int, device: torch.device) -> Tensor:
-        # Apple's GPUs have no float64
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        return torch.zeros(size + 1, dtype=dtype, device=device)
+    def _combine(self, model: Tensor) -> Tensor | None:
+        return self.compute()
+
+    def _weights(self) -> np.ndarray:
+        """Return p_k of all clients, shape ``(K,)``."""
+        assert self._federation is not None
+        sizes = self._federation.sizes
+        return sizes.astype(np.float64) if self.weighting == "samples" else np.ones(len(sizes))
+
+
+class CurrentMean(WeightedMean):
+    """The mean over all clients in which those that did not train count with the server's model (eq. (3c))."""
+
+    def _combine(self, model: Tensor) -> Tensor | None:
+        mean = self.compute()
+        if mean is None or self._sum is None:
+            return None
+        share = self._sum[-1] / float(self._weights().sum())
+        current = model.to(mean.dtype)
+        return current + share * (mean - current)
+
+
+class StaleMean(WeightedMean):
+    """The mean over all clients in which those that did not train count with their last local model (eq. (3b)).
+
+    Before a client's first training that is the first model of all.
+    """
+
+    def begin(self, federation: Federation) -> None:
+        """Give every client the first model."""
+        super().begin(federation)
+        self.states = ClientStates(federation, federation.model.clone(), self._weights())
+
+    def update(self, result: ClientResult) -> None:
+        """Renew the client's last model."""
+        super().update(result)  # of these only the weight is needed: whether anybody reported
+        self._states.put(result.task.client, result.vector)
+
+    def discard(self) -> None:
+        """Forget the clients' new models."""
+        super().discard()
+        self._states.discard()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all last models."""
+        return self._states.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the last models of a checkpoint."""
+        self._states.load_state_dict(state)
+
+    @property
+    def _states(self) -> ClientStates:
+        assert self.states is not None
+        return self.states
+
+    def _combine(self, model: Tensor) -> Tensor | None:
+        nobody = self.compute() is None
+        self._states.close()
+        return None if nobody else self._states.mean

@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fl_lightning.aggregation import WeightedMean
-from fl_lightning.federation import ClientResult, Task
-from fl_lightning.objectives import LocalObjective
+from fl_lightning.arguments import check_choice
+from fl_lightning.buffers import BufferPolicy
+from fl_lightning.federation import ClientResult, Federation, LocalClient, Part, Task
+from fl_lightning.objectives import Correction, LocalObjective
+from fl_lightning.participation import Participation
 from fl_lightning.sampling import ClientSampler
 from fl_lightning.schedules import Schedule, Server
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.server import ServerOptimizer
+
+Invalid = Literal["skip", "raise"]
+
+
+@dataclass
+class Traffic:
+    """What was sent since the fit began.
+
+    Attributes:
+        models_down: Models (vectors of the model's length) from the server to clients.
+        models_up: Models from clients to the server.
+        values_down: Single numbers from the server to clients, in whole.
+        values_up: Single numbers from clients to the server, in whole.
+    """
+
+    models_down: int = 0
+    models_up: int = 0
+    values_down: int = 0
+    values_up: int = 0
+
+
+@dataclass
+class RoundReport:
+    """What became of a round's clients.
+
+    Attributes:
+        reported: Clients whose work the server used.
+        dropped: Clients that received a model and did not report.
+        left_out: Clients that handed back NaN or infinite values.
+    """
+
+    reported: list[int] = field(default_factory=list)
+    dropped: int = 0
+    left_out: list[int] = field(default_factory=list)
 
 
 class Algorithm:
@@ -26,6 +64,10 @@ class Algorithm:
         objective: What does a client minimise?
         aggregation: How are results merged?
         server: How does the server move?
+
+    Raises:
+        ValueError: If the objective needs all clients of a round to start from the server's model, and the schedule
+            lets models circulate.
     """
 
     def __init__(
@@ -42,9 +84,31 @@ class Algorithm:
         self.objective = objective or LocalObjective()
         self.aggregation = aggregation
         self.server_optimizer = server
-        self.models_sent = 0
+        self.participation = Participation()
+        self.buffers = BufferPolicy("average")
+        self.invalid_updates: Invalid = "skip"
+        self.traffic = Traffic()
+        self.report = RoundReport()
         self._server: Server | None = None
+        self._federation: Federation | None = None
+        self._published: Tensor | None = None
         self._restored: dict[str, Any] | None = None
+        self._tasks: list[Task] = []
+        self._dropped = 0
+        self._mine: dict[int, tuple[int, float | None]] = {}  # slot -> client, score
+        self._failed: list[int] = []
+
+    def configure(self, participation: Participation | None, buffers: BufferPolicy, invalid_updates: Invalid) -> None:
+        """Take the settings that all algorithms share, and check that the parts fit together."""
+        check_choice("invalid_updates", invalid_updates, ("skip", "raise"))
+        self.participation = participation or Participation()
+        self.buffers, self.invalid_updates = buffers, invalid_updates
+        if self.objective.starts_from_server and self.schedule.keeps_models:
+            raise ValueError(
+                f"{type(self.objective).__name__} cannot be the local objective of circulating models: its clients' "
+                "states are differences to the server's model, from which only the first inner round starts. Use "
+                "`Proximal(mu)` with RADFed, or FedDyn and Scaffold without redistribution."
+            )
 
     @property
     def server(self) -> Server:
@@ -57,88 +121,174 @@ class Algorithm:
             raise RuntimeError("The server has no model before `trainer.fit` has begun.")
         return self._server
 
-    def begin(
-        self, model: Tensor, num_parameters: int, sum_over_ranks: Callable[[Tensor], Tensor], *, fresh: bool
-    ) -> None:
-        """Start a fit from the module's weights, or go on from a checkpoint or in the middle of a cycle.
+    @property
+    def models_sent(self) -> int:
+        """Models sent up and down since the fit began."""
+        return self.traffic.models_down + self.traffic.models_up
+
+    @property
+    def _parts(self) -> dict[str, Part]:
+        return {
+            "sampler": self.sampler,
+            "schedule": self.schedule,
+            "objective": self.objective,
+            "aggregation": self.aggregation,
+            "server_optimizer": self.server_optimizer,
+            "buffers": self.buffers,
+        }
+
+    @property
+    def client_states(self) -> bool:
+        """Whether clients keep vectors between rounds; a client then belongs to one process."""
+        holders = (self.objective, self.aggregation, self.schedule, self.buffers)
+        return any(holder.states is not None for holder in holders)
+
+    # ---- a fit ----
+
+    def begin(self, federation: Federation, *, fresh: bool) -> None:
+        """Start a fit from the module's weights, or go on from a checkpoint or from an earlier fit.
 
         Args:
-            model: The module's state, shape ``(size,)``: parameters first, then buffers.
-            num_parameters: Length of the parameters' part.
-            sum_over_ranks: Returns the sum of a tensor over all processes.
+            federation: The run.
             fresh: Whether this is the first round of all.
 
         Raises:
-            ValueError: If the checkpoint's models have another size than the module.
+            ValueError: If the checkpoint's models have another size than the module, or clients that keep vectors
+                would have to be on two processes.
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
-            self._server.sum_over_ranks = sum_over_ranks
-            if not self.schedule.in_cycle:
-                self._server.model = model
+            known = self._published is not None and torch.equal(self._published, federation.model)
+            if not known and not self.schedule.in_cycle:
+                self._server.model = federation.model
             return
-        self._server = Server(model, num_parameters, self.aggregation, self.server_optimizer, sum_over_ranks)
-        self.schedule.reset()
-        self.server_optimizer.reset()
-        self.models_sent = 0
+        self._federation = federation
+        self._server = Server(federation.model, federation.num_parameters, self.aggregation, self.server_optimizer)
+        for part in self._parts.values():
+            part.begin(federation)
+        self.traffic = Traffic()
+        if federation.num_ranks > 1 and self.schedule.keeps_models and self.client_states:
+            raise ValueError(
+                '`buffers="local"` with circulating models needs one process: a model and the buffers of the client '
+                f"that it visits may lie on different ones; there are {federation.num_ranks}. Use devices=1."
+            )
         if restored is not None:
             self._restore(restored)
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int) -> list[Task]:
+    def owner(self, task: Task, num_ranks: int) -> int | None:
+        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
+        if self.schedule.keeps_models:
+            return task.slot % num_ranks
+        return task.client % num_ranks if self.client_states else None
+
+    # ---- a round ----
+
+    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task]:
         """Draw the clients of a round.
 
         Args:
             round_index: The round, from 0.
             sizes: Samples of each client, shape ``(K,)``.
             seed: The run's seed; the same seed and round give the same clients.
+            full_work: Local epochs (or steps) of a client that does all.
 
         Returns:
-            One task a slot.
+            One task for each client that reports.
 
         Raises:
             ValueError: If the number of circulating models would change in the middle of a cycle.
         """
-        clients = self.sampler.draw(len(sizes), numpy_generator(seed, Stream.SAMPLING, round_index))
-        self.schedule.open(len(clients))
-        return [Task(slot, int(client), int(sizes[client])) for slot, client in enumerate(clients)]
+        for part in self._parts.values():
+            part.begin_round(round_index)
+        rng = numpy_generator(seed, Stream.SAMPLING, round_index)
+        chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
+        available = self.participation.reachable(round_index, len(sizes), chances)
+        drawn = self.sampler.draw(len(sizes), rng, available)
+        clients, work = self.participation.outcome(drawn, full_work, chances)
+        slots = self.schedule.open(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+        self._tasks = [
+            Task(slot, int(client), int(sizes[client]), part)
+            for slot, client, part in zip(slots, clients, work, strict=False)
+        ]
+        self._dropped = len(drawn) - len(clients)
+        return self._tasks
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        return self.schedule.start(task.slot, self.server)
+        return self.buffers.start(task, self.schedule.start(task.slot, self.server), self.server.model)
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return what the local objective adds to F_k."""
+        return self.objective.correction(client)
 
     def receive(self, result: ClientResult) -> None:
-        """Take a finished client's result."""
+        """Take a finished client's result; one with NaN or infinite values is left out.
+
+        Raises:
+            FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
+        """
+        task = result.task
+        if not _is_finite(result.vector):
+            if self.invalid_updates == "raise":
+                raise FloatingPointError(
+                    f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values. Lower the "
+                    'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
+                )
+            self._failed.append(task.slot)
+            return
+        result = self.buffers.receive(result, self.server.model)
         self.objective.end(result)
         self.schedule.receive(result, self.server)
+        self._mine[task.slot] = task.client, result.score
 
-    def close_round(self, num_tasks: int) -> Tensor:
-        """End a round in which ``num_tasks`` clients trained on all processes together.
+    def close_round(self) -> Tensor:
+        """End the round.
 
         Returns:
             The model that the user sees now, shape ``(size,)``.
         """
-        self.models_sent += 2 * num_tasks
-        return self.schedule.close(self.server)
+        assert self._federation is not None
+        shares = self._federation.gather((self._mine, self._failed))
+        done = dict(sorted(item for mine, _ in shares for item in mine.items()))
+        failed = sorted(slot for _, slots in shares for slot in slots)
+        by_slot = {task.slot: task.client for task in self._tasks}
+        self.report = RoundReport(
+            [client for client, _ in done.values()], self._dropped, [by_slot[slot] for slot in failed]
+        )
+        self._count_traffic()
+        self.sampler.take_scores({client: score for client, score in done.values() if score is not None})
+        self.buffers.close()
+        self.objective.close()
+        self._published = self.schedule.close(self.server, failed)
+        self._mine, self._failed = {}, []
+        return self._published
+
+    def _count_traffic(self) -> None:
+        server, each = self.server, self.objective.vectors_sent
+        values = len(server.model) + (each - 1) * server.num_parameters
+        down, up = len(self._tasks) + self._dropped, len(self._tasks)
+        self.traffic.models_down += each * down
+        self.traffic.models_up += each * up
+        self.traffic.values_down += values * down
+        self.traffic.values_up += (values + int(self.sampler.needs_scores)) * up
 
     def discard_round(self) -> None:
         """Forget the results of a round that was broken off."""
-        self.aggregation.reset()
-        self.schedule.discard()
+        self._mine, self._failed = {}, []
+        for part in self._parts.values():
+            part.discard()
 
-    def state_dict(self, gather: Callable[[dict[int, Tensor]], dict[int, Tensor]]) -> dict[str, Any]:
-        """Return the state at the last round boundary, for a checkpoint.
+    # ---- checkpoints ----
 
-        Args:
-            gather: Joins a mapping from slots to models over all processes.
-        """
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state at the last round boundary, for a checkpoint; call it on all processes."""
         if self._server is None:
             return {}
         return {
             "model": self._server.model,
             "aggregations": self._server.aggregations,
-            "models_sent": self.models_sent,
-            "schedule": self.schedule.state_dict(gather),
-            "server_optimizer": self.server_optimizer.state_dict(),
+            "traffic": vars(self.traffic).copy(),
+            **{name: part.state_dict() for name, part in self._parts.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -155,6 +305,11 @@ class Algorithm:
             )
         server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
         server.aggregations = state["aggregations"]
-        self.models_sent = state["models_sent"]
-        self.schedule.load_state_dict(state["schedule"], server.model.device)
-        self.server_optimizer.load_state_dict(state["server_optimizer"], server.model.device)
+        self.traffic = Traffic(**state["traffic"])
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+
+
+def _is_finite(vector: Tensor) -> bool:
+    # one sum is cheaper than a test of every value; only if it overflowed is each looked at
+    return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 from torch import Tensor
 
+from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.batches import client_batches
 from fl_lightning.executors import SequentialExecutor, share_out
-from fl_lightning.federation import ClientResult, Task
+from fl_lightning.federation import ClientResult, Federation, Task
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 from fl_lightning.vector import StateVector
 
@@ -76,33 +80,59 @@ class FederatedLoop(RoundLoop):
     def begin_fit(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self.vector = StateVector(self.trainer.lightning_module)
-        vector, fresh = self.vector, self.round_index == 0
-        self.callback.algorithm.begin(vector.read(), vector.num_parameters, self.sum_over_ranks, fresh=fresh)
+        self.__dict__.pop("quiet", None)
+        self.callback.algorithm.begin(self._federation(), fresh=self.round_index == 0)
         self._published = self.vector.read()
+        self._score_clients()
+
+    @cached_property
+    def quiet(self) -> QuietTraining:
+        """Runs the module without a trace."""
+        return QuietTraining(self.epoch_loop)
+
+    def _federation(self) -> Federation:
+        trainer, vector = self.trainer, self.vector
+        return Federation(
+            sizes=self.data.client_sizes,
+            model=vector.read(),
+            lengths=[parameter.numel() for parameter in vector.parameters],
+            seed=self.callback.seed,
+            rank=trainer.global_rank,
+            num_ranks=trainer.world_size,
+            state_dir=self.callback.state_dir,
+            sum_over_ranks=self.sum_over_ranks,
+            gather=self.gather_objects,
+        )
+
+    def _score_clients(self) -> None:
+        """Score the clients that the sampler must know before its first draw, at the server's model."""
+        algorithm, trainer = self.callback.algorithm, self.trainer
+        waiting = list(algorithm.sampler.clients_without_score())
+        if not waiting:
+            return
+        mine, scores = waiting[trainer.global_rank :: trainer.world_size], {}
+        for client in self.with_progress(mine, "Scoring clients"):
+            task = Task(0, client, int(self.data.client_sizes[client]))
+            scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, self))
+        shares = self.gather_objects(scores)
+        algorithm.sampler.take_scores({client: score for share in shares for client, score in share.items()})
 
     def federation_fingerprint(self) -> str:
         """Return a short text that differs when the number or the sizes of the training clients do."""
         sizes = self.data.client_sizes.astype("<i8")
         return f"{len(sizes)} clients, {int(sizes.sum())} samples, {hashlib.sha256(sizes.tobytes()).hexdigest()[:12]}"
 
-    def gather_models(self, models: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Join the circulating models of all processes."""
-        if self.trainer.world_size == 1:
-            return models
-        shares = self.gather_objects({slot: model.cpu() for slot, model in models.items()})
-        return dict(sorted(item for share in shares for item in share.items()))
-
     # ---- a round ----
 
     def plan_round(self) -> int:
         """Draw the clients and share them out; return how many batches this process will train."""
-        algorithm = self.callback.algorithm
-        self._tasks = algorithm.plan(self.round_index, self.data.client_sizes, self.callback.seed)
-        costs = [self._num_batches(task.client) for task in self._tasks]
-        trainer = self.trainer
-        shares = share_out(self._tasks, costs, trainer.world_size, pinned=algorithm.schedule.keeps_models)
+        algorithm, callback, trainer = self.callback.algorithm, self.callback, self.trainer
+        full_work = callback.local_steps or callback.local_epochs
+        self._tasks = algorithm.plan(self.round_index, self.data.client_sizes, callback.seed, full_work)
+        costs = [self._num_batches(task) for task in self._tasks]
+        shares = share_out(self._tasks, costs, trainer.world_size, algorithm.owner)
         self._share = shares[trainer.global_rank]
-        return sum(costs[task.slot] for task in self._share)
+        return sum(cost for task, cost in zip(self._tasks, costs, strict=True) if task in self._share)
 
     def train_round(self) -> None:
         """Train this process's clients."""
@@ -111,7 +141,9 @@ class FederatedLoop(RoundLoop):
 
     def close_round(self) -> None:
         """Let the server act and load the model that the user sees."""
-        self._published = self.callback.algorithm.close_round(len(self._tasks))
+        self._published = self.callback.algorithm.close_round()
+        self.vector.write(self._published)
+        self.callback.end_round(self.trainer)
         self.vector.write(self._published)
         seed_global_generators(self.callback.seed, Stream.SERVER, self.round_index)
 
@@ -136,29 +168,35 @@ class FederatedLoop(RoundLoop):
         self.show_client(self._share.index(task) + 1, len(self._share))
         callback, loop = self.callback, self.epoch_loop
         self.vector.write(start)
-        seed_global_generators(callback.seed, Stream.CLIENT, self.round_index, task.client)
         loop.begin_client()
-        callback.begin_client(task, self.vector, start)
-        number = self._num_batches(task.client)
-        one_pass = number if callback.local_steps is not None else number // callback.local_epochs
+        client = ClientAtWork(task, start, self)
+        callback.begin_client(client, self.vector)
+        seed_global_generators(callback.seed, Stream.CLIENT, self.round_index, task.client)
+        number = self._num_batches(task)
+        one_pass = number if callback.local_steps is not None else self._epoch_length(task.client)
         for index, batch in enumerate(islice(self._batches(task.client), number)):
             if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                 break
-        return ClientResult(task, self.vector.read(), loop.end_client(task.slot))
+        steps = loop.end_client(task.slot)
+        return callback.end_client(client, self.vector.read(), steps)
 
     def _batches(self, client: int) -> Iterator[Any]:
         """Yield the client's batches, epoch after epoch, each shuffled anew."""
         generator = torch_generator(self.callback.seed, Stream.SHUFFLE, self.round_index, client)
-        limit = self._limit(self.data.num_client_batches(client))
+        limit = self._epoch_length(client)
         shuffle = False if self.trainer.overfit_batches else None
         while True:
             yield from islice(self.data.client_batches(client, generator=generator, shuffle=shuffle), limit)
 
-    def _num_batches(self, client: int) -> int:
-        """Return the number of batches of a client's local training."""
+    def _epoch_length(self, client: int) -> int:
+        """Return the number of batches of one local epoch."""
+        return self._limit(self.data.num_client_batches(client))
+
+    def _num_batches(self, task: Task) -> int:
+        """Return the number of batches of a task's local training."""
         if self.callback.local_steps is not None:
-            return self.callback.local_steps * int(self.trainer.accumulate_grad_batches)
-        return self._limit(self.data.num_client_batches(client)) * self.callback.local_epochs
+            return (task.work or self.callback.local_steps) * int(self.trainer.accumulate_grad_batches)
+        return (task.work or self.callback.local_epochs) * self._epoch_length(task.client)
 
     def _limit(self, batches: int) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
@@ -166,3 +204,49 @@ class FederatedLoop(RoundLoop):
         if isinstance(limit, int):
             return min(batches, limit)
         return max(1, int(batches * limit))
+
+    # ---- beside the clients ----
+
+    def gradients(self, client: int, batch_size: int | str | None) -> Iterator[tuple[dict[str, Tensor], int]]:
+        """Yield the gradient of each of a client's batches by parameter name, and the batch's size."""
+        seed_global_generators(self.callback.seed, Stream.SCORE, self.round_index, client)
+        data, samples = self.data, int(self.data.client_sizes[client])
+        size = data.batch_size if batch_size == "data" else batch_size
+        assert size is None or isinstance(size, int)
+        batches = client_batches(data.client_dataset(client), size, None, False, data.collate_fn)
+        for index, gradients in enumerate(self.quiet.gradients(batches, self.vector.names)):
+            yield gradients, samples if size is None else min(size, samples - index * size)
+
+    def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:
+        """Train ``model`` on the union of the clients' samples as long as a client trains, and return it.
+
+        Batch size, local epochs (or steps) and learning rates are the round's; nothing is logged. The module holds
+        other weights afterwards.
+        """
+        callback, data = self.callback, self.data
+        self.vector.write(model)
+        seed_global_generators(callback.seed, Stream.TWIN, self.round_index)
+        generator = torch_generator(callback.seed, Stream.TWIN, self.round_index, 1)
+        dataset = data.pooled_dataset(clients)
+
+        def epochs() -> Iterator[Any]:
+            while True:
+                yield from client_batches(dataset, data.batch_size, generator, data.shuffle, data.collate_fn)
+
+        samples = int(data.client_sizes[list(clients)].sum())
+        one_epoch = 1 if data.batch_size is None else -(-samples // data.batch_size)
+        self.quiet.train(islice(epochs(), callback.local_steps or callback.local_epochs * one_epoch))
+        return self.vector.read()
+
+
+@dataclass
+class ClientAtWork:
+    """The client whose model the module holds; see :class:`~fl_lightning.federation.LocalClient`."""
+
+    task: Task
+    start: Tensor
+    loop: FederatedLoop
+
+    def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
+        """Yield each batch's gradient by parameter name, and its size."""
+        return self.loop.gradients(self.task.client, batch_size)

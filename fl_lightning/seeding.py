@@ -22,6 +22,9 @@ class Stream(IntEnum):
     CLIENT = 1
     SHUFFLE = 2
     SERVER = 3
+    PARTICIPATION = 4
+    SCORE = 5
+    TWIN = 6
 
 
 def default_seed() -> int:

@@ -43,6 +43,8 @@ class StateVector:
                     "Store it as two real parameters."
                 )
         self._parameters = [parameter for _, parameter in named]
+        #: Names of the trained parameters, in the vector's order.
+        self.names = [name for name, _ in named]
         self._buffer_owners = _owners_of_buffers(module)
         tensors = self._tensors()
         self._shapes = [tensor.shape for tensor in tensors]
@@ -77,6 +79,11 @@ class StateVector:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
         parts = vector.split(self._lengths)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def parameter_views(self, vector: Tensor) -> list[Tensor]:
+        """Return views of a vector of the parameters' values alone, shaped as the parameters."""
+        lengths = self._lengths[: len(self._parameters)]
+        return [part.view(p.shape) for part, p in zip(vector.split(lengths), self._parameters, strict=True)]
 
     def check_unchanged(self) -> None:
         """Raise ``RuntimeError`` when other parameters are trained now than when the fit began."""

@@ -13,10 +13,21 @@ from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 from fl_lightning.aggregation import WeightedMean
 from fl_lightning.algorithm import Algorithm
-from fl_lightning.objectives import LocalObjective
+from fl_lightning.federation import Federation, LocalClient
+from fl_lightning.objectives import Correction, LocalObjective
+from fl_lightning.redistribution import Redistribution
 from fl_lightning.sampling import ClientSampler, UniformSampler
-from fl_lightning.schedules import Redistribution, Synchronous
+from fl_lightning.schedules import Synchronous
 from fl_lightning.server import Mixing, ServerOptimizer
+
+
+class ProximalCorrection(Correction):
+    """A term whose gradient is written out."""
+
+    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+        for parameter, received in zip(parameters, start, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.add_(parameter.detach() - received, alpha=self.pull)
 
 
 class Proximal(LocalObjective):
@@ -25,10 +36,8 @@ class Proximal(LocalObjective):
     def __init__(self, mu: float) -> None:
         self.mu = mu
 
-    def correct(self, parameters: Sequence[Tensor], start: Sequence[Tensor]) -> None:
-        for parameter, received in zip(parameters, start, strict=True):
-            assert parameter.grad is not None
-            parameter.grad.add_(parameter.detach() - received, alpha=self.mu)
+    def correction(self, client: LocalClient) -> Correction:
+        return ProximalCorrection(self.mu)
 
 
 class MyProximal(FedAvg):
@@ -55,7 +64,7 @@ class First(ClientSampler):
     def cohort_size(self, num_clients: int) -> int:
         return 2
 
-    def draw(self, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
         return np.arange(2)
 
 
@@ -101,8 +110,8 @@ def test_a_schedule_without_results_keeps_the_server_where_it_is() -> None:
     algorithm = Algorithm(
         sampler=UniformSampler(1), schedule=Synchronous(), aggregation=WeightedMean(), server=Mixing()
     )
-    algorithm.begin(torch.tensor([1.0, 2.0]), 2, lambda tensor: tensor, fresh=True)
-    assert algorithm.close_round(0).tolist() == [1.0, 2.0]
+    algorithm.begin(Federation(np.array([3]), torch.tensor([1.0, 2.0]), [2]), fresh=True)
+    assert algorithm.close_round().tolist() == [1.0, 2.0]
     assert algorithm.server.aggregations == 0
 
 

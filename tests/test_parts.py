@@ -11,19 +11,20 @@ from torch import nn
 
 from fl_lightning.aggregation import WeightedMean
 from fl_lightning.executors import share_out
-from fl_lightning.federation import ClientResult, Task
+from fl_lightning.federation import ClientResult, Federation, Task
+from fl_lightning.redistribution import Redistribution
 from fl_lightning.sampling import UniformSampler
-from fl_lightning.schedules import Redistribution
 from fl_lightning.seeding import Stream, derive_seed, seed_global_generators
 from fl_lightning.server import Mixing
 from fl_lightning.vector import StateVector
 
+FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
 VALUES = st.floats(-1e6, 1e6, width=32)
 RESULTS = st.lists(st.tuples(st.integers(1, 1000), st.tuples(VALUES, VALUES)), min_size=1, max_size=20)
 
 
 def result(num_samples: int, vector: tuple[float, ...] | torch.Tensor, slot: int = 0) -> ClientResult:
-    return ClientResult(Task(slot, slot, num_samples), torch.as_tensor(vector, dtype=torch.float32), 1)
+    return ClientResult(Task(slot, slot, num_samples), torch.zeros(0), torch.as_tensor(vector, dtype=torch.float32), 1)
 
 
 def mean_of(results: list[tuple[int, tuple[float, ...]]], weighting: str = "samples") -> torch.Tensor:
@@ -124,13 +125,13 @@ def test_every_ordered_pair_of_clients_is_drawn_equally_often() -> None:
 
 def test_tasks_are_shared_out_by_cost() -> None:
     tasks = [Task(slot, slot, 1) for slot in range(5)]
-    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, pinned=False)
+    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: None)
     assert [[task.slot for task in share] for share in shares] == [[0, 4], [1, 2, 3]]
 
 
 def test_pinned_tasks_stay_on_their_process() -> None:
     tasks = [Task(slot, slot, 1) for slot in range(5)]
-    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, pinned=True)
+    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: task.slot % num_ranks)
     assert [[task.slot for task in share] for share in shares] == [[0, 2, 4], [1, 3]]
 
 
@@ -183,22 +184,24 @@ def test_redistributions_out_of_range(value: object) -> None:
 
 def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
     schedule = Redistribution(3)
+    schedule.begin(FEDERATION)
     with pytest.raises(ValueError, match=r"`redistributions` is 3\. Resume with the value that the run began with"):
-        schedule.load_state_dict({"position": 3, "num_models": 2, "models": {}}, torch.device("cpu"))
+        schedule.load_state_dict({"position": 3, "num_models": 2, "trainings": {0: 3, 1: 3}, "models": {}})
 
 
 def test_redistribution_refuses_another_number_of_models_in_mid_cycle() -> None:
     schedule = Redistribution(3)
-    schedule.load_state_dict({"position": 2, "num_models": 2, "models": {}}, torch.device("cpu"))
-    schedule.open(2)
+    schedule.begin(FEDERATION)
+    schedule.load_state_dict({"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "models": {}})
+    schedule.open(2, 2, np.random.default_rng(0))
     with pytest.raises(ValueError, match="2 models circulate since the last aggregation, but 3 clients train now"):
-        schedule.open(3)
+        schedule.open(3, 3, np.random.default_rng(0))
 
 
 def test_seeds_depend_on_every_argument_and_never_change() -> None:
     assert derive_seed(1, Stream.CLIENT, 2, 3) == 3800415822099797715
     seeds = {derive_seed(s, stream, r, k) for s in (0, 1) for stream in Stream for r in (0, 1) for k in (0, 1)}
-    assert len(seeds) == 2 * 4 * 2 * 2
+    assert len(seeds) == 2 * len(Stream) * 2 * 2
 
 
 def test_global_generators_are_seeded_alike() -> None:

@@ -133,7 +133,7 @@ def test_server_optimizers_leave_buffers_to_the_aggregate() -> None:
     from fl_lightning.schedules import Server
 
     model = torch.tensor([0.0, 10.0], dtype=torch.float64)
-    server = Server(model, 1, WeightedMean(), Mixing(0.5), lambda tensor: tensor)
+    server = Server(model, 1, WeightedMean(), Mixing(0.5))
     server.move(torch.tensor([1.0, 20.0], dtype=torch.float64))
     assert server.model.tolist() == [0.5, 20.0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -162,3 +162,10 @@ def _register(description: dict[str, Any]) -> _ResultMetric:
     meta = _Metadata(**description)
     meta.sync = _Sync(_should=False)
     return _ResultMetric(meta, is_tensor=True)
+
+
+def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float]) -> None:
+    """Log numbers that are the same on all processes, at a round's end."""
+    if not trainer.barebones:  # it warns of every value that is logged
+        numbers = {name: float(value) for name, value in values.items()}
+        module.log_dict(numbers, sync_dist=trainer.world_size > 1)

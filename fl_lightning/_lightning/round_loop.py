@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,6 +18,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.logging import join_results
@@ -102,9 +104,10 @@ class RoundLoop(_FitLoop):
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
-        self.max_batches = self.plan_round()
+        planned = self.plan_round()
+        self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
         self._round_start = self.state_dict()
-        self.epoch_loop.begin_round(self.max_batches)
+        self.epoch_loop.begin_round(planned)
         strategy = self.trainer.strategy
         strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
         try:
@@ -248,6 +251,11 @@ class RoundLoop(_FitLoop):
         everyone: list[Any] = [None] * self.trainer.world_size
         torch.distributed.all_gather_object(everyone, mine)
         return everyone
+
+    def with_progress(self, items: list[int], what: str) -> Iterator[int]:
+        """Yield the items, under a bar of their own if the trainer shows one."""
+        shown = self.trainer.progress_bar_callback is not None and self.trainer.is_global_zero
+        yield from tqdm(items, desc=what, disable=not shown, leave=False)
 
     def show_client(self, position: int, number: int) -> None:
         """Show in the progress bar which client of the round is training."""

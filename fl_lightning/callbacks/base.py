@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithm import Algorithm
+from fl_lightning.algorithm import Algorithm, Invalid
 from fl_lightning.arguments import check_count
-from fl_lightning.federation import Task
-from fl_lightning.loop import FederatedLoop
-from fl_lightning.objectives import LocalObjective
+from fl_lightning.buffers import BufferPolicy, Buffers
+from fl_lightning.federation import ClientResult
+from fl_lightning.loop import ClientAtWork, FederatedLoop
+from fl_lightning.objectives import Correction
+from fl_lightning.participation import Participation
+from fl_lightning.sampling import ClientSampler, UniformSampler
 from fl_lightning.seeding import default_seed
 from fl_lightning.vector import StateVector
 
@@ -23,19 +30,46 @@ from fl_lightning.vector import StateVector
 class AggregationCallback(Callback):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
-    A named algorithm is a subclass that fills in the five parts in :meth:`configure_algorithm`.
+    A named algorithm is a subclass that fills in the five parts in :meth:`configure_algorithm`. Its clients are drawn
+    by :attr:`sampler`.
+
+    Other callbacks of the trainer may define ``on_client_start(trainer, pl_module, client)``,
+    ``on_client_end(trainer, pl_module, result)`` and ``on_round_end(trainer, pl_module)``; see
+    :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
-        local_epochs: Passes E over a client's data in a round.
+        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        local_epochs: Passes E over a client's data in a round; default 1.
         local_steps: Optimizer steps of a client in a round, instead of epochs; its data are gone through repeatedly.
+        sampler: Draws the clients, in the place of a :class:`UniformSampler` of ``clients_per_round``.
+        participation: Clients that cannot be reached, drop out or do part of the work.
+        buffers: What becomes of buffers such as BatchNorm's statistics: ``"average"`` them as parameters, keep them
+            ``"local"`` to each client, or take the ``"server"``'s always; see :class:`BufferPolicy`.
+        invalid_updates: What to do with a client that hands back NaN or infinite values: ``"skip"`` leaves it out and
+            counts it, ``"raise"`` ends the fit.
+        state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
+            the process; ``None`` keeps them in memory.
         seed: Seed of client draws, shuffling and everything random inside clients. Default: that of
             ``lightning.seed_everything``, else 0.
 
     Raises:
-        ValueError: If ``local_epochs`` or ``local_steps`` is below 1, or both are given.
+        ValueError: If an argument is out of its range, ``local_epochs`` and ``local_steps`` are both given, or parts
+            do not fit together.
     """
 
-    def __init__(self, *, local_epochs: int | None = None, local_steps: int | None = None, seed: int | None = None):
+    def __init__(
+        self,
+        clients_per_round: int | float = 0.1,
+        *,
+        local_epochs: int | None = None,
+        local_steps: int | None = None,
+        sampler: ClientSampler | None = None,
+        participation: Participation | None = None,
+        buffers: Buffers = "average",
+        invalid_updates: Invalid = "skip",
+        state_dir: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
+    ) -> None:
         if local_epochs is not None and local_steps is not None:
             raise ValueError(
                 f"Give `local_epochs` or `local_steps`, not both; got {local_epochs} and {local_steps}. "
@@ -45,13 +79,17 @@ class AggregationCallback(Callback):
         check_count("local_steps", 1 if local_steps is None else local_steps)
         if seed is not None:
             check_count("seed", seed, 0)
+        self.clients_per_round = clients_per_round
+        self.sampler = sampler or UniformSampler(clients_per_round)
         self.local_epochs = local_epochs or 1
         self.local_steps = local_steps
+        self.state_dir = None if state_dir is None else Path(state_dir)
         self._seed = seed
         self.algorithm = self.configure_algorithm()
+        self.algorithm.configure(participation, BufferPolicy(buffers), invalid_updates)
         self._loop: FederatedLoop | None = None
         self._fitting = False
-        self._start: dict[int, Tensor] = {}  # the parameters that the present client received
+        self._client = _ClientTerms()
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -88,44 +126,72 @@ class AggregationCallback(Callback):
     def check_rounds(self, max_epochs: int | None) -> None:
         """Warn when the number of rounds does not suit the algorithm."""
 
-    # ---- the local objective ----
+    # ---- a client ----
 
-    def begin_client(self, task: Task, vector: StateVector, start: Tensor) -> None:
-        """Hand the received model to the local objective."""
-        if self._corrects:
-            views = vector.views(start)[: len(vector.parameters)]
-            self.algorithm.objective.begin(task, views)
-            self._start = {id(parameter): view for parameter, view in zip(vector.parameters, views, strict=True)}
+    def begin_client(self, client: ClientAtWork, vector: StateVector) -> None:
+        """Take what the local objective adds for the client."""
+        trainer = client.loop.trainer
+        self._notify(trainer, "on_client_start", client)
+        self._client = _ClientTerms(self.algorithm.correction(client), vector, client.start)
+        self._client.set_weight_decay(trainer.optimizers)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         """Correct the gradients by the local objective."""
-        if self._corrects:
-            stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            self.algorithm.objective.correct(stepped, [self._start[id(p)] for p in stepped])
+        self._client.correct(optimizer)
+        if self.algorithm.objective.needs_summed_lr:
+            self._client.count_lr(optimizer)
 
-    @property
-    def _corrects(self) -> bool:
-        return type(self.algorithm.objective) is not LocalObjective
+    def end_client(self, client: ClientAtWork, vector: Tensor, num_steps: int) -> ClientResult:
+        """Return what the client hands back; the module still holds its model."""
+        sampler = self.algorithm.sampler
+        score = sampler.score(client) if sampler.needs_scores and bool(vector.isfinite().all()) else None
+        result = ClientResult(client.task, client.start, vector, num_steps, self._client.summed_lr, score)
+        self._client = _ClientTerms()
+        self._notify(client.loop.trainer, "on_client_end", result)
+        return result
+
+    def end_round(self, trainer: pl.Trainer) -> None:
+        """Tell what became of the round's clients; the module holds the model that the user sees."""
+        report = self.algorithm.report
+        if report.left_out:
+            rank_zero_warn(
+                f"Round {trainer.current_epoch}: left out client(s) {report.left_out}, whose models have NaN or "
+                "infinite values. Lower the learning rate or clip gradients."
+            )
+        elif not report.reported:
+            rank_zero_info(f"Round {trainer.current_epoch} is empty: no client reported, so the model stays.")
+        self._notify(trainer, "on_round_end")
+
+    def _notify(self, trainer: pl.Trainer, hook: str, *args: Any) -> None:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if (function := getattr(callback, hook, None)) is not None:
+                function(trainer, trainer.lightning_module, *args)
 
     # ---- logs and checkpoints ----
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log what the round cost: ``fed/aggregations`` and ``fed/models_sent`` (up and down, so far)."""
-        if trainer.barebones:  # it warns of every value that is logged
-            return
+        """Log the round's clients and the cost so far.
+
+        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
+        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start.
+        """
+        report = self.algorithm.report
         values = {
-            "fed/aggregations": float(self.algorithm.server.aggregations),
-            "fed/models_sent": float(self.algorithm.models_sent),
+            "fed/clients": len(report.reported),
+            "fed/dropped": report.dropped,
+            "fed/left_out": len(report.left_out),
+            "fed/aggregations": self.algorithm.server.aggregations,
+            "fed/models_sent": self.algorithm.models_sent,
         }
-        pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
+        log_round(trainer, pl_module, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
         if self._loop is None:
             return {}
-        state = self.algorithm.state_dict(self._loop.gather_models)
+        state = self.algorithm.state_dict()
         return {**state, "seed": self.seed, "federation": self._loop.federation_fingerprint()} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -151,3 +217,52 @@ class AggregationCallback(Callback):
         """Keep a client's optimizers out of a checkpoint that is written inside a round."""
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
+
+
+class _ClientTerms:
+    """What the local objective adds for the client that is training, by parameter."""
+
+    def __init__(
+        self, correction: Correction | None = None, vector: StateVector | None = None, start: Tensor | None = None
+    ) -> None:
+        self._correction = correction
+        self._places: dict[int, int] = {}
+        self._start: list[Tensor] = []
+        self._linear: list[Tensor] = []
+        self.summed_lr: list[float] = []
+        if correction is None or vector is None or start is None:
+            return
+        self._places = {id(parameter): place for place, parameter in enumerate(vector.parameters)}
+        self._start = vector.views(start)[: len(vector.parameters)]
+        if correction.linear is not None:
+            self._linear = vector.parameter_views(correction.linear)
+        self.summed_lr = [0.0] * len(vector.parameters)
+
+    def set_weight_decay(self, optimizers: list[Optimizer]) -> None:
+        """Add the correction's weight decay to the optimizers' own; it ends with the client."""
+        if self._correction is None or not self._correction.weight_decay:
+            return
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                if "weight_decay" not in group:
+                    raise ValueError(
+                        f'`penalty="weight_decay"` needs an optimizer with weight decay, got '
+                        f'{type(optimizer).__name__}. Use torch.optim.SGD, or `penalty="gradient"`.'
+                    )
+                group["weight_decay"] += self._correction.weight_decay
+
+    def correct(self, optimizer: Optimizer) -> None:
+        """Add the correction's gradient to the gradients that the optimizer is about to use."""
+        if self._correction is None:
+            return
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        places = [self._places[id(parameter)] for parameter in stepped]
+        linear = [self._linear[place] for place in places] if self._linear else []
+        self._correction.add(stepped, [self._start[place] for place in places], linear)
+
+    def count_lr(self, optimizer: Optimizer) -> None:
+        """Add the step's learning rates to the sums."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.summed_lr[self._places[id(parameter)]] += float(group["lr"])

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from fl_lightning.aggregation import WeightedMean, Weighting
+from typing import Any, Literal
+
+from fl_lightning.aggregation import CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.algorithm import Algorithm
+from fl_lightning.arguments import check_choice
 from fl_lightning.callbacks.base import AggregationCallback
-from fl_lightning.sampling import UniformSampler
+from fl_lightning.hyperparameters import Scheduled
 from fl_lightning.schedules import Synchronous
 from fl_lightning.server import Mixing
 
+_AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
+
 
 class FedAvg(AggregationCallback):
-    """FedAvg (McMahan et al. 2017; eq. (1)-(3a)): the server moves to the mean of the selected clients' models.
+    """FedAvg (McMahan et al. 2017; eq. (1)-(3c)): the server moves to the mean of the clients' models.
+
+    With ``local_epochs=1`` and a data module of ``batch_size=None`` this is FedSGD.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
-        local_epochs: Passes over a client's data in a round; default 1.
-        local_steps: Optimizer steps of a client in a round, instead of epochs.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` all alike.
-        server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model.
-        seed: Seed of client draws, shuffling and client randomness; default that of ``lightning.seed_everything``.
+        partial: What clients count with that do not train in a round: ``"selected"``, the mean is over those that do
+            (3a); ``"stale"``, their last local model (3b); ``"current"``, the server's model (3c).
+        server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model. A function of the round
+            makes a schedule.
+        kwargs: The arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -29,22 +37,22 @@ class FedAvg(AggregationCallback):
         self,
         clients_per_round: int | float = 0.1,
         *,
-        local_epochs: int | None = None,
-        local_steps: int | None = None,
         weighting: Weighting = "samples",
-        server_lr: float = 1.0,
-        seed: int | None = None,
+        partial: Literal["selected", "stale", "current"] = "selected",
+        server_lr: Scheduled = 1.0,
+        **kwargs: Any,
     ) -> None:
-        self.clients_per_round = clients_per_round
+        check_choice("partial", partial, tuple(_AGGREGATIONS))
         self.weighting = weighting
+        self.partial = partial
         self.server_lr = server_lr
-        super().__init__(local_epochs=local_epochs, local_steps=local_steps, seed=seed)
+        super().__init__(clients_per_round, **kwargs)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the five parts."""
         return Algorithm(
-            sampler=UniformSampler(self.clients_per_round),
+            sampler=self.sampler,
             schedule=Synchronous(),
-            aggregation=WeightedMean(self.weighting),
+            aggregation=_AGGREGATIONS[self.partial](self.weighting),
             server=Mixing(self.server_lr),
         )

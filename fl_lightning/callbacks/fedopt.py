@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.hyperparameters import Scheduled
 from fl_lightning.server import Adaptive, Momentum, Rule
 
 
@@ -14,14 +15,14 @@ class FedAvgM(FedAvg):
 
     Args:
         momentum: beta in [0, 1); with 0 and ``server_lr=1`` this is FedAvg.
-        server_lr: Server learning rate, greater than 0.
+        server_lr: Server learning rate, greater than 0. Both may be functions of the round.
         kwargs: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, momentum: float = 0.9, *, server_lr: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, momentum: Scheduled = 0.9, *, server_lr: Scheduled = 1.0, **kwargs: Any) -> None:
         self.momentum = momentum
         super().__init__(server_lr=server_lr, **kwargs)
 
@@ -33,18 +34,18 @@ class FedAvgM(FedAvg):
 
 
 class _FedOpt(FedAvg):
-    """FedAvg with an adaptive server (Reddi et al. 2021, Algorithm 2; eq. (17)-(20)), without bias correction."""
+    """FedAvg with an adaptive server (Reddi et al. 2021, Algorithm 2; eq. (17)-(20))."""
 
     rule: ClassVar[Rule]
 
-    def __init__(self, server_lr: float, beta1: float, beta2: float, tau: float, v0: float, **kwargs: Any) -> None:
-        self.beta1, self.beta2, self.tau, self.v0 = beta1, beta2, tau, v0
+    def __init__(self, server_lr: Scheduled, adaptive: dict[str, float], bias_correction: bool, **kwargs: Any) -> None:
+        self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction)
         super().__init__(server_lr=server_lr, **kwargs)
 
     def configure_algorithm(self) -> Algorithm:
         """Return FedAvg's parts with the adaptive server."""
         algorithm = super().configure_algorithm()
-        algorithm.server_optimizer = Adaptive(self.rule, self.server_lr, self.beta1, self.beta2, self.tau, self.v0)
+        algorithm.server_optimizer = self._optimizer
         return algorithm
 
 
@@ -56,6 +57,7 @@ class FedAdagrad(_FedOpt):
         beta1: In [0, 1); 0 as in the authors' code, 0.9 as in their Algorithm 2.
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
+        bias_correction: Whether the moments are divided by ``1 - beta^t``; not so in the paper.
         kwargs: The other arguments of :class:`FedAvg`.
 
     Raises:
@@ -65,9 +67,17 @@ class FedAdagrad(_FedOpt):
     rule: ClassVar[Rule] = "adagrad"
 
     def __init__(
-        self, *, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, v0: float = 0.0, **kwargs: Any
+        self,
+        *,
+        server_lr: Scheduled = 0.1,
+        beta1: float = 0.0,
+        tau: float = 1e-3,
+        v0: float = 0.0,
+        bias_correction: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(server_lr, beta1, 0.0, tau, v0, **kwargs)
+        adaptive = {"beta1": beta1, "beta2": 0.0, "tau": tau, "v0": v0}
+        super().__init__(server_lr, adaptive, bias_correction, **kwargs)
 
 
 class FedAdam(_FedOpt):
@@ -79,6 +89,7 @@ class FedAdam(_FedOpt):
         beta2: In [0, 1).
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
+        bias_correction: Whether the moments are divided by ``1 - beta^t``; not so in the paper.
         kwargs: The other arguments of :class:`FedAvg`.
 
     Raises:
@@ -90,14 +101,16 @@ class FedAdam(_FedOpt):
     def __init__(
         self,
         *,
-        server_lr: float = 0.01,
+        server_lr: Scheduled = 0.01,
         beta1: float = 0.9,
         beta2: float = 0.99,
         tau: float = 1e-3,
         v0: float = 0.0,
+        bias_correction: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(server_lr, beta1, beta2, tau, v0, **kwargs)
+        adaptive = {"beta1": beta1, "beta2": beta2, "tau": tau, "v0": v0}
+        super().__init__(server_lr, adaptive, bias_correction, **kwargs)
 
 
 class FedYogi(FedAdam):

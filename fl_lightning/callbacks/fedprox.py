@@ -6,6 +6,7 @@ from typing import Any
 
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.hyperparameters import Scheduled
 from fl_lightning.objectives import Proximal
 
 
@@ -13,14 +14,14 @@ class FedProx(FedAvg):
     """FedProx (Li et al. 2020; eq. (4)): clients minimise ``F_k(w) + mu/2 |w - w_t|^2``; the server is FedAvg's.
 
     Args:
-        mu: Weight of the proximal term, at least 0; with 0 this is FedAvg.
+        mu: Weight of the proximal term, at least 0; with 0 this is FedAvg. A function of the round makes a schedule.
         kwargs: The arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, mu: float, **kwargs: Any) -> None:
+    def __init__(self, mu: Scheduled, **kwargs: Any) -> None:
         self.mu = mu
         super().__init__(**kwargs)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning.aggregation import WeightedMean
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.callbacks.base import AggregationCallback
 from fl_lightning.objectives import LocalObjective
-from fl_lightning.sampling import ClientSampler, UniformSampler
-from fl_lightning.schedules import Evaluate, Redistribution
+from fl_lightning.redistribution import Evaluate, Redistribution, Unequal
 from fl_lightning.server import Mixing, ServerOptimizer
 
 
@@ -23,17 +24,18 @@ class RADFed(AggregationCallback):
         redistributions: S, local trainings of a circulating model between two aggregations.
         clients_per_round: Circulating models, which is also clients in a round: a float is the fraction C of the
             clients, an int the number m.
-        local_epochs: Passes over a client's data in a round; default 1.
-        local_steps: Optimizer steps of a client in a round, instead of epochs.
         evaluate: What the module holds between two aggregations, and so what is validated, checkpointed and tested:
             ``"virtual"``, the mean of the circulating models (not fed back), or ``"aggregate"``, the server's last
             model. To choose the best checkpoint among aggregated models only, give
             ``ModelCheckpoint(every_n_epochs=redistributions)``.
-        sampler: Draws the clients instead of ``clients_per_round``.
+        unequal: What happens in an inner round with fewer active clients than models (they are not reached, drop out,
+            or the sampler draws fewer): ``"subsample"`` is an error, ``"reduce"`` drops models at random for the rest
+            of the cycle, ``"park"`` leaves some as they are, ``"count"`` trains those that were trained least often.
+        extend_cycle: With ``"count"``, let a cycle last until every model was trained S times.
         local: Local objective; ``Proximal(mu)`` makes RADFedp, whose centre is the received model.
         server: Server optimizer applied at each aggregation; default: replace the model by the mean. ``Mixing(lr)``
             makes RADFedm, ``Adaptive(...)`` RADFeda.
-        seed: Seed of client draws, shuffling and client randomness; default that of ``lightning.seed_everything``.
+        kwargs: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -44,27 +46,25 @@ class RADFed(AggregationCallback):
         redistributions: int,
         clients_per_round: int | float = 0.1,
         *,
-        local_epochs: int | None = None,
-        local_steps: int | None = None,
         evaluate: Evaluate = "virtual",
-        sampler: ClientSampler | None = None,
+        unequal: Unequal = "subsample",
+        extend_cycle: bool = False,
         local: LocalObjective | None = None,
         server: ServerOptimizer | None = None,
-        seed: int | None = None,
+        **kwargs: Any,
     ) -> None:
         self.redistributions = redistributions
-        self.clients_per_round = clients_per_round
         self.evaluate = evaluate
-        self._sampler = sampler
+        self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
         self._local = local
         self._server = server
-        super().__init__(local_epochs=local_epochs, local_steps=local_steps, seed=seed)
+        super().__init__(clients_per_round, **kwargs)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the five parts."""
         return Algorithm(
-            sampler=self._sampler or UniformSampler(self.clients_per_round),
-            schedule=Redistribution(self.redistributions, self.evaluate),
+            sampler=self.sampler,
+            schedule=self._schedule,
             objective=self._local,
             aggregation=WeightedMean("uniform"),
             server=self._server or Mixing(),

@@ -16,7 +16,7 @@ Collate = Callable[[list[Any]], Any]
 def client_batches(
     dataset: Dataset[Any],
     batch_size: int | None,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
     shuffle: bool,
     collate_fn: Collate | None = None,
 ) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import check_choice, check_count
-from fl_lightning.data.batches import client_batches, make_loader
+from fl_lightning.data.batches import Collate, client_batches, make_loader
 from fl_lightning.data.source import Source, fingerprint
 from fl_lightning.data.splits import GLOBAL, ClientSplit, FederatedSplit, PartitionFunction, Split
 from fl_lightning.data.standardize import Standardization, standardize
@@ -165,6 +165,17 @@ class FederatedDataModule(L.LightningDataModule):
         """Return the training samples of the client at position ``client``, 0 to K-1."""
         return Subset(self._dataset, self._ready()[1].train[self.client_ids[client]])  # type: ignore[arg-type]
 
+    def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
+        """Return the training samples of the clients at these positions together."""
+        train = self._ready()[1].train
+        indices = np.concatenate([train[self.client_ids[client]] for client in clients])
+        return Subset(self._dataset, indices)  # type: ignore[arg-type]
+
+    @property
+    def collate_fn(self) -> Collate | None:
+        """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
+        return self._ready()[0].collate_fn
+
     def client_batches(self, client: int, *, generator: torch.Generator, shuffle: bool | None = None) -> Iterator[Any]:
         """Yield one local epoch of the client at position ``client``.
 
@@ -174,8 +185,7 @@ class FederatedDataModule(L.LightningDataModule):
             shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
         """
         shuffle = self.shuffle if shuffle is None else shuffle
-        dataset, collate_fn = self.client_dataset(client), self._ready()[0].collate_fn
-        return client_batches(dataset, self.batch_size, generator, shuffle, collate_fn)
+        return client_batches(self.client_dataset(client), self.batch_size, generator, shuffle, self.collate_fn)
 
     def num_client_batches(self, client: int) -> int:
         """Return the number of batches of one local epoch, ceil(n_k / B)."""
@@ -218,9 +228,8 @@ class FederatedDataModule(L.LightningDataModule):
         return Subset(self._dataset, np.concatenate(list(self._parts(stage).values())))  # type: ignore[arg-type]
 
     def _loader(self, stage: Stage, batch_size: int | None, shuffle: bool = False) -> DataLoader[Any]:
-        collate_fn = self._ready()[0].collate_fn
         return make_loader(
-            self._pooled(stage), batch_size, shuffle=shuffle, num_workers=self.num_workers, collate_fn=collate_fn
+            self._pooled(stage), batch_size, shuffle=shuffle, num_workers=self.num_workers, collate_fn=self.collate_fn
         )
 
     # ---- the partition ----

@@ -73,6 +73,13 @@ class TensorDataModule(FederatedDataModule):
         """Return the training samples of the client at position ``client``, 0 to K-1."""
         return self._sets["train"][client] if self._unchanged else super().client_dataset(client)
 
+    def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
+        """Return the training samples of the clients at these positions together."""
+        if not self._unchanged:
+            return super().pooled_dataset(clients)
+        sets = [self._sets["train"][client].tensors for client in clients]
+        return TensorDataset(*(torch.cat(tensors) for tensors in zip(*sets, strict=True)))
+
     def _pooled(self, stage: Stage) -> Dataset[Any]:
         if not self._unchanged:
             return super()._pooled(stage)

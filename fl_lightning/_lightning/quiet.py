@@ -1,0 +1,112 @@
+"""Gradients and steps beside the clients' training: nothing is logged and no hook runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchmetrics import Metric
+
+from fl_lightning._lightning.client_loop import ClientLoop
+
+
+class QuietTraining:
+    """Runs ``training_step`` without a trace in logs, metrics, progress or hooks.
+
+    Args:
+        loop: The clients' loop, prepared.
+    """
+
+    def __init__(self, loop: ClientLoop) -> None:
+        self._loop = loop
+        self._module = loop.trainer.lightning_module
+        if not self._module.automatic_optimization:
+            raise ValueError(
+                f"{type(self._module).__name__} optimises manually, so its gradients cannot be had without training. "
+                "Importance scores, SCAFFOLD's option 1 and the central twin need automatic optimisation."
+            )
+
+    def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[dict[str, Tensor]]:
+        """Yield each batch's gradient by parameter name, in eval mode; the next batch overwrites it.
+
+        Args:
+            batches: As the data module gives them.
+            names: The trained parameters.
+        """
+        parameters = dict(self._module.named_parameters())
+        with self._unnoticed(), self._eval_mode():
+            for index, batch in enumerate(batches):
+                for name in names:
+                    parameters[name].grad = None
+                self._backward(batch, index)
+                yield {name: _gradient(parameters[name]) for name in names}
+            for name in names:
+                parameters[name].grad = None
+
+    def train(self, batches: Iterable[Any]) -> None:
+        """Train on the batches as a client does, with clipping, from fresh optimizers at the round's learning rates."""
+        trainer, loop = self._loop.trainer, self._loop
+        loop.optimizers.reset()
+        optimizer: Optimizer = trainer.optimizers[0]
+        with self._unnoticed():
+            for index, batch in enumerate(batches):
+                optimizer.zero_grad()
+                self._backward(batch, index)
+                trainer.precision_plugin._clip_gradients(
+                    self._module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+                )
+                optimizer.step()
+        loop.optimizers.reset()
+
+    def _backward(self, batch: Any, index: int) -> None:
+        loop = self._loop
+        with torch.enable_grad():
+            output = loop._training_step(loop._transfer(batch), index)
+            loss = output if isinstance(output, Tensor) else output["loss"]
+            loss.backward()
+
+    @contextmanager
+    def _unnoticed(self) -> Iterator[None]:
+        """Drop what is logged, and leave torchmetrics objects as they are."""
+        attributes = self._module.__dict__
+        before = {name: attributes[name] for name in ("log",) if name in attributes}
+        states = [(metric, _metric_state(metric)) for metric in self._module.modules() if isinstance(metric, Metric)]
+        attributes["log"] = _drop
+        try:
+            yield
+        finally:
+            del attributes["log"]
+            attributes.update(before)
+            for metric, state in states:
+                metric.__dict__.update(state)
+
+    @contextmanager
+    def _eval_mode(self) -> Iterator[None]:
+        modes = [(submodule, submodule.training) for submodule in self._module.modules()]
+        # cuDNN has no backward pass for recurrent layers in eval mode
+        recurrent = any(isinstance(submodule, nn.RNNBase) for submodule, _ in modes)
+        self._module.eval()
+        try:
+            with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent):
+                yield
+        finally:
+            for submodule, training in modes:
+                submodule.training = training
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _metric_state(metric: Metric) -> dict[str, Any]:
+    names = [*metric._defaults, "_update_count", "_computed", "_forward_cache", "_is_synced"]
+    return {name: deepcopy(metric.__dict__[name]) for name in names if name in metric.__dict__}
+
+
+def _drop(*args: Any, **kwargs: Any) -> None:
+    """Take what ``self.log`` is given."""

@@ -1,0 +1,45 @@
+"""Hyper-parameters that may change over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+#: A number, or a function from the round (from 0) to a number.
+Scheduled = float | Callable[[int], float]
+
+
+class Check(Protocol):
+    """One of the checks of :mod:`fl_lightning.arguments`."""
+
+    def __call__(self, name: str, value: float, hint: str = "") -> None:
+        """Raise ``ValueError`` when ``value`` is not allowed."""
+        ...
+
+
+class Hyperparameter:
+    """A checked number, or a schedule whose every value is checked when its round comes.
+
+    Args:
+        name: The user's argument.
+        value: A number, or a function from the round (from 0) to a number.
+        check: Raises ``ValueError`` for a number that is not allowed.
+        hint: The way out, for the error.
+    """
+
+    def __init__(self, name: str, value: Scheduled, check: Check, hint: str = "") -> None:
+        self._name, self._value, self._check, self._hint = name, value, check, hint
+        self.at(0)
+
+    def at(self, round_index: int) -> float:
+        """Return the value in a round.
+
+        Raises:
+            ValueError: If it is not allowed.
+        """
+        if not callable(self._value):
+            self._check(self._name, self._value, self._hint)
+            return self._value
+        value = self._value(round_index)
+        self._check(f"{self._name}({round_index})", value, self._hint)
+        return value

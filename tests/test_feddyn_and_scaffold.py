@@ -1,0 +1,321 @@
+"""FedDyn and SCAFFOLD: closed forms O4 and O5, invariants, fixed points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import FedAvg, FedDyn, RADFed, Scaffold, TensorDataModule
+from fl_lightning.objectives import ControlVariates, DynamicRegularizer
+from fl_lightning.participation import Participation
+from fl_lightning.sampling import BernoulliSampler
+
+UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8
+EXACT: dict[str, Any] = {"local_steps": 400}  # gradient steps reach a client's minimum to rounding
+
+
+def alternating(*clients: int) -> Participation:
+    """One client a round, in turn."""
+    return Participation(available=lambda round_index: [clients[round_index % len(clients)]])
+
+
+class Recorder(Callback):
+    """Notes what ``read`` returns at the end of each round."""
+
+    def __init__(self, read: Any) -> None:
+        self.read = read
+        self.values: list[Any] = []
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.values.append(self.read(pl_module))
+
+
+def trace(callback: Any, module: Quadratic, clients: Any, rounds: int, read: Any) -> list[Any]:
+    """Return what ``read(module)`` gives after each round."""
+    recorder = Recorder(read)
+    data = TensorDataModule(clients=clients, batch_size=None, shuffle=False)
+    quiet_trainer(max_epochs=rounds, callbacks=[callback, recorder]).fit(module, datamodule=data)
+    return recorder.values
+
+
+def test_o4a_full_participation() -> None:
+    callback = FedDyn(1.0, 1.0, **EXACT)
+    rows = trace(
+        callback,
+        Quadratic(0.15),
+        quadratic_clients(**UNEQUAL),
+        3,
+        lambda module: (float(callback.gradient(0)), float(callback.gradient(1)), float(callback.h), float(module.w)),
+    )
+    assert rows[0] == pytest.approx((0.0, -0.8, -0.4, 0.8), abs=1e-12)
+    assert rows[1] == pytest.approx((0.4, -0.8, -0.2, 0.8), abs=1e-12)
+    assert rows[2] == pytest.approx((0.6, -0.8, -0.1, 0.8), abs=1e-12)
+
+
+def test_o4a_limit() -> None:
+    callback = FedDyn(1.0, 1.0, **EXACT)
+    weights = fit_quadratic(callback, Quadratic(0.15), quadratic_clients(**UNEQUAL), rounds=60)
+    assert float(weights) == pytest.approx(0.8, abs=1e-6)
+    assert [float(callback.gradient(k)) for k in (0, 1)] == pytest.approx([0.8, -0.8], abs=1e-6)
+    assert float(callback.h) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_o4b_partial_participation_divides_by_all_clients() -> None:
+    callback = FedDyn(1.0, 1, participation=alternating(0, 1), **EXACT)
+    clients = quadratic_clients(**UNEQUAL)
+    rows = trace(callback, Quadratic(0.15), clients, 4, lambda m: (float(m.w), float(callback.h)))
+    assert [w for w, _ in rows] == pytest.approx([0.0, 1.2, 0.7, 0.92], abs=1e-12)
+    assert [h for _, h in rows] == pytest.approx([0.0, -0.4, -0.1, -0.14], abs=1e-12)
+
+
+def test_o4b_partial_participation_reaches_the_optimum() -> None:
+    callback = FedDyn(1.0, 1, participation=alternating(0, 1), local_steps=100)
+    weights = fit_quadratic(callback, Quadratic(0.15), quadratic_clients(**UNEQUAL), rounds=80)
+    assert float(weights) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_o4c_equal_curvature_is_solved_in_one_round() -> None:
+    clients = quadratic_clients(a=[1.0, 1.0, 1.0], c=[0.0, 3.0, 9.0])
+    values = trace(FedDyn(1.0, 1.0, **EXACT), Quadratic(0.3), clients, 3, lambda module: float(module.w))
+    assert values == pytest.approx([4.0, 4.0, 4.0], abs=1e-12)
+
+
+@pytest.mark.parametrize(("scale_alpha", "limit"), [("size", 3.0), ("none", 2.0)])
+def test_o4d_scaling_alpha_by_size_reaches_the_weighted_optimum(scale_alpha: Any, limit: float) -> None:
+    clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 4.0], sizes=[10, 30])
+    callback = FedDyn(0.1, 1.0, scale_alpha=scale_alpha, local_steps=150)
+    weights = fit_quadratic(callback, Quadratic(0.5), clients, rounds=150)
+    assert float(weights) == pytest.approx(limit, abs=1e-6)
+
+
+def test_o4d_alpha_of_each_client() -> None:
+    # omega = (0.5, 1.5); exact minimisers from 0: c / (1 + alpha_k), so g_k = grad F_k(w_k) = w_k - c
+    clients = quadratic_clients(a=[1.0, 1.0], c=[1.0, 4.0], sizes=[10, 30])
+    callback = FedDyn(0.1, 1.0, **EXACT)
+    fit_quadratic(callback, Quadratic(0.5), clients, rounds=1)
+    expected = [1 / 1.2 - 1, 4 / (1 + 0.1 / 1.5) - 4]
+    assert [float(callback.gradient(k)) for k in (0, 1)] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_h_is_the_mean_of_all_gradients_in_every_round(dropout: float) -> None:
+    clients = quadratic_clients(a=[1.0, 4.0, 2.0, 0.5, 3.0], c=[0.0, 1.0, -2.0, 5.0, 3.0])
+    participation = Participation(dropout=dropout)
+    callback = FedDyn(0.3, sampler=BernoulliSampler(0.5), participation=participation, local_steps=3, seed=4)
+    gaps = trace(
+        callback,
+        Quadratic(0.1, start=[1.0, -1.0]),
+        [(a.unsqueeze(1), c.unsqueeze(1)) for a, c in clients],
+        12,
+        lambda module: callback.h - sum(callback.gradient(k) for k in range(5)) / 5,
+    )
+    assert len(gaps) == 12
+    assert all(gap.abs().max() < 1e-14 for gap in gaps)
+    assert callback.h.abs().min() > 1e-3
+
+
+def test_feddyn_evaluates_the_chosen_model() -> None:
+    # after O4b's second round: server 1.2, the active client 0.8, the clients' last models 0 and 0.8
+    clients = quadratic_clients(**UNEQUAL)
+    for evaluate, expected in [("server", 1.2), ("active", 0.8), ("all", 0.4)]:
+        callback = FedDyn(1.0, 1, evaluate=evaluate, participation=alternating(0, 1), **EXACT)
+        weights = fit_quadratic(callback, Quadratic(0.15), clients, rounds=2)
+        assert float(weights) == pytest.approx(expected, abs=1e-12), evaluate
+        assert float(callback.algorithm.server.model) == pytest.approx(1.2, abs=1e-12)
+
+
+def test_a_later_fit_goes_on_from_the_servers_model_not_the_evaluated_one() -> None:
+    clients = quadratic_clients(**UNEQUAL)
+    whole = FedDyn(1.0, 1, evaluate="all", participation=alternating(0, 1), **EXACT)
+    expected = fit_quadratic(whole, Quadratic(0.15), clients, rounds=3)
+    callback = FedDyn(1.0, 1, evaluate="all", participation=alternating(0, 1), **EXACT)
+    trainer, module = quiet_trainer(max_epochs=2, callbacks=[callback]), Quadratic(0.15)
+    data = TensorDataModule(clients=clients, batch_size=None)
+    trainer.fit(module, datamodule=data)
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(module, datamodule=data)
+    assert float(module.w.detach()) == float(expected)
+
+
+def test_feddyn_with_one_client_reaches_its_minimum() -> None:
+    weights = fit_quadratic(FedDyn(0.5, 1, local_steps=5), Quadratic(0.3), quadratic_clients([2.0], [7.0]), rounds=40)
+    assert float(weights) == pytest.approx(7.0, abs=1e-6)
+
+
+def test_feddyn_penalty_as_weight_decay_is_the_same_without_clipping() -> None:
+    clients = quadratic_clients(**UNEQUAL)
+    weights = [
+        fit_quadratic(FedDyn(0.5, 1.0, penalty=penalty, local_steps=3), Quadratic(0.1), clients, rounds=5)
+        for penalty in ("gradient", "weight_decay")
+    ]
+    assert float(weights[0]) == pytest.approx(float(weights[1]), abs=1e-14)
+
+
+@pytest.mark.parametrize(("penalty", "expected"), [("gradient", 9.5), ("weight_decay", 9.0)])
+def test_feddyn_penalty_as_weight_decay_is_not_clipped(penalty: Any, expected: float) -> None:
+    # From 10 with a = c = 0 only the penalty acts. It is 0 in the first step as a whole; split, the linear part -10
+    # is clipped to -0.5 and the quadratic one is 10 alpha: 10 - 0.1 * (10 alpha - 0.5) for alpha = 1.05: 9.
+    clients = [(torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))]
+    callback = FedDyn(1.05, 1, penalty=penalty)
+    module = Pulled(0.1, start=10.0)
+    data = TensorDataModule(clients=clients, batch_size=None)
+    quiet_trainer(max_epochs=1, gradient_clip_val=0.5, callbacks=[callback]).fit(module, datamodule=data)
+    # the server adds the drift once more: w + drift
+    drift = expected - 10.0 if penalty == "weight_decay" else -0.05
+    assert float(module.w.detach()) == pytest.approx(10.0 + 2 * drift, abs=1e-6)
+
+
+class Pulled(Quadratic):
+    """A loss with gradient 5 everywhere if the penalty is clipped with it, none otherwise (the batch decides)."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        penalty = self.trainer.callbacks[0].algorithm.objective.penalty
+        return self.w * (5.0 if penalty == "gradient" else 0.0)
+
+
+def test_o5_scaffold_option_2() -> None:
+    callback = Scaffold(1.0, local_steps=5)
+    rows = trace(
+        callback,
+        Quadratic(0.1),
+        quadratic_clients(**UNEQUAL),
+        3,
+        lambda module: (
+            float(callback.client_control_variate(0)),
+            float(callback.client_control_variate(1)),
+            float(callback.control_variate),
+            float(module.w),
+        ),
+    )
+    assert rows[0] == pytest.approx((0.0, -1.84448, -0.92224, 0.46112), abs=1e-10)
+    assert rows[1][2:] == pytest.approx((-0.473178288, 0.697709144), abs=1e-9)
+    assert rows[2][3] == pytest.approx(0.785305408756, abs=1e-11)
+
+
+def test_o5_alternating_clients() -> None:
+    callback = Scaffold(1, local_steps=5, participation=alternating(0, 1, 0))
+    rows = trace(
+        callback,
+        Quadratic(0.1),
+        quadratic_clients(**UNEQUAL),
+        3,
+        lambda module: (
+            float(module.w),
+            float(callback.client_control_variate(0)),
+            float(callback.control_variate),
+        ),
+    )
+    assert rows[1] == pytest.approx((0.92224, 0.0, -0.92224), abs=1e-10)
+    # the third round starts at 0.92224; c_1 - c = 0.92224 cancels its gradient there, so it stays
+    assert rows[2] == pytest.approx((0.92224, 0.92224, -0.46112), abs=1e-10)
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_scaffold_reaches_the_optimum(option: Any) -> None:
+    clients = quadratic_clients(**UNEQUAL)
+    weights = fit_quadratic(Scaffold(1.0, option=option, local_steps=5), Quadratic(0.1), clients, rounds=80)
+    assert float(weights) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_scaffold_with_alternating_clients_reaches_the_optimum() -> None:
+    callback = Scaffold(1, local_steps=5, participation=alternating(0, 1))
+    weights = fit_quadratic(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), rounds=400)
+    assert float(weights) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> None:
+    # two samples of the second client, 1 and 3: gradient a (w - mean c) = 4 (2 - 2) at w = 2, whatever the batches
+    clients = [
+        (torch.tensor([1.0], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)),
+        (torch.tensor([4.0, 4.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64)),
+    ]
+    callback = Scaffold(1.0, option=1)
+    data = TensorDataModule(clients=clients, batch_size=2)
+    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(Quadratic(0.1, start=2.0), datamodule=data)
+    variates = [float(callback.client_control_variate(k)) for k in (0, 1)]
+    assert variates == pytest.approx([1.0 * (2.0 - 0.5), 4.0 * (2.0 - 3.0)], abs=1e-12)
+    assert float(callback.control_variate) == pytest.approx((1.5 - 4.0) / 2, abs=1e-12)
+
+
+def test_scaffold_with_identical_clients_is_fedavg() -> None:
+    clients = quadratic_clients(a=[2.0, 2.0, 2.0], c=[1.0, 1.0, 1.0])
+    callbacks = Scaffold(2, local_steps=3, seed=1), FedAvg(2, weighting="uniform", local_steps=3, seed=1)
+    weights = [float(fit_quadratic(callback, Quadratic(0.1), clients, rounds=6)) for callback in callbacks]
+    assert weights[0] == pytest.approx(weights[1], abs=1e-14)
+
+
+def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
+    class Halved(Quadratic):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    # learning rates 0.4 and 0.2 from w = 1 to the optimum's 0: y = 0.6 * 0.8 = 0.48, c_k = (1 - 0.48) / 0.6
+    callback = Scaffold(1, local_steps=2)
+    fit_quadratic(callback, Halved(0.4, start=1.0), quadratic_clients([1.0], [0.0]), rounds=1)
+    assert float(callback.client_control_variate(0)) == pytest.approx(0.52 / 0.6, abs=1e-14)
+
+
+def test_scaffold_counts_double() -> None:
+    callbacks = Scaffold(2, seed=1), FedAvg(2, seed=1)
+    for callback in callbacks:
+        fit_quadratic(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), rounds=3)
+    assert [callback.algorithm.models_sent for callback in callbacks] == [24, 12]
+
+
+def test_clients_keep_nothing_that_they_did_not_train() -> None:
+    callback = FedDyn(1.0, 1, participation=alternating(0, 2), local_steps=5)
+    fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]), rounds=4)
+    assert list(callback.algorithm.objective.state_dict()["clients"]) == [0, 2]
+
+
+@pytest.mark.parametrize("objective", [DynamicRegularizer(0.1), ControlVariates()], ids=["feddyn", "scaffold"])
+def test_circulating_models_refuse_objectives_that_start_from_the_server(objective: Any) -> None:
+    with pytest.raises(ValueError, match="cannot be the local objective of circulating models"):
+        RADFed(2, local=objective)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedDyn(0.0), "`alpha` must be a finite number greater than 0, got 0.0"),
+        (lambda: FedDyn(-1.0), "`alpha` must be a finite number greater than 0, got -1.0"),
+        (lambda: FedDyn(scale_alpha="n"), "`scale_alpha` must be one of 'size', 'none', got 'n'"),
+        (lambda: FedDyn(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
+        (lambda: FedDyn(penalty="l2"), "`penalty` must be one of 'gradient', 'weight_decay', got 'l2'"),
+        (lambda: Scaffold(option=3), "`option` must be 1 or 2, as in the paper's Algorithm 1, got 3"),
+        (lambda: Scaffold(server_lr=0.0), "`server_lr` must be a finite number greater than 0, got 0.0"),
+    ],
+)
+def test_arguments_out_of_range(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_states_are_not_there_before_a_fit() -> None:
+    with pytest.raises(RuntimeError, match=r"no states before `trainer\.fit`"):
+        _ = FedDyn().h
+
+
+def test_penalty_as_weight_decay_needs_an_optimizer_that_has_it() -> None:
+    class Rprop(Quadratic):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Rprop(self.parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match="needs an optimizer with weight decay, got Rprop"):
+        fit_quadratic(FedDyn(1.0, 1.0, penalty="weight_decay"), Rprop(0.1), quadratic_clients(**UNEQUAL), rounds=1)
+
+
+def test_scaffold_option_1_needs_automatic_optimisation() -> None:
+    class Manual(Quadratic):
+        automatic_optimization = False
+
+    module = Manual(0.1)
+    module.automatic_optimization = False
+    with pytest.raises(ValueError, match="optimises manually, so its gradients cannot be had without training"):
+        fit_quadratic(Scaffold(1.0, option=1), module, quadratic_clients(**UNEQUAL), rounds=1)
