@@ -1,0 +1,212 @@
+"""RADFedi: importance scores (O12), accumulation, draws in proportion to the scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import RADFed, TensorDataModule
+from fl_lightning.federation import Federation
+from fl_lightning.sampling import ImportanceSampler
+
+
+def federation(num_clients: int) -> Federation:
+    return Federation(np.ones(num_clients), torch.zeros(1), [1])
+
+
+class Linear(L.LightningModule):
+    """The gradient of a sample is the sample: loss = w mean(x)."""
+
+    def __init__(self, lr: float = 0.0) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.lr = lr
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.w * batch[0].mean()
+        self.log("loss", loss, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+SAMPLES = (torch.tensor([1.0, -1.0, 3.0, 1.0], dtype=torch.float64),)
+
+
+@pytest.mark.parametrize(
+    ("score", "batch_size", "expected"),
+    [("sample", 2, 3.0), ("batch", 2, 2.0), ("batch", None, 1.0), ("full", 2, 1.0), ("sum", 2, 4.0)],
+)
+@pytest.mark.parametrize("initial", ["scores", "uniform"])
+def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial: Any) -> None:
+    sampler = ImportanceSampler(1, score=score, initial=initial, gamma=None)
+    data = TensorDataModule(clients=[SAMPLES], batch_size=batch_size)
+    quiet_trainer(max_epochs=1, callbacks=[RADFed(1, sampler=sampler)]).fit(Linear(), datamodule=data)
+    # the score of the start, 1 or the same (the gradient is constant), and that after training; their mean
+    first = 1.0 if initial == "uniform" else expected
+    assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]
+
+
+def test_o12_accumulation() -> None:
+    sampler = ImportanceSampler(1, gamma=0.9)
+    sampler.begin(federation(1))
+    sampler.take_scores({0: 2.0})
+    sampler.take_scores({0: 5.0})
+    assert sampler.scores.tolist() == [pytest.approx(4.7, abs=1e-15)]
+
+
+def test_without_gamma_the_mean_of_all_scores_counts() -> None:
+    sampler = ImportanceSampler(1, gamma=None)
+    sampler.begin(federation(1))
+    for score in (2.0, 5.0, 8.0):
+        sampler.take_scores({0: score})
+    assert sampler.scores.tolist() == [pytest.approx(5.0, abs=1e-15)]
+
+
+def test_o12_successive_draws() -> None:
+    sampler = ImportanceSampler(2, gamma=0.5, initial="uniform")
+    sampler.begin(federation(3))
+    sampler.take_scores({0: 9.0, 1: 5.0, 2: 3.0})  # from 1: 5, 3, 2
+    rng, count = np.random.default_rng(0), 20000
+    drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng))
+    # five standard deviations of a frequency near 1/2
+    for client, expected in enumerate((0.839285714, 0.675, 0.485714286)):
+        assert drawn[client] / count == pytest.approx(expected, abs=5 * 0.0036)
+
+
+def test_equal_scores_draw_every_ordered_pair_alike() -> None:
+    # RADFedi with equal scores that never change is RADFed in law
+    sampler = ImportanceSampler(2, gamma=0.0, initial="uniform")
+    sampler.begin(federation(3))
+    sampler.take_scores({0: 100.0})
+    rng = np.random.default_rng(0)
+    pairs = Counter(tuple(sampler.draw(3, rng).tolist()) for _ in range(6000))
+    assert len(pairs) == 6
+    assert all(abs(count - 1000) < 5 * 29 for count in pairs.values())
+
+
+def test_a_score_of_zero_stays_drawable() -> None:
+    sampler = ImportanceSampler(3, floor=1e-3)
+    sampler.begin(federation(3))
+    sampler.take_scores({0: 1.0, 1: 0.0, 2: 0.0})
+    assert sampler.probabilities(np.arange(3)).tolist() == pytest.approx([1 / 1.002, 0.001 / 1.002, 0.001 / 1.002])
+    assert sorted(sampler.draw(3, np.random.default_rng(0)).tolist()) == [0, 1, 2]
+
+
+def test_scores_of_zero_everywhere_draw_alike() -> None:
+    sampler = ImportanceSampler(1)
+    sampler.begin(federation(4))
+    sampler.take_scores(dict.fromkeys(range(4), 0.0))
+    assert sampler.probabilities(np.arange(4)).tolist() == [0.25] * 4
+
+
+def test_a_score_that_is_not_finite_changes_nothing() -> None:
+    sampler = ImportanceSampler(1, initial="uniform")
+    sampler.begin(federation(2))
+    sampler.take_scores({0: float("nan"), 1: float("inf")})
+    assert sampler.scores.tolist() == [1.0, 1.0]
+
+
+def test_only_clients_that_can_be_reached_are_drawn() -> None:
+    sampler = ImportanceSampler(2, initial="uniform")
+    sampler.begin(federation(6))
+    assert sorted(sampler.draw(6, np.random.default_rng(0), np.array([1, 4])).tolist()) == [1, 4]
+
+
+def test_scores_after_training_move_only_the_clients_that_trained() -> None:
+    # One full-batch step with learning rate 1 and a = 1/2 halves the distance to c, so the gradient a (w - c) too.
+    clients = quadratic_clients(a=[0.5] * 3, c=[2.0, 4.0, 8.0])
+    sampler = ImportanceSampler(1, gamma=0.75)
+    module = Quadratic(1.0)
+    fit_quadratic(RADFed(1, sampler=sampler, seed=1), module, clients, rounds=1)
+    before = [1.0, 4.0, 16.0]  # (a c)^2 at w = 0
+    [trained] = [k for k, c in enumerate((2.0, 4.0, 8.0)) if module.seen[-1] == c]
+    expected = list(before)
+    expected[trained] = 0.25 * before[trained] + 0.75 * before[trained] / 4
+    assert sampler.scores.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_scoring_leaves_training_as_it_is() -> None:
+    class Net(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            loss = nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
+            self.log("loss", loss, on_epoch=True, on_step=False)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+    generator = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(6, 3, generator=generator), torch.arange(6) % 2) for _ in range(4)]
+    # all four clients train, in an order that the scores decide; the mean over them does not see it
+    results = []
+    for callback in (RADFed(1, 4, seed=5), RADFed(1, sampler=ImportanceSampler(4), seed=5)):
+        module = Net()
+        trainer = quiet_trainer(max_epochs=1, callbacks=[callback])
+        trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=2))
+        results.append((module.state_dict(), float(trainer.callback_metrics["loss"])))
+    for name, value in results[0][0].items():
+        assert torch.allclose(value, results[1][0][name], rtol=0, atol=1e-6), name
+    assert results[0][1] == pytest.approx(results[1][1], abs=1e-6)
+
+
+def test_the_score_may_go_by_a_part_of_the_parameters() -> None:
+    class Two(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Parameter(torch.zeros(1))
+            self.classifier = nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return (self.classifier(torch.ones(1)) * batch[0].mean()).sum() + 100 * self.body.sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    sampler = ImportanceSampler(1, parameters=["classifier"])
+    data = TensorDataModule(clients=[(torch.tensor([2.0, 4.0]),)], batch_size=None)
+    quiet_trainer(max_epochs=1, callbacks=[RADFed(1, sampler=sampler)]).fit(Two(), datamodule=data)
+    assert sampler.scores.tolist() == pytest.approx([9.0 + 9.0])  # d/dweight and d/dbias are mean(x) = 3
+
+
+def test_the_score_travels_with_the_upload() -> None:
+    callback = RADFed(1, sampler=ImportanceSampler(2, initial="uniform"))
+    fit_quadratic(callback, Quadratic(0.1, [0.0, 0.0]), [(torch.ones(1, 2), torch.ones(1, 2))] * 3, rounds=4)
+    assert (callback.algorithm.traffic.values_down, callback.algorithm.traffic.values_up) == (4 * 2 * 2, 4 * 2 * 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.0}, r"`gamma` must be a number in \[0, 1\), got 1.0"),
+        ({"gamma": -0.1}, r"`gamma` must be a number in \[0, 1\), got -0.1"),
+        ({"gamma": 1.5}, r"`gamma` must be a number in \[0, 1\), got 1.5"),
+        ({"score": "loss"}, "`score` must be one of 'batch', 'sample', 'sum', 'full', got 'loss'"),
+        ({"initial": "zero"}, "`initial` must be one of 'scores', 'uniform', got 'zero'"),
+        ({"floor": 0.0}, r"`floor` must be a number in \(0, 1\], got 0.0"),
+    ],
+)
+def test_arguments_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ImportanceSampler(2, **settings)
+
+
+def test_parameters_that_do_not_exist() -> None:
+    callback = RADFed(1, sampler=ImportanceSampler(1, parameters=["head"]))
+    with pytest.raises(
+        ValueError, match=r"`parameters` must name parameters of the module, got \['head'\]; there are w"
+    ):
+        fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0], [1.0]), rounds=1)

@@ -1,0 +1,377 @@
+"""Who takes part: readings of partial participation (O1), sampling, drop-out, stragglers, unequal rounds (O11c)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import FedAvg, RADFed, TensorDataModule
+from fl_lightning.aggregation import WeightedMean
+from fl_lightning.federation import ClientResult, Federation, Task
+from fl_lightning.participation import Participation
+from fl_lightning.redistribution import Redistribution
+from fl_lightning.sampling import BernoulliSampler, UniformSampler
+from fl_lightning.schedules import Server
+from fl_lightning.server import Mixing
+
+
+def reached(*rounds: list[int]) -> Participation:
+    """The clients that can be reached, round by round."""
+    return Participation(available=lambda round_index: rounds[round_index])
+
+
+def clients_that_reach(optima: list[list[float]], sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """With a = 1 and learning rate 1, one full-batch step takes client k exactly to its optimum."""
+    return [
+        (torch.ones(n, 1, dtype=torch.float64), torch.tensor([c] * n, dtype=torch.float64))
+        for c, n in zip(optima, sizes, strict=True)
+    ]
+
+
+O1 = clients_that_reach([[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"partial": "selected"}, [3.25, 6.5]),
+        ({"partial": "current"}, [5.5, 11.0]),
+        ({"partial": "selected", "weighting": "uniform"}, [2.5, 5.0]),
+        ({"partial": "current", "weighting": "uniform"}, [5.0, 10.0]),  # (1, 2), (10, 20), (4, 8)
+    ],
+    ids=["selected", "current", "uniform", "current-uniform"],
+)
+def test_o1_readings_of_partial_participation(settings: dict[str, Any], expected: list[float]) -> None:
+    callback = FedAvg(2, participation=reached([0, 2]), **settings)
+    weights = fit_quadratic(callback, Quadratic(1.0, [10.0, 20.0]), O1, rounds=1)
+    assert weights.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_o1_stale_counts_last_local_models() -> None:
+    # round 0: client 2 reaches (7, 7), the others count with (10, 20); round 1: the oracle's
+    rounds = [([1.0 * 10 + 2 * 7 + 3 * 10, 20.0 + 2 * 7 + 3 * 20], 1), ([4.5 * 6, 40.0], 2)]
+    for total, count in rounds:
+        callback = FedAvg(2, partial="stale", participation=reached([1], [0, 2]))
+        weights = fit_quadratic(callback, Quadratic(1.0, [10.0, 20.0]), O1, rounds=count)
+        assert weights.tolist() == pytest.approx([value / 6 for value in total], abs=1e-12)
+
+
+def test_o1_stale_with_uniform_weights() -> None:
+    callback = FedAvg(2, partial="stale", weighting="uniform", participation=reached([1], [0, 2]))
+    weights = fit_quadratic(callback, Quadratic(1.0, [10.0, 20.0]), O1, rounds=2)
+    assert weights.tolist() == pytest.approx([12 / 3, 17 / 3], abs=1e-12)
+
+
+@pytest.mark.parametrize("partial", ["stale", "current"])
+def test_with_all_clients_the_readings_are_one(partial: Any) -> None:
+    weights = [
+        fit_quadratic(FedAvg(1.0, partial=reading, local_epochs=3), Quadratic(0.1, [10.0, 20.0]), O1, rounds=4)
+        for reading in (partial, "selected")
+    ]
+    assert weights[0].tolist() == pytest.approx(weights[1].tolist(), abs=1e-13)
+
+
+# ---- samplers ----
+
+
+@pytest.mark.parametrize(
+    ("rounding", "sizes"),
+    [("floor", (198, 3, 1)), ("round", (198, 4, 1)), ("ceil", (199, 4, 1))],
+)
+def test_rounding_of_the_fraction(rounding: Any, sizes: tuple[int, ...]) -> None:
+    sampler = UniformSampler(0.1, rounding)
+    assert tuple(sampler.cohort_size(k) for k in (1984, 38, 2)) == sizes
+    assert UniformSampler(0.1, rounding).cohort_size(30) == 3
+
+
+def test_bernoulli_sampling_draws_each_client_alike_and_never_nobody() -> None:
+    rng, sampler = np.random.default_rng(0), BernoulliSampler(0.2)
+    draws = [sampler.draw(5, rng) for _ in range(4000)]
+    assert min(len(drawn) for drawn in draws) == 1
+    counts = Counter(int(client) for drawn in draws for client in drawn)
+    # a draw of nobody is repeated: 0.2 / (1 - 0.8^5) = 0.2975; five standard deviations are 145
+    assert all(abs(counts[client] - 4000 * 0.29749) < 145 for client in range(5))
+    assert any(drawn.tolist() != sorted(drawn.tolist()) for drawn in draws)
+
+
+def test_sampling_without_clients_that_can_be_reached_draws_nobody() -> None:
+    nobody, rng = np.empty(0, dtype=np.int64), np.random.default_rng(0)
+    assert len(BernoulliSampler(0.5).draw(5, rng, nobody)) == 0
+    assert len(UniformSampler(2).draw(5, rng, nobody)) == 0
+
+
+def test_bernoulli_rounds_train_as_many_clients_as_were_drawn() -> None:
+    callback = FedAvg(sampler=BernoulliSampler(0.3), seed=3)
+    module = Quadratic(0.1)
+    fit_quadratic(callback, module, quadratic_clients([1.0] * 8, [1.0] * 8), rounds=10)
+    assert callback.algorithm.models_sent == 2 * len(module.seen)
+    assert 10 < len(module.seen) < 50
+
+
+# ---- clients that fail ----
+
+
+def test_a_client_that_drops_out_costs_its_download_only() -> None:
+    callback = FedAvg(4, participation=Participation(dropout=0.5), seed=1)
+    module = Quadratic(0.1)
+    fit_quadratic(callback, module, quadratic_clients([1.0] * 8, [1.0] * 8), rounds=10)
+    traffic = callback.algorithm.traffic
+    assert traffic.models_down == 40
+    assert traffic.models_up == len(module.seen)
+    assert 5 < len(module.seen) < 35
+
+
+def test_drop_out_does_not_change_who_is_drawn() -> None:
+    seen = []
+    for dropout in (0.0, 0.5):
+        module = Quadratic(0.0)
+        clients = quadratic_clients([1.0] * 9, [float(k) for k in range(9)])
+        fit_quadratic(FedAvg(1, participation=Participation(dropout=dropout), seed=2), module, clients, rounds=12)
+        seen.append(module.seen)
+    everybody, reporting = seen
+    assert len(everybody) == 12
+    remaining = iter(everybody)
+    assert 0 < len(reporting) < 12
+    assert all(client in remaining for client in reporting)  # a subsequence
+
+
+@pytest.mark.parametrize("make", [FedAvg, lambda *a, **k: RADFed(2, *a, unequal="park", **k)], ids=["fedavg", "radfed"])
+def test_a_round_in_which_nobody_reports_leaves_the_model(make: Any) -> None:
+    class Logged(Quadratic):
+        rounds: list[dict[str, float]]
+
+        def on_train_epoch_end(self) -> None:
+            self.rounds.append({k: float(v) for k, v in self.trainer.callback_metrics.items()})
+
+    clients = quadratic_clients([1.0, 1.0], [2.0, 2.0])
+    data = TensorDataModule(clients=clients, val=clients[0], batch_size=None)
+    module = Logged(1.0, start=5.0)
+    module.rounds = []
+    callback = make(1.0, participation=reached([], [], [0, 1], [0, 1]))
+    quiet_trainer(max_epochs=2, callbacks=[callback]).fit(module, datamodule=data)
+    assert float(module.w.detach()) == 5.0
+    assert callback.algorithm.server.aggregations == 0
+    assert module.rounds[-1]["fed/clients"] == 0
+    quiet_trainer(max_epochs=4, callbacks=[callback]).fit(module, datamodule=data)
+
+
+def test_after_an_empty_round_training_goes_on() -> None:
+    module = Quadratic(1.0, start=5.0)
+    weights = fit_quadratic(
+        FedAvg(2, participation=reached([], [0, 1])), module, quadratic_clients([1.0], [2.0]) * 2, 2
+    )
+    assert float(weights) == 2.0
+
+
+def test_an_inner_round_without_clients_does_not_count() -> None:
+    clients = quadratic_clients(a=[0.5, 0.5], c=[0.0, 1.0])
+    callback = RADFed(2, 2, unequal="park", participation=reached([0, 1], [], [0, 1]))
+    weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=3)
+    assert callback.algorithm.server.aggregations == 1
+    assert float(weights) == pytest.approx(0.375, abs=1e-15)  # O11 with equal contractions
+
+
+class Steps(Callback):
+    """Notes how many steps each client made, round by round."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[int]] = []
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.rounds.append([])
+
+    def on_client_end(self, trainer: Any, pl_module: Any, result: ClientResult) -> None:
+        self.rounds[-1].append(result.num_steps)
+
+
+def test_stragglers_do_a_part_of_the_epochs() -> None:
+    steps = Steps()
+    callback = FedAvg(1.0, participation=Participation(stragglers=0.5), local_epochs=4, seed=1)
+    data = TensorDataModule(clients=quadratic_clients([1.0] * 10, [1.0] * 10), batch_size=None)
+    quiet_trainer(max_epochs=20, callbacks=[callback, steps]).fit(Quadratic(0.1), datamodule=data)
+    assert [sorted(counts)[5:] for counts in steps.rounds] == [[4] * 5] * 20
+    assert {count for counts in steps.rounds for count in sorted(counts)[:5]} == {1, 2, 3}
+
+
+def test_stragglers_whose_work_is_dropped() -> None:
+    module = Quadratic(0.1)
+    callback = FedAvg(1.0, participation=Participation(stragglers=0.5, drop_stragglers=True), seed=1)
+    fit_quadratic(callback, module, quadratic_clients([1.0] * 10, [float(k) for k in range(10)]), rounds=3)
+    assert len(module.seen) == 15
+    assert callback.algorithm.traffic.models_down == 30
+
+
+def test_stragglers_need_several_epochs() -> None:
+    callback = FedAvg(1.0, participation=Participation(stragglers=0.5))
+    with pytest.raises(ValueError, match=r"need `local_epochs` \(or `local_steps`\) of at least 2"):
+        fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0] * 4, [1.0] * 4), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dropout": 1.0}, r"`dropout` must be a number in \[0, 1\), got 1.0"),
+        ({"stragglers": 1.2}, r"`stragglers` must be a number in \[0, 1\], the fraction of clients, got 1.2"),
+        ({"available": 0.0}, r"`available` must be a number in \(0, 1\]"),
+        ({"available": "all"}, r"`available` must be a number in \(0, 1\]"),
+    ],
+)
+def test_participation_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Participation(**settings)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.5, True, "half"])
+def test_probability_out_of_range(probability: Any) -> None:
+    with pytest.raises(ValueError, match=r"`probability` must be a number in \(0, 1\], got"):
+        BernoulliSampler(probability)
+
+
+def test_unknown_readings_and_roundings() -> None:
+    with pytest.raises(ValueError, match="`partial` must be one of 'selected', 'stale', 'current', got 'all'"):
+        FedAvg(partial="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`rounding` must be one of 'floor', 'round', 'ceil', got 'up'"):
+        UniformSampler(0.1, "up")  # type: ignore[arg-type]
+
+
+def test_clients_that_do_not_exist_cannot_be_reached() -> None:
+    callback = FedAvg(1.0, participation=reached([0, 5]))
+    with pytest.raises(ValueError, match=r"`available\(0\)` must give clients from 0 to 1, got 0 to 5"):
+        fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0] * 2, [1.0] * 2), rounds=1)
+
+
+# ---- invalid updates ----
+
+
+# client 1's sample has an infinite curvature
+INVALID = quadratic_clients(a=[1.0, float("inf"), 1.0], c=[2.0, 1.0, 4.0])
+
+
+def test_a_client_with_invalid_values_is_left_out_and_counted() -> None:
+    callback = FedAvg(1.0, weighting="uniform")
+    with pytest.warns(UserWarning, match=r"left out client\(s\) \[1\], whose models have NaN or infinite values"):
+        weights = fit_quadratic(callback, Quadratic(1.0), INVALID, rounds=2)
+    assert float(weights) == 3.0
+    assert callback.algorithm.report.left_out == [1]
+    assert sorted(callback.algorithm.report.reported) == [0, 2]
+
+
+def test_a_circulating_model_that_became_invalid_is_as_it_was_before() -> None:
+    # S = 1 with all clients: the model that visited client 1 counts with the server's 0
+    with pytest.warns(UserWarning, match="left out"):
+        weights = fit_quadratic(RADFed(1, 1.0), Quadratic(1.0), INVALID, rounds=1)
+    assert float(weights) == pytest.approx((2.0 + 0.0 + 4.0) / 3, abs=1e-15)
+
+
+def test_invalid_values_can_end_the_fit() -> None:
+    module = Quadratic(1.0, start=0.5)
+    with pytest.raises(FloatingPointError, match=r"Client 1 \(1 samples\) handed back NaN or infinite values"):
+        fit_quadratic(FedAvg(1.0, invalid_updates="raise"), module, INVALID, rounds=1)
+    assert float(module.w.detach()) == 0.5
+
+
+def test_unknown_treatment_of_invalid_updates() -> None:
+    with pytest.raises(ValueError, match="`invalid_updates` must be one of 'skip', 'raise', got 'warn'"):
+        FedAvg(invalid_updates="warn")
+
+
+def test_all_clients_invalid_leaves_the_model() -> None:
+    with pytest.warns(UserWarning, match="left out"):
+        weights = fit_quadratic(FedAvg(1.0), Quadratic(1.0, start=3.0), [INVALID[1]] * 2, rounds=2)
+    assert float(weights) == 3.0
+
+
+# ---- circulating models with unequal numbers of clients ----
+
+
+def picks(schedule: Redistribution, active: list[int]) -> list[list[int]]:
+    """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
+    federation = Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1])
+    aggregation, rng, chosen = WeightedMean("uniform"), np.random.default_rng(0), []
+    schedule.begin(federation)
+    aggregation.begin(federation)
+    server = Server(federation.model, 1, aggregation, Mixing())
+    for count in active:
+        slots = schedule.open(count, 4, rng)
+        for slot in slots:
+            start = schedule.start(slot, server)
+            schedule.receive(ClientResult(Task(slot, slot, 1), start, start + 1, 1), server)
+        chosen.append(slots)
+        schedule.close(server, failed=())
+    return chosen
+
+
+def test_o11c_the_least_trained_models_train() -> None:
+    schedule = Redistribution(10, unequal="count")
+    assert picks(schedule, [4, 2, 3, 3]) == [[0, 1, 2, 3], [0, 1], [0, 2, 3], [1, 2, 3]]
+    assert schedule.trainings == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert {slot: float(model) for slot, model in schedule.models.items()} == {0: 3.0, 1: 3.0, 2: 3.0, 3: 3.0}
+
+
+def test_counted_trainings_never_differ_by_more_than_one() -> None:
+    schedule = Redistribution(1000, unequal="count")
+    for active in pairwise([1, 3, 2, 4, 1, 1, 2, 3, 4, 2]):
+        picks(schedule, list(active) * 5)
+        assert max(schedule.trainings.values()) - min(schedule.trainings.values()) <= 1
+
+
+def test_an_extended_cycle_lasts_until_all_models_are_done() -> None:
+    schedule = Redistribution(2, unequal="count", extend_cycle=True)
+    # 3 + 3 + 2 trainings make 2 for each of 4 models; then a new cycle
+    assert picks(schedule, [3, 3, 4, 4]) == [[0, 1, 2], [0, 1, 3], [2, 3], [0, 1, 2, 3]]
+    assert schedule.position == 1
+
+
+def test_reduced_models_leave_until_the_cycle_ends() -> None:
+    chosen = picks(Redistribution(3, unequal="reduce"), [4, 2, 4, 4])
+    assert [len(slots) for slots in chosen] == [4, 2, 2, 4]
+    assert chosen[1] == chosen[2]
+
+
+def test_parked_models_come_back() -> None:
+    schedule = Redistribution(5, unequal="park")
+    chosen = picks(schedule, [4, 2, 4])
+    assert [len(slots) for slots in chosen] == [4, 2, 4]
+    assert sorted(float(model) for model in schedule.models.values()) == [2.0, 2.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("unequal", "expected"),
+    # two models; both train, then one of them on the one client left; r = 0.5, c = 1: 0.5, then 0.75 and 0.5
+    [("reduce", 0.75), ("park", 0.625), ("count", 0.625)],
+)
+def test_unequal_inner_rounds_through_a_fit(unequal: Any, expected: float) -> None:
+    clients = quadratic_clients(a=[0.5, 0.5], c=[1.0, 1.0])
+    callback = RADFed(2, 2, unequal=unequal, participation=reached([0, 1], [1]))
+    assert float(fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)) == pytest.approx(expected, abs=1e-15)
+
+
+def test_fewer_active_clients_than_models_are_an_error_by_default() -> None:
+    callback = RADFed(2, 2, participation=reached([0, 1], [1]))
+    module = Quadratic(1.0)
+    with pytest.raises(ValueError, match="1 clients are active in this round, but 2 models circulate"):
+        fit_quadratic(callback, module, quadratic_clients(a=[0.5, 0.5], c=[1.0, 1.0]), rounds=2)
+    assert float(module.w.detach()) == 0.5
+
+
+def test_more_active_clients_than_models_are_subsampled() -> None:
+    clients = quadratic_clients(a=[1.0] * 6, c=[float(k) for k in range(6)])
+    module = Quadratic(1.0)
+    fit_quadratic(RADFed(2, 2, participation=reached([0, 2, 4], [1, 3, 5])), module, clients, rounds=2)
+    assert len(module.seen) == 4
+    assert set(module.seen[:2]) <= {0.0, 2.0, 4.0}
+    assert set(module.seen[2:]) <= {1.0, 3.0, 5.0}
+
+
+def test_extending_a_cycle_needs_counting() -> None:
+    with pytest.raises(ValueError, match="`extend_cycle=True` needs `unequal=\"count\"`, got 'park'"):
+        RADFed(2, unequal="park", extend_cycle=True)
+    with pytest.raises(ValueError, match="`unequal` must be one of 'subsample', 'reduce', 'park', 'count', got 'drop'"):
+        RADFed(2, unequal="drop")  # type: ignore[arg-type]
