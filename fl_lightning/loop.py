@@ -210,12 +210,26 @@ class FederatedLoop(RoundLoop):
     def gradients(self, client: int, batch_size: int | str | None) -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield the gradient of each of a client's batches by parameter name, and the batch's size."""
         seed_global_generators(self.callback.seed, Stream.SCORE, self.round_index, client)
-        data, samples = self.data, int(self.data.client_sizes[client])
-        size = data.batch_size if batch_size == "data" else batch_size
+        samples = int(self.data.client_sizes[client])
+        size = self.data.batch_size if batch_size == "data" else batch_size
         assert size is None or isinstance(size, int)
-        batches = client_batches(data.client_dataset(client), size, None, False, data.collate_fn)
+        batches = self._in_order(client, size)
         for index, gradients in enumerate(self.quiet.gradients(batches, self.vector.names)):
             yield gradients, samples if size is None else min(size, samples - index * size)
+
+    def predictions(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return the module's output on a client's training samples, and their targets, in stored order."""
+        return self.quiet.predictions(self._in_order(client, self.data.eval_batch_size))
+
+    def _in_order(self, client: int, batch_size: int | None) -> Iterator[Any]:
+        return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.collate_fn)
+
+    def num_samples(self, task: Task) -> int:
+        """Return how many samples a task's local training goes through, repeated ones counted again."""
+        size, n = self.data.batch_size, task.num_samples
+        one_pass = self._epoch_length(task.client)
+        passes, rest = divmod(self._num_batches(task), one_pass)
+        return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
 
     def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:
         """Train ``model`` on the union of the clients' samples as long as a client trains, and return it.

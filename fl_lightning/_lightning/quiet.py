@@ -25,11 +25,6 @@ class QuietTraining:
     def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
         self._module = loop.trainer.lightning_module
-        if not self._module.automatic_optimization:
-            raise ValueError(
-                f"{type(self._module).__name__} optimises manually, so its gradients cannot be had without training. "
-                "Importance scores, SCAFFOLD's option 1 and the central twin need automatic optimisation."
-            )
 
     def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[dict[str, Tensor]]:
         """Yield each batch's gradient by parameter name, in eval mode; the next batch overwrites it.
@@ -63,8 +58,23 @@ class QuietTraining:
                 optimizer.step()
         loop.optimizers.reset()
 
+    def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
+        """Return the module's output on the batches' first elements, and their second elements, in eval mode."""
+        outputs, targets = [], []
+        with self._unnoticed(), self._eval_mode(), torch.no_grad():
+            for batch in batches:
+                x, y = self._loop._transfer(batch)[:2]
+                outputs.append(self._module(x))
+                targets.append(y)
+        return torch.cat(outputs), torch.cat(targets)
+
     def _backward(self, batch: Any, index: int) -> None:
         loop = self._loop
+        if not self._module.automatic_optimization:
+            raise ValueError(
+                f"{type(self._module).__name__} optimises manually, so its gradients cannot be had without training. "
+                "Importance scores, SCAFFOLD's option 1 and the central twin need automatic optimisation."
+            )
         with torch.enable_grad():
             output = loop._training_step(loop._transfer(batch), index)
             loss = output if isinstance(output, Tensor) else output["loss"]

@@ -1,0 +1,19 @@
+"""Callbacks that measure a federated fit, and log what they find once a round."""
+
+from fl_lightning.diagnostics.central_twin import CentralTwin, relative_distance
+from fl_lightning.diagnostics.cost import Communication, LocalCompute
+from fl_lightning.diagnostics.divergence import LocalDivergence, UpdateNorms, pairwise_divergence
+from fl_lightning.diagnostics.local_accuracy import LocalAccuracy
+from fl_lightning.diagnostics.observer import RoundObserver
+
+__all__ = [
+    "CentralTwin",
+    "Communication",
+    "LocalAccuracy",
+    "LocalCompute",
+    "LocalDivergence",
+    "RoundObserver",
+    "UpdateNorms",
+    "pairwise_divergence",
+    "relative_distance",
+]

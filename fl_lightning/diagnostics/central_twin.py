@@ -1,0 +1,51 @@
+"""A centrally trained twin of the federated model, and the distance between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+
+from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
+
+
+def relative_distance(federated: Tensor, central: Tensor) -> float:
+    """Return ``|w_FL - w_C| / |w_C|`` (DC; eq. (56)), both of shape ``(d,)``; infinite if ``w_C`` is 0."""
+    distance, length = (federated.double() - central.double()).norm(), central.double().norm()
+    return float(distance / length) if length > 0 else float("inf")
+
+
+class CentralTwin(RoundObserver):
+    """Logs ``fed/central_distance``, the relative distance to a centrally trained twin (Xue et al. 2021; DC).
+
+    The twin starts from the same weights. In each round it trains on the union of the data of the round's clients,
+    shuffled, with their batch size, epochs (or steps), learning rates and clipping, from its own weights. That is as
+    much work again as the clients': a fit takes twice as long. It is compared with the model that the user sees, so
+    with RADFed also with the virtual mean between two aggregations. Buffers do not count. Resumed fits go on with it.
+    """
+
+    def __init__(self) -> None:
+        self._twin: Tensor | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start from the module's weights, unless a checkpoint brought the twin's."""
+        vector = loop_of(trainer).vector
+        self._twin = vector.read() if self._twin is None else self._twin.to(vector.device)
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Train the twin on the data of the round's clients and compare."""
+        assert self._twin is not None
+        loop, clients = loop_of(trainer), aggregation_of(trainer, self).algorithm.report.reported
+        federated, n = loop.vector.read(), loop.vector.num_parameters
+        if clients:
+            self._twin = loop.train_centrally(self._twin, sorted(clients))
+        self.values = {"fed/central_distance": relative_distance(federated[:n], self._twin[:n])}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the twin's weights."""
+        return {"twin": self._twin}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the twin's weights of a checkpoint."""
+        self._twin = state_dict["twin"]

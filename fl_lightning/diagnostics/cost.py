@@ -1,0 +1,121 @@
+"""What a federated fit costs: models and bytes sent, local steps and samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+
+from fl_lightning.arguments import check_choice
+from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
+from fl_lightning.federation import ClientResult
+
+
+class Communication(RoundObserver):
+    """Logs what was sent so far, and what it took to reach a target.
+
+    ``fed/models_down`` and ``fed/models_up`` count vectors of the model's length, so SCAFFOLD's control variate counts
+    as a second one; ``fed/bytes_down`` and ``fed/bytes_up`` count every value that travels, in the module's precision.
+    When the target is reached, ``fed/rounds_to_target`` and ``fed/cost_to_target`` are logged from then on; the cost
+    is in rounds of FedAvg, ``rounds x vectors`` (Acar et al. 2021: twice the rounds for SCAFFOLD).
+
+    Args:
+        target: Value to be reached by ``monitor``; none if ``None``.
+        monitor: Name of a validation metric.
+        mode: Whether larger (``"max"``) or smaller (``"min"``) values are better.
+
+    Attributes:
+        rounds_to_target: Rounds after which the target was first reached; ``None`` if it was not.
+        cost_to_target: The same in rounds of FedAvg.
+
+    Raises:
+        ValueError: If ``mode`` is unknown.
+    """
+
+    def __init__(
+        self, target: float | None = None, monitor: str = "val_acc", mode: Literal["max", "min"] = "max"
+    ) -> None:
+        check_choice("mode", mode, ("max", "min"))
+        self.target, self.monitor, self.mode = target, monitor, mode
+        self.rounds_to_target: int | None = None
+        self.cost_to_target: int | None = None
+        self._rounds = 0
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Count what was sent."""
+        traffic = aggregation_of(trainer, self).algorithm.traffic
+        bytes_per_value = loop_of(trainer).vector.dtype.itemsize
+        self._rounds = trainer.current_epoch + 1
+        self.values = {
+            "fed/models_down": traffic.models_down,
+            "fed/models_up": traffic.models_up,
+            "fed/bytes_down": traffic.values_down * bytes_per_value,
+            "fed/bytes_up": traffic.values_up * bytes_per_value,
+        }
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare the validation metric with the target, and log."""
+        if self.target is not None and self.rounds_to_target is None and self.monitor in trainer.callback_metrics:
+            value = float(trainer.callback_metrics[self.monitor])
+            if value >= self.target if self.mode == "max" else value <= self.target:
+                self.rounds_to_target = self._rounds
+                vectors = aggregation_of(trainer, self).algorithm.objective.vectors_sent
+                self.cost_to_target = self._rounds * vectors
+        if self.rounds_to_target is not None and self.cost_to_target is not None:
+            self.values["fed/rounds_to_target"] = self.rounds_to_target
+            self.values["fed/cost_to_target"] = self.cost_to_target
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def __str__(self) -> str:
+        """Return the rounds to the target, ``"R+"`` if it was not reached in R rounds."""
+        return f"{self._rounds}+" if self.rounds_to_target is None else str(self.rounds_to_target)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return when the target was reached."""
+        return {"rounds": self.rounds_to_target, "cost": self.cost_to_target, "seen": self._rounds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what a checkpoint's run had reached."""
+        self.rounds_to_target, self.cost_to_target = state_dict["rounds"], state_dict["cost"]
+        self._rounds = state_dict["seen"]
+
+
+class LocalCompute(RoundObserver):
+    """Logs the clients' work so far: ``fed/local_steps`` of the optimizer and ``fed/local_samples`` gone through.
+
+    Attributes:
+        rounds_of_client: How often each client trained, by client.
+    """
+
+    def __init__(self) -> None:
+        self.rounds_of_client: Counter[int] = Counter()
+        self._steps = self._samples = 0
+        self._new: list[tuple[int, int, int]] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin a round."""
+        self._new = []
+
+    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
+        """Note the client's work."""
+        self._new.append((result.task.client, result.num_steps, loop_of(trainer).num_samples(result.task)))
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add up the round's work."""
+        for client, steps, samples in (
+            entry for share in loop_of(trainer).gather_objects(self._new) for entry in share
+        ):
+            self.rounds_of_client[client] += 1
+            self._steps += steps
+            self._samples += samples
+        self.values = {"fed/local_steps": self._steps, "fed/local_samples": self._samples}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {"clients": dict(self.rounds_of_client), "steps": self._steps, "samples": self._samples}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the counts of a checkpoint."""
+        self.rounds_of_client = Counter(state_dict["clients"])
+        self._steps, self._samples = state_dict["steps"], state_dict["samples"]

@@ -1,0 +1,100 @@
+"""How far the clients of a round lie apart, and how far they moved."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_choice
+from fl_lightning.diagnostics.observer import RoundObserver, loop_of
+from fl_lightning.federation import ClientResult
+
+
+def pairwise_divergence(vectors: Tensor) -> float:
+    """Return the mean of ``1 - cos`` over all pairs of rows (DL; eq. (57)), from one Gram matrix.
+
+    Args:
+        vectors: Shape ``(m, d)``.
+
+    Returns:
+        A number in [0, 2]; a pair with a vector of length 0 is left out, NaN if no pair remains.
+    """
+    gram = vectors.double() @ vectors.double().T
+    norms = gram.diagonal().sqrt()
+    gram = gram[norms > 0][:, norms > 0]
+    norms = norms[norms > 0]
+    if len(norms) < 2:
+        return float("nan")
+    first, second = torch.triu_indices(len(norms), len(norms), offset=1)
+    return float((1 - gram[first, second] / (norms[first] * norms[second])).mean())
+
+
+class LocalDivergence(RoundObserver):
+    """Logs ``fed/divergence``, the mean pairwise cosine divergence of a round's local models (Xue et al. 2021; DL).
+
+    Keeps the round's m local models in memory; with several processes all of them are gathered.
+
+    Args:
+        of: ``"weights"`` compares the models' parameters, ``"updates"`` what clients added to the model they received.
+
+    Raises:
+        ValueError: If ``of`` is unknown.
+    """
+
+    def __init__(self, of: Literal["weights", "updates"] = "weights") -> None:
+        check_choice("of", of, ("weights", "updates"))
+        self.of = of
+        self._vectors: list[Tensor] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the last round."""
+        self._vectors, self.values = [], {}
+
+    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
+        """Keep the client's parameters, or its update."""
+        n = loop_of(trainer).vector.num_parameters
+        vector = result.vector[:n] if self.of == "weights" else result.vector[:n] - result.start[:n]
+        if bool(vector.isfinite().all()):
+            self._vectors.append(vector)
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare the round's clients."""
+        loop = loop_of(trainer)
+        mine = self._vectors if trainer.world_size == 1 else [vector.cpu() for vector in self._vectors]
+        vectors = [vector for share in loop.gather_objects(mine) for vector in share]
+        divergence = pairwise_divergence(torch.stack(vectors)) if vectors else float("nan")
+        self.values = {} if divergence != divergence else {"fed/divergence": divergence}
+
+
+class UpdateNorms(RoundObserver):
+    """Logs the mean, smallest and largest length of a round's updates ``w_k - w'`` (``fed/update_norm``, ...).
+
+    ``w'`` is the model that the client received; buffers do not count.
+    """
+
+    def __init__(self) -> None:
+        self._norms: list[float] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the last round."""
+        self._norms, self.values = [], {}
+
+    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
+        """Measure the client's update."""
+        n = loop_of(trainer).vector.num_parameters
+        self._norms.append(float((result.vector[:n] - result.start[:n]).double().norm()))
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Summarise the round's updates; those with NaN or infinite values are left out."""
+        shares = loop_of(trainer).gather_objects(self._norms)
+        norms = torch.tensor([norm for share in shares for norm in share], dtype=torch.float64)
+        norms = norms[norms.isfinite()]
+        if len(norms):
+            self.values = {
+                "fed/update_norm": float(norms.mean()),
+                "fed/update_norm_min": float(norms.min()),
+                "fed/update_norm_max": float(norms.max()),
+            }

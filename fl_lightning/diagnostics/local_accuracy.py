@@ -1,0 +1,52 @@
+"""Each client's accuracy after its local training, and after the server's aggregation."""
+
+from __future__ import annotations
+
+import lightning.pytorch as pl
+
+from fl_lightning.callbacks.client_metrics import Metric, accuracy
+from fl_lightning.diagnostics.observer import RoundObserver, loop_of
+from fl_lightning.federation import ClientResult
+
+
+class LocalAccuracy(RoundObserver):
+    """Logs ``fed/local_acc`` and ``fed/aggregated_acc``: the mean over a round's clients, each on its own samples.
+
+    The first is of the client's own model after local training, the second of the model that the user sees at the
+    round's end, on the same clients' training samples. The module is called on a batch's first element, in eval mode;
+    the second element is the target. That is two more passes over the round's data, without gradients.
+
+    Args:
+        metric: Takes scores (n, C) and targets (n,) of one client and returns a number.
+        name: Name of the metric in the logs.
+
+    Attributes:
+        local: The last round's metric after local training, by client.
+        aggregated: The same after aggregation.
+    """
+
+    def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
+        self.metric, self.name = metric, name
+        self.local: dict[int, float] = {}
+        self.aggregated: dict[int, float] = {}
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the last round."""
+        self.local, self.aggregated, self.values = {}, {}, {}
+
+    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
+        """Evaluate the client's model."""
+        self.local[result.task.client] = float(self.metric(*loop_of(trainer).predictions(result.task.client)))
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Evaluate the model that the user sees on the round's clients."""
+        loop = loop_of(trainer)
+        aggregated = {client: float(self.metric(*loop.predictions(client))) for client in self.local}
+        shares = loop.gather_objects((self.local, aggregated))
+        self.local = {client: value for share, _ in shares for client, value in share.items()}
+        self.aggregated = {client: value for _, share in shares for client, value in share.items()}
+        if self.local:
+            self.values = {
+                f"fed/local_{self.name}": sum(self.local.values()) / len(self.local),
+                f"fed/aggregated_{self.name}": sum(self.aggregated.values()) / len(self.aggregated),
+            }

@@ -1,0 +1,70 @@
+"""The base of callbacks that watch clients and rounds."""
+
+from __future__ import annotations
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning._lightning.logging import log_round
+from fl_lightning.callbacks.base import AggregationCallback
+from fl_lightning.federation import ClientResult
+from fl_lightning.loop import ClientAtWork, FederatedLoop
+
+
+class RoundObserver(Callback):
+    """Watches clients and rounds, and logs its :attr:`values` at each round's end.
+
+    The hooks run on the process that trains the client. What is put into ``values`` must be the same on all processes;
+    ``loop.gather_objects`` joins what they saw.
+
+    Attributes:
+        values: Numbers to log at the round's end, by name.
+    """
+
+    values: dict[str, float]
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Check that clients train.
+
+        Raises:
+            ValueError: If the trainer has no aggregation callback.
+        """
+        self.values = {}
+        if stage == "fit":
+            aggregation_of(trainer, self)
+
+    def on_client_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, client: ClientAtWork) -> None:
+        """Called before a client trains; the module holds the model that it received."""
+
+    def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
+        """Called after a client trained; the module holds its model."""
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Called when the server has acted; the module holds the model that the user sees."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the values."""
+        if self.values:
+            log_round(trainer, pl_module, self.values)
+
+
+def aggregation_of(trainer: pl.Trainer, observer: Callback) -> AggregationCallback:
+    """Return the trainer's aggregation callback.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, AggregationCallback):
+            return callback
+    raise ValueError(
+        f"{type(observer).__name__} watches clients, but the trainer has no aggregation callback. Add one such as "
+        "FedAvg(), or leave it out."
+    )
+
+
+def loop_of(trainer: pl.Trainer) -> FederatedLoop:
+    """Return the trainer's loop, once the fit has begun."""
+    loop = trainer.fit_loop
+    assert isinstance(loop, FederatedLoop)
+    return loop

@@ -1,0 +1,257 @@
+"""Diagnostics: distance from a central twin, divergence of clients (O16), norms, cost, local accuracy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from toys import Quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import FedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning.diagnostics import (
+    CentralTwin,
+    Communication,
+    LocalAccuracy,
+    LocalCompute,
+    LocalDivergence,
+    UpdateNorms,
+    pairwise_divergence,
+    relative_distance,
+)
+from fl_lightning.participation import Participation
+
+UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
+
+
+class Curve(Callback):
+    """Notes every round's logged numbers."""
+
+    def __init__(self) -> None:
+        self.rounds: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.rounds.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def __getitem__(self, name: str) -> list[float]:
+        return [row[name] for row in self.rounds if name in row]
+
+
+def curves(callbacks: list[Any], module: Any, data: Any, rounds: int, **settings: Any) -> Curve:
+    curve = Curve()
+    quiet_trainer(max_epochs=rounds, callbacks=[*callbacks, curve], **settings).fit(module, datamodule=data)
+    return curve
+
+
+def test_o16_distance() -> None:
+    assert relative_distance(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 5.0])) == pytest.approx(0.632455532, abs=1e-9)
+    assert relative_distance(torch.ones(3), torch.ones(3)) == 0.0
+    assert relative_distance(torch.ones(3), torch.zeros(3)) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([[1, 0], [0, 1], [-1, 0]], 4 / 3),
+        ([[1, 0], [1, 1]], 0.292893219),
+        ([[2, 3], [2, 3], [2, 3]], 0.0),
+        ([[1, 0], [0, 0], [1, 1]], 0.292893219),  # a vector of length 0 has no direction
+    ],
+)
+def test_o16_divergence(rows: list[list[float]], expected: float) -> None:
+    assert pairwise_divergence(torch.tensor(rows, dtype=torch.float32)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_divergence_of_fewer_than_two_is_unknown() -> None:
+    divergence = pairwise_divergence(torch.tensor([[1.0, 2.0], [0.0, 0.0]]))
+    assert divergence != divergence
+
+
+def reach(*optima: list[float]) -> TensorDataModule:
+    """Clients whose single step with learning rate 1 ends at these points."""
+    make = {"dtype": torch.float64}
+    return TensorDataModule([(torch.ones(1, 2, **make), torch.tensor([c], **make)) for c in optima], batch_size=None)
+
+
+@pytest.mark.parametrize(("of", "expected"), [("weights", 1.0), ("updates", 1 - 1 / 2**0.5)])
+def test_divergence_of_a_round(of: Any, expected: float) -> None:
+    # from (-1, 0): weights (1, 0) and (0, 1), updates (2, 0) and (1, 1)
+    curve = curves([FedAvg(1.0), LocalDivergence(of)], Quadratic(1.0, [-1.0, 0.0]), reach([1.0, 0.0], [0.0, 1.0]), 1)
+    assert curve["fed/divergence"] == [pytest.approx(expected, abs=1e-7)]  # logs are float32
+
+
+def test_divergence_of_circulating_models_is_a_saw_tooth() -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = [(torch.full((1, 4), 0.1), torch.randn(1, 4, generator=generator)) for _ in range(12)]
+    data = TensorDataModule([(a.double(), c.double()) for a, c in clients], batch_size=None)
+    curve = curves([RADFed(4, 3, seed=1), LocalDivergence()], Quadratic(1.0, [1.0] * 4), data, 160)
+    by_position = torch.tensor(curve["fed/divergence"][80:]).view(20, 4).mean(0)
+    assert by_position[0] < by_position[1] < by_position[2] < by_position[3]
+
+
+def test_update_norms() -> None:
+    # from (0, 0) to (3, 4) and (0, 1)
+    curve = curves([FedAvg(1.0), UpdateNorms()], Quadratic(1.0, [0.0, 0.0]), reach([3.0, 4.0], [0.0, 1.0]), 1)
+    assert curve.rounds[0]["fed/update_norm"] == pytest.approx(3.0, abs=1e-14)
+    assert curve.rounds[0]["fed/update_norm_min"] == pytest.approx(1.0, abs=1e-14)
+    assert curve.rounds[0]["fed/update_norm_max"] == pytest.approx(5.0, abs=1e-14)
+
+
+def test_central_twin_trains_on_the_union() -> None:
+    # Full batch, two local steps of 0.1. Twin: mean of the gradients of both clients, 2.5 w - 2, from 0: 0.2, 0.35;
+    # then 0.4625, 0.546875. FedAvg: locals 0 and 0.64, mean 0.32; then 0.2592 and 0.7552, mean 0.5072 (r = 0.81, 0.36).
+    data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
+    curve = curves([FedAvg(1.0, local_steps=2), CentralTwin()], Quadratic(0.1), data, 2)
+    expected = [(0.35 - 0.32) / 0.35, (0.546875 - 0.5072) / 0.546875]
+    assert curve["fed/central_distance"] == pytest.approx(expected, abs=1e-7)  # logs are float32
+
+
+def test_central_twin_follows_the_rounds_clients_only() -> None:
+    # one client a round: the twin does what the client does
+    data = TensorDataModule(quadratic_clients(a=[1.0, 2.0, 3.0], c=[1.0, 5.0, 9.0]), batch_size=None)
+    curve = curves([FedAvg(1, local_epochs=3), CentralTwin()], Quadratic(0.1), data, 5)
+    assert curve["fed/central_distance"] == pytest.approx([0.0] * 5, abs=1e-13)
+
+
+class Net(L.LightningModule):
+    """A classifier with everything that training may leave traces in."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lr = lr
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("loss", loss, on_epoch=True, on_step=False)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+def net_data(num_clients: int = 5) -> TensorDataModule:
+    generator = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(8, 3, generator=generator), torch.arange(8) % 2) for _ in range(num_clients)]
+    return TensorDataModule(clients, batch_size=3)
+
+
+def test_diagnostics_change_nothing() -> None:
+    finals = []
+    for diagnostics in ([], [CentralTwin(), LocalDivergence(), UpdateNorms(), LocalAccuracy(), LocalCompute()]):
+        module, curve = Net(), Curve()
+        trainer = quiet_trainer(
+            max_epochs=4, gradient_clip_val=1.0, callbacks=[RADFed(2, 3, seed=1), *diagnostics, curve]
+        )
+        trainer.fit(module, datamodule=net_data())
+        lr = trainer.optimizers[0].param_groups[0]["lr"]
+        finals.append((module.state_dict(), curve["loss"], trainer.global_step, lr))
+    assert finals[0][1:] == finals[1][1:]
+    for name, value in finals[0][0].items():
+        assert torch.equal(value, finals[1][0][name]), name
+
+
+def test_communication() -> None:
+    # 3 parameters in float64; SCAFFOLD's second vector counts
+    data = TensorDataModule([(torch.ones(1, 3).double(), torch.ones(1, 3).double())] * 4, batch_size=None)
+    for callback, vectors in [(FedAvg(2), 1), (Scaffold(2), 2)]:
+        curve = curves([callback, Communication()], Quadratic(0.1, [0.0] * 3), data, 2)
+        assert curve["fed/models_down"] == curve["fed/models_up"] == [2 * vectors, 4 * vectors]
+        assert curve["fed/bytes_down"] == curve["fed/bytes_up"] == [2 * vectors * 24, 4 * vectors * 24]
+
+
+class Validated(Quadratic):
+    """Validates w itself."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("w", self.w.detach())
+
+
+@pytest.mark.parametrize(("callback", "factor"), [(FedAvg(1.0), 1), (Scaffold(1.0), 2)], ids=["fedavg", "scaffold"])
+def test_rounds_and_cost_to_a_target(callback: Any, factor: int) -> None:
+    # w = 0.5, 0.75, 0.875 after rounds 1, 2, 3
+    [client] = quadratic_clients([1.0], [1.0])
+    communication = Communication(target=0.75, monitor="w")
+    data = TensorDataModule([client], val=client, batch_size=None)
+    curve = curves([callback, communication], Validated(0.5), data, 3)
+    assert (communication.rounds_to_target, communication.cost_to_target) == (2, 2 * factor)
+    assert curve["fed/cost_to_target"] == [2 * factor] * 2
+    assert str(communication) == "2"
+
+
+def test_a_target_that_is_not_reached() -> None:
+    [client] = quadratic_clients([1.0], [1.0])
+    communication = Communication(target=0.1, monitor="w", mode="min")
+    data = TensorDataModule([client], val=client, batch_size=None)
+    curves([FedAvg(1.0), communication], Validated(0.5), data, 3)
+    assert communication.rounds_to_target is None
+    assert str(communication) == "3+"
+    with pytest.raises(ValueError, match="`mode` must be one of 'max', 'min', got 'best'"):
+        Communication(mode="best")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch_size", "steps", "samples"),
+    [({"local_epochs": 2}, 3, 6, 14), ({"local_steps": 4}, 3, 4, 10), ({"local_epochs": 2}, None, 2, 14)],
+)
+def test_local_compute(settings: dict[str, int], batch_size: int | None, steps: int, samples: int) -> None:
+    # clients of 7 samples; 4 steps are one pass (3 + 3 + 1) and a batch of 3
+    data = TensorDataModule(quadratic_clients([1.0] * 2, [1.0] * 2, sizes=[7, 7]), batch_size=batch_size)
+    compute = LocalCompute()
+    curve = curves([FedAvg(1.0, **settings), compute], Quadratic(0.1), data, 3)
+    assert curve["fed/local_steps"] == [2 * steps * r for r in (1, 2, 3)]
+    assert curve["fed/local_samples"] == [2 * samples * r for r in (1, 2, 3)]
+    assert compute.rounds_of_client == {0: 3, 1: 3}
+
+
+def test_local_accuracy() -> None:
+    class Bias(L.LightningModule):
+        """Scores are two parameters, whatever the input."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scores.expand(len(x), 2)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1.0)
+
+    # after local training each predicts its own majority: 3/4 and 5/6; the weighted mean predicts class 1
+    clients = [(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1])), (torch.zeros(6, 1), torch.tensor([1, 1, 1, 1, 1, 0]))]
+    accuracy = LocalAccuracy()
+    curve = curves([FedAvg(1.0), accuracy], Bias(), TensorDataModule(clients, batch_size=None), 1)
+    assert accuracy.local == {0: pytest.approx(3 / 4), 1: pytest.approx(5 / 6)}
+    assert accuracy.aggregated == {0: pytest.approx(1 / 4), 1: pytest.approx(5 / 6)}
+    assert curve["fed/local_acc"] == [pytest.approx((3 / 4 + 5 / 6) / 2)]
+    assert curve["fed/aggregated_acc"] == [pytest.approx((1 / 4 + 5 / 6) / 2)]
+
+
+def test_an_empty_round_has_no_divergence() -> None:
+    nobody = Participation(available=lambda round_index: [])
+    observers = [LocalDivergence(), UpdateNorms(), LocalCompute(), CentralTwin(), LocalAccuracy()]
+    data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
+    curve = curves([FedAvg(1.0, participation=nobody), *observers], Quadratic(0.1, 1.0), data, 2)
+    assert curve["fed/divergence"] == curve["fed/update_norm"] == []
+    assert curve["fed/local_steps"] == [0.0, 0.0]
+    assert curve["fed/central_distance"] == [0.0, 0.0]
+
+
+def test_observers_need_an_aggregation_callback() -> None:
+    data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
+    with pytest.raises(ValueError, match="LocalDivergence watches clients, but the trainer has no"):
+        quiet_trainer(max_epochs=1, callbacks=[LocalDivergence()]).fit(Quadratic(0.1), datamodule=data)
+    with pytest.raises(ValueError, match="`of` must be one of 'weights', 'updates', got 'grads'"):
+        LocalDivergence("grads")  # type: ignore[arg-type]
