@@ -112,7 +112,9 @@ class ClientLog:
         return results.batch_size
 
 
-def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]]) -> None:
+def join_results(
+    results: _ResultCollection, gather: Callable[[Any], list[Any]], reduce_fn: Callable[..., Any]
+) -> None:
     """Make the round's logged numbers those of all clients of all processes.
 
     Metric objects of torchmetrics reduce themselves when they are computed. Numbers are joined here: a mean weighted by
@@ -121,6 +123,7 @@ def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]])
     Args:
         results: This process's results of the round.
         gather: Returns a list with the given object of every process.
+        reduce_fn: The strategy's ``reduce``, with which ``self.log`` registers what it is given.
     """
     mine = {
         key: (metric.value, getattr(metric, "cumulated_batch_size", None), _description(metric.meta))
@@ -134,7 +137,7 @@ def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]])
     for key, entries in joined.items():
         metric = results.get(key)
         if metric is None:
-            metric = results[key] = _register(entries[0][2])
+            metric = results[key] = _register(entries[0][2], reduce_fn)
         device = metric.value.device
         values = torch.stack([value for value, _, _ in entries]).to(device)
         if metric.meta.is_mean_reduction or metric.meta.is_sum_reduction:
@@ -154,13 +157,14 @@ def _cpu(value: Tensor | None) -> Tensor | None:
 
 def _description(meta: _Metadata) -> dict[str, Any]:
     names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx")
-    return {name: getattr(meta, name) for name in names}
+    return {**{name: getattr(meta, name) for name in names}, "rank_zero_only": meta.sync.rank_zero_only}
 
 
-def _register(description: dict[str, Any]) -> _ResultMetric:
-    """Return a metric for a number that only other processes logged."""
+def _register(description: dict[str, Any], reduce_fn: Callable[..., Any]) -> _ResultMetric:
+    """Return a metric for a number that only other processes logged, as if this one had logged it."""
+    rank_zero_only = description.pop("rank_zero_only")
     meta = _Metadata(**description)
-    meta.sync = _Sync(_should=False)
+    meta.sync = _Sync(_should=False, fn=reduce_fn, rank_zero_only=rank_zero_only)
     return _ResultMetric(meta, is_tensor=True)
 
 

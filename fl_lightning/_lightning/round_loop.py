@@ -206,7 +206,7 @@ class RoundLoop(_FitLoop):
         loop.set_round_counts(*(sum(counts) for counts in zip(*(share[0] for share in shares), strict=True)))
         first_ends = [share[1] for share in shares if share[1] is not None]
         loop.optimizers.first_client_end = first_ends[0] if first_ends else None
-        join_results(loop._results, self.gather_objects)
+        join_results(loop._results, self.gather_objects, trainer.strategy.reduce)
 
     # ---- details ----
 

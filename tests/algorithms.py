@@ -1,0 +1,99 @@
+"""Every synchronous algorithm, and a network to train with it: a new one is covered by a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning import (
+    AggregationCallback,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedProx,
+    FedYogi,
+    RADFed,
+    Scaffold,
+    TensorDataModule,
+)
+from fl_lightning.objectives import Proximal
+from fl_lightning.participation import Participation
+from fl_lightning.sampling import BernoulliSampler, ImportanceSampler
+from fl_lightning.server import Adaptive, Mixing
+
+Make = Callable[..., AggregationCallback]
+
+ALGORITHMS: dict[str, Make] = {
+    "FedAvg": lambda **k: FedAvg(4, server_lr=0.7, **k),
+    "FedAvg-stale": lambda **k: FedAvg(4, partial="stale", **k),
+    "FedAvg-stale-mapped": lambda **k: FedAvg(4, partial="stale", state_dir="states", **k),
+    "FedAvg-current": lambda **k: FedAvg(4, partial="current", weighting="uniform", **k),
+    "FedAvg-local-buffers": lambda **k: FedAvg(4, buffers="local", **k),
+    "FedAvg-server-buffers": lambda **k: FedAvg(4, buffers="server", **k),
+    "FedAvg-failing": lambda **k: FedAvg(
+        sampler=BernoulliSampler(0.6),
+        participation=Participation(available=0.9, dropout=0.3, stragglers=0.5),
+        local_epochs=3,
+        **k,
+    ),
+    "FedProx": lambda **k: FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),
+    "FedDyn": lambda **k: FedDyn(0.1, 4, **k),
+    "FedDyn-all": lambda **k: FedDyn(0.1, 4, evaluate="all", penalty="weight_decay", **k),
+    "FedDyn-active": lambda **k: FedDyn(0.1, 4, evaluate="active", scale_alpha="none", **k),
+    "Scaffold": lambda **k: Scaffold(4, **k),
+    "Scaffold-1": lambda **k: Scaffold(4, option=1, server_lr=lambda t: 0.9**t, **k),
+    "FedAvgM": lambda **k: FedAvgM(0.9, clients_per_round=4, **k),
+    "FedAdagrad": lambda **k: FedAdagrad(clients_per_round=4, **k),
+    "FedAdam": lambda **k: FedAdam(clients_per_round=4, bias_correction=True, **k),
+    "FedYogi": lambda **k: FedYogi(clients_per_round=4, **k),
+    "RADFed": lambda **k: RADFed(3, 4, **k),
+    "RADFed-aggregate": lambda **k: RADFed(3, 4, evaluate="aggregate", **k),
+    "RADFed-reduce": lambda **k: RADFed(3, 4, unequal="reduce", participation=Participation(dropout=0.3), **k),
+    "RADFed-park": lambda **k: RADFed(3, 4, unequal="park", participation=Participation(dropout=0.3), **k),
+    "RADFed-count": lambda **k: RADFed(
+        2, 4, unequal="count", extend_cycle=True, participation=Participation(dropout=0.3), **k
+    ),
+    "RADFedi": lambda **k: RADFed(3, sampler=ImportanceSampler(4), **k),
+    "RADFedp": lambda **k: RADFed(3, 4, local=Proximal(0.1), **k),
+    "RADFedm": lambda **k: RADFed(3, 4, server=Mixing(0.6), **k),
+    "RADFeda": lambda **k: RADFed(3, 4, server=Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
+}
+
+
+class Net(L.LightningModule):
+    """BatchNorm, dropout, momentum, a schedule: all that a round's end or a resumed run may get wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+        self.double()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.log("train_loss", loss, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", F.cross_entropy(self.layers(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)]
+
+
+def data() -> TensorDataModule:
+    """Six clients of unequal sizes, in batches of 4."""
+    generator = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
+        for n in (8, 14, 6, 23, 10, 12)
+    ]
+    return TensorDataModule(clients, val=clients[0], batch_size=4)
