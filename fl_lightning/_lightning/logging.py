@@ -112,9 +112,7 @@ class ClientLog:
         return results.batch_size
 
 
-def join_results(
-    results: _ResultCollection, gather: Callable[[Any], list[Any]], reduce_fn: Callable[..., Any]
-) -> None:
+def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]], reduce_fn: Callable[..., Any]) -> None:
     """Make the round's logged numbers those of all clients of all processes.
 
     Metric objects of torchmetrics reduce themselves when they are computed. Numbers are joined here: a mean weighted by

@@ -1,0 +1,221 @@
+"""Vectors that belong to clients, in memory and in a file; buffers; hyper-parameters over rounds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
+from fl_lightning.client_states import ClientStates
+from fl_lightning.federation import Federation
+from fl_lightning.participation import Participation
+from fl_lightning.server import Adaptive, Mixing
+
+
+def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
+    return Federation(np.arange(1, num_clients + 1), torch.zeros(2), [2], state_dir=state_dir, **ranks)
+
+
+def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> ClientStates:
+    return ClientStates(federation(num_clients, tmp_path if mapped else None, **ranks), torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
+def test_a_client_has_the_initial_vector_until_a_round_ends_with_another(tmp_path: Path, mapped: bool) -> None:
+    store = states(tmp_path, mapped)
+    store.put(2, torch.tensor([5.0, 6.0]))
+    assert store[2].tolist() == [1.0, 2.0]
+    store.close()
+    assert store[2].tolist() == [5.0, 6.0]
+    assert store[0].tolist() == [1.0, 2.0]
+    assert store.mean.tolist() == [2.0, 3.0]  # (3 * 1 + 5) / 4, (3 * 2 + 6) / 4
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
+def test_a_round_that_is_broken_off_leaves_no_trace(tmp_path: Path, mapped: bool) -> None:
+    store = states(tmp_path, mapped)
+    store.put(2, torch.tensor([5.0, 6.0]))
+    store.discard()
+    store.close()
+    assert store[2].tolist() == [1.0, 2.0]
+    assert store.mean.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
+def test_states_survive_a_checkpoint(tmp_path: Path, mapped: bool) -> None:
+    store = states(tmp_path, mapped, num_clients=40)
+    for client in range(0, 40, 2):
+        store.put(client, torch.tensor([client, -client], dtype=torch.float32))
+    store.close()
+    torch.save(store.state_dict(), tmp_path / "states.pt")
+    other = states(tmp_path, mapped, num_clients=40)
+    other.load_state_dict(torch.load(tmp_path / "states.pt", weights_only=True))
+    assert [other[k].tolist() for k in range(40)] == [store[k].tolist() for k in range(40)]
+    assert torch.equal(other.mean, store.mean)
+
+
+def test_a_process_keeps_its_own_clients() -> None:
+    store = ClientStates(federation(6, rank=1, num_ranks=2), torch.zeros(2))
+    vectors = {client: torch.full((2,), float(client)) for client in range(6)}
+    store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
+    assert [float(store[client][0]) for client in range(6)] == [0.0, 1.0, 0.0, 3.0, 0.0, 5.0]
+
+
+def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:
+    store = ClientStates(Federation(np.ones(10_000), torch.zeros(1), [1], state_dir=tmp_path), torch.zeros(50_000))
+    store.put(9_999, torch.ones(50_000))
+    store.close()
+    assert float(store[9_999].sum()) == 50_000
+    assert os.listdir(tmp_path) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1e3, 1e3, width=32)), max_size=30))
+def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> None:
+    weights = np.array([1.0, 2.0, 3.0, 4.0])
+    store = ClientStates(federation(4), torch.tensor([0.5]), weights)
+    now = [0.5] * 4
+    for client, value in changes:
+        store.put(client, torch.tensor([value]))
+        store.close()
+        now[client] = value
+    assert float(store.mean) == pytest.approx(float(np.average(now, weights=weights)), abs=1e-9)
+
+
+def test_an_algorithm_gives_the_same_from_memory_and_from_a_file(tmp_path: Path) -> None:
+    clients = quadratic_clients(a=[1.0, 4.0, 2.0], c=[0.0, 1.0, 5.0])
+    weights = [
+        fit_quadratic(FedDyn(0.1, 2, state_dir=folder, seed=1), Quadratic(0.1), clients, rounds=9)
+        for folder in (None, tmp_path / "new" / "folder")
+    ]
+    assert torch.equal(*weights)
+
+
+# ---- buffers ----
+
+
+class Counting(L.LightningModule):
+    """Its buffer counts batches, in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
+        self.at_start: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if batch_idx == 0:
+            self.at_start.append(float(self.batches))
+        self.batches += 1
+        return self.w.sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+def counted(callback: Any, rounds: int) -> tuple[list[float], float]:
+    """Clients of 1 and 3 batches; return what each started from, round by round, and the server's count."""
+    data = TensorDataModule([(torch.zeros(1),), (torch.zeros(3),)], batch_size=1)
+    module = Counting()
+    quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=data)
+    starts = [sorted(module.at_start[i : i + 2]) for i in range(0, 2 * rounds, 2)]
+    return [start for pair in starts for start in pair], float(module.batches)
+
+
+@pytest.mark.parametrize(
+    ("buffers", "starts", "server"),
+    [
+        ("average", [0.0, 0.0, 2.5, 2.5], 5.0),  # (1 + 3 * 3) / 4 = 2.5 a round
+        ("local", [0.0, 0.0, 1.0, 3.0], 5.0),  # then (2 + 3 * 6) / 4
+        ("server", [0.0, 0.0, 0.0, 0.0], 0.0),
+    ],
+)
+def test_buffers_are_averaged_kept_or_the_servers(buffers: Any, starts: list[float], server: float) -> None:
+    assert counted(FedAvg(1.0, buffers=buffers), rounds=2) == (starts, server)
+
+
+def test_buffers_of_circulating_models() -> None:
+    assert counted(RADFed(4, 1.0, buffers="server"), rounds=2)[0] == [0.0] * 4
+    assert counted(RADFed(4, 1.0, buffers="local"), rounds=2)[0] == [0.0, 0.0, 1.0, 3.0]
+
+
+def test_unknown_treatment_of_buffers() -> None:
+    with pytest.raises(ValueError, match="`buffers` must be one of 'average', 'local', 'server', got 'keep'"):
+        FedAvg(buffers="keep")
+
+
+# ---- hyper-parameters over rounds ----
+
+
+def test_a_schedule_of_the_server_learning_rate() -> None:
+    # the client always reaches 1: w = 0.5, then 0.5 + 0.25 * 0.5
+    callback = FedAvg(1, server_lr=lambda t: 0.5 ** (t + 1))
+    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=2)
+    assert float(weights) == 0.625
+
+
+def test_a_schedule_of_mu() -> None:
+    # mu = 0, then 1, two steps of 0.5 on w^2 / 2 from 1: 0.25; then 0.125 and 0.125 - 0.5 (0.125 - 0.125) = 0.125
+    callback = FedProx(lambda t: float(t), clients_per_round=1, local_steps=2)
+    weights = fit_quadratic(callback, Quadratic(0.5, start=1.0), quadratic_clients([1.0], [0.0]), rounds=2)
+    assert float(weights) == 0.125
+
+
+def test_a_schedule_of_momentum() -> None:
+    # Delta = 1 in the first round: w = 1; then Delta = 0 and v = 0.5 * 1: w = 1.5
+    callback = FedAvgM(lambda t: 0.5 * t, clients_per_round=1)
+    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=2)
+    assert float(weights) == 1.5
+
+
+def test_a_schedule_that_leaves_its_range_names_the_round() -> None:
+    module = Quadratic(1.0)
+    callback = FedAvg(1, server_lr=lambda t: 1.0 - t)
+    with pytest.raises(ValueError, match=r"`server_lr\(1\)` must be a finite number greater than 0, got 0.0"):
+        fit_quadratic(callback, module, quadratic_clients([1.0], [1.0]), rounds=2)
+    assert float(module.w.detach()) == 1.0
+    with pytest.raises(ValueError, match=r"`server_lr\(0\)` must be a finite number greater than 0, got -1"):
+        Mixing(lambda t: t - 1)
+
+
+def test_bias_correction() -> None:
+    # Adam from 0 with Delta = 1, 0.5: m_hat = 1, (0.09 + 0.05) / 0.19; v_hat = 1, (0.0099 + 0.0025) / 0.0199
+    server = Adaptive("adam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.01, v0=0.0, bias_correction=True)
+    position = torch.zeros(1, dtype=torch.float64)
+    position = server.step(position, position + 1.0)
+    assert float(position) == pytest.approx(0.1 / 1.01, abs=1e-12)
+    position = server.step(position, position + 0.5)
+    second = 0.1 * (0.14 / 0.19) / ((0.0124 / 0.0199) ** 0.5 + 0.01)
+    assert float(position) == pytest.approx(0.1 / 1.01 + second, abs=1e-12)
+
+
+def test_learning_rate_weight_decay_and_clipping_of_clients() -> None:
+    class Decayed(Quadratic):
+        """SGD with weight decay 0.1, learning rate 0.5 * 0.5^round."""
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.5, weight_decay=0.1)
+            return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+    data = TensorDataModule(quadratic_clients([1.0], [0.0]), batch_size=None)
+    module = Decayed(0.0, start=8.0)
+    quiet_trainer(max_epochs=2, gradient_clip_val=2.0, callbacks=[FedAvg(1)]).fit(module, datamodule=data)
+    # the gradient 8 is clipped to 2, the decay 0.8 is not; then from 6.6 with half the rate
+    first = 8.0 - 0.5 * (2.0 + 0.8)
+    assert float(module.w.detach()) == pytest.approx(first - 0.25 * (2.0 + 0.1 * first), abs=1e-6)
+
+
+def test_a_sampler_restricted_to_nobody_leaves_states_alone() -> None:
+    callback = FedDyn(0.1, 1.0, participation=Participation(available=lambda t: []))
+    fit_quadratic(callback, Quadratic(0.1, 2.0), quadratic_clients([1.0] * 2, [1.0] * 2), rounds=2)
+    assert float(callback.h) == 0.0
+    assert float(callback.algorithm.server.model) == 2.0
