@@ -21,6 +21,11 @@ MATHEMATICS = [
     or path.relative_to(ROOT / "fl_lightning").as_posix()
     in {
         "aggregation.py",
+        "buffers.py",
+        "client_states.py",
+        "hyperparameters.py",
+        "participation.py",
+        "redistribution.py",
         "algorithm.py",
         "arguments.py",
         "federation.py",
