@@ -222,7 +222,7 @@ class FederatedLoop(RoundLoop):
         return self.quiet.predictions(self._in_order(client, self.data.eval_batch_size))
 
     def _in_order(self, client: int, batch_size: int | None) -> Iterator[Any]:
-        return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.collate_fn)
+        return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.source_collate_fn)
 
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through, repeated ones counted again."""
@@ -245,7 +245,7 @@ class FederatedLoop(RoundLoop):
 
         def epochs() -> Iterator[Any]:
             while True:
-                yield from client_batches(dataset, data.batch_size, generator, data.shuffle, data.collate_fn)
+                yield from client_batches(dataset, data.batch_size, generator, data.shuffle, data.source_collate_fn)
 
         samples = int(data.client_sizes[list(clients)].sum())
         one_epoch = 1 if data.batch_size is None else -(-samples // data.batch_size)

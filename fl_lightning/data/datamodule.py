@@ -172,7 +172,7 @@ class FederatedDataModule(L.LightningDataModule):
         return Subset(self._dataset, indices)  # type: ignore[arg-type]
 
     @property
-    def collate_fn(self) -> Collate | None:
+    def source_collate_fn(self) -> Collate | None:
         """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
         return self._ready()[0].collate_fn
 
@@ -185,7 +185,7 @@ class FederatedDataModule(L.LightningDataModule):
             shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
         """
         shuffle = self.shuffle if shuffle is None else shuffle
-        return client_batches(self.client_dataset(client), self.batch_size, generator, shuffle, self.collate_fn)
+        return client_batches(self.client_dataset(client), self.batch_size, generator, shuffle, self.source_collate_fn)
 
     def num_client_batches(self, client: int) -> int:
         """Return the number of batches of one local epoch, ceil(n_k / B)."""
@@ -229,7 +229,11 @@ class FederatedDataModule(L.LightningDataModule):
 
     def _loader(self, stage: Stage, batch_size: int | None, shuffle: bool = False) -> DataLoader[Any]:
         return make_loader(
-            self._pooled(stage), batch_size, shuffle=shuffle, num_workers=self.num_workers, collate_fn=self.collate_fn
+            self._pooled(stage),
+            batch_size,
+            shuffle=shuffle,
+            num_workers=self.num_workers,
+            collate_fn=self.source_collate_fn,
         )
 
     # ---- the partition ----
