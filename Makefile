@@ -13,7 +13,7 @@ run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -81,20 +81,23 @@ def in_child(*args: Any, **kwargs: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def main(mode: str, folder: Path, names: list[str]) -> None:
-    """Train each algorithm twice: whole, and killed and resumed; or on one process, and on two."""
-    for name in names:
-        here = folder / name
-        (here / "a").mkdir(parents=True)
-        (here / "b").mkdir()
-        assert in_child(name, here / "a", here / "a.pt") == 0, name
-        if mode == "processes":
-            assert in_child(name, here / "b", here / "b.pt", devices=2) == 0, name
-            continue
-        assert in_child(name, here / "b", here / "b.pt", kill_in_round=4) == -signal.SIGKILL, name
-        assert not (here / "b.pt").exists()
-        assert in_child(name, here / "b", here / "b.pt", resume=True) == 0, name
+def train_twice(mode: str, here: Path, name: str) -> None:
+    """Train an algorithm whole, and killed and resumed; or on one process, and on two."""
+    for way in "ab":
+        (here / way).mkdir(parents=True)
+    assert in_child(name, here / "a", here / "a.pt") == 0
+    if mode == "processes":
+        assert in_child(name, here / "b", here / "b.pt", devices=2) == 0
+        return
+    assert in_child(name, here / "b", here / "b.pt", kill_in_round=4) == -signal.SIGKILL
+    assert not (here / "b.pt").exists()
+    assert in_child(name, here / "b", here / "b.pt", resume=True) == 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    mode, folder, *names = sys.argv[1:]
+    for name in names:
+        try:
+            train_twice(mode, Path(folder) / name, name)
+        except AssertionError:
+            traceback.print_exc()

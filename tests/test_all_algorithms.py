@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,36 @@ import pytest
 import torch
 from algorithms import ALGORITHMS
 
+Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 SCRIPT = Path(__file__).parent / "fit_algorithms.py"
 
 
-def run(mode: str, folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train an algorithm in both ways and return how the fits ended."""
-    command = [sys.executable, str(SCRIPT), mode, str(folder), name]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
-    assert finished.returncode == 0, finished.stderr.decode()[-4000:]
-    a, b = (torch.load(folder / name / f"{way}.pt", weights_only=True) for way in "ab")
-    return a, b
+@pytest.fixture(scope="session")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
+    """Return how both fits of an algorithm ended; all algorithms are trained at the first call, in one process tree."""
+    folders: dict[str, tuple[Path, str]] = {}
+
+    def load(mode: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        if mode not in folders:
+            folder = tmp_path_factory.mktemp(mode)
+            command = [sys.executable, str(SCRIPT), mode, str(folder), *ALGORITHMS]
+            finished = subprocess.run(
+                command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, timeout=900, check=False
+            )
+            folders[mode] = folder, finished.stderr.decode()
+        folder, log = folders[mode]
+        assert (folder / name / "b.pt").exists(), log[-4000:]
+        a, b = (torch.load(folder / name / f"{way}.pt", weights_only=True) for way in "ab")
+        return a, b
+
+    return load
 
 
+# the group keeps the tests of a mode on one worker, so that the fits run once
+@pytest.mark.xdist_group("kill")
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_killed_in_mid_round_and_resumed_is_bit_identical(tmp_path: Path, name: str) -> None:
-    whole, resumed = run("kill", tmp_path, name)
+def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str) -> None:
+    whole, resumed = ends("kill", name)
     for other in ("lr", "step", "sent"):
         assert resumed[other] == whole[other]
     assert torch.equal(resumed["server"], whole["server"])
@@ -35,9 +50,10 @@ def test_killed_in_mid_round_and_resumed_is_bit_identical(tmp_path: Path, name: 
         assert torch.equal(resumed["weights"][key], value), key
 
 
+@pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_two_processes_equal_one(tmp_path: Path, name: str) -> None:
-    one, two = run("processes", tmp_path, name)
+def test_two_processes_equal_one(ends: Ends, name: str) -> None:
+    one, two = ends("processes", name)
     for other in ("lr", "step", "sent"):
         assert two[other] == one[other]
     assert torch.allclose(two["server"], one["server"], rtol=0, atol=1e-10)
