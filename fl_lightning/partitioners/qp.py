@@ -9,6 +9,7 @@ import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count, check_positive
 from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.partitioners.dealing import deal
 from fl_lightning.partitioners.qp_solver import solve_transport_qp
 from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule
 from fl_lightning.partitioners.rounding import Rounding, round_columns, round_margins
@@ -117,14 +118,8 @@ class QPPartitioner(Partitioner):
 
     def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         rng = self._generator()
-        class_counts = np.bincount(classes)
-        counts = self._solve(class_counts, rng).counts
-        order = np.argsort(classes, kind="stable")
-        first = np.cumsum(class_counts) - class_counts + np.cumsum(counts, axis=0) - counts
-        return [
-            rng.permutation(np.concatenate([order[i : i + n] for i, n in zip(starts, numbers, strict=True)]))
-            for starts, numbers in zip(first, counts, strict=True)
-        ]
+        counts = self._solve(np.bincount(classes), rng).counts
+        return deal(classes, counts, rng, mix=False)
 
     def _solve(self, class_counts: np.ndarray, rng: np.random.Generator) -> QPSolution:
         sizes = self._draw_sizes(int(class_counts.sum()), rng)
