@@ -2,10 +2,12 @@
 
 from fl_lightning.partitioners.base import Partition, Partitioner
 from fl_lightning.partitioners.classwise_dirichlet import ClasswiseDirichletPartitioner
+from fl_lightning.partitioners.configurations import quantile_buckets
 from fl_lightning.partitioners.device_experiments import device_experiment_partitioner
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
 from fl_lightning.partitioners.explicit import ExplicitPartitioner
 from fl_lightning.partitioners.feature_noise import add_feature_noise
+from fl_lightning.partitioners.feature_qp import FeatureQPPartitioner, FeatureQPSolution
 from fl_lightning.partitioners.iid import IIDPartitioner
 from fl_lightning.partitioners.limited_classes import LimitedClassesPartitioner
 from fl_lightning.partitioners.natural import NaturalPartitioner
@@ -26,6 +28,8 @@ __all__ = [
     "ClasswiseDirichletPartitioner",
     "DirichletPartitioner",
     "ExplicitPartitioner",
+    "FeatureQPPartitioner",
+    "FeatureQPSolution",
     "IIDPartitioner",
     "LimitedClassesPartitioner",
     "NaturalPartitioner",
@@ -44,4 +48,5 @@ __all__ = [
     "label_entropy",
     "partition_statistics",
     "plot_label_distributions",
+    "quantile_buckets",
 ]

@@ -120,7 +120,7 @@ class Partitioner(ABC):
             ValueError: If they are not 1-D, or fewer than clients.
         """
         labels = check_labels(labels)
-        self._check_enough(len(labels))
+        check_enough(self.num_clients, len(labels))
         _, classes = np.unique(labels, return_inverse=True)
         return Partition(tuple(self._assign(classes)))
 
@@ -135,12 +135,14 @@ class Partitioner(ABC):
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(self.seed)
 
-    def _check_enough(self, num_samples: int) -> None:
-        if num_samples < self.num_clients:
-            raise ValueError(
-                f"`num_clients` is {self.num_clients}, but there are only {num_samples} samples, and each client needs "
-                f"one. Give at most {num_samples} clients, or more data."
-            )
+
+def check_enough(num_clients: int, num_samples: int) -> None:
+    """Raise ``ValueError`` unless there is a sample for each client."""
+    if num_samples < num_clients:
+        raise ValueError(
+            f"`num_clients` is {num_clients}, but there are only {num_samples} samples, and each client needs one. "
+            f"Give at most {num_samples} clients, or more data."
+        )
 
 
 def check_minimum(num_clients: int, min_partition_size: int, num_samples: int) -> None:
