@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fl_lightning.models.char_lstm import CharLSTM
 from fl_lightning.models.classifier import Classifier
 from fl_lightning.models.convnet import ConvNetClassifier
 from fl_lightning.models.mlp import MLPClassifier
 from fl_lightning.models.mobilenet import MobileNetV2Classifier
 
-__all__ = ["Classifier", "ConvNetClassifier", "MLPClassifier", "MobileNetV2Classifier"]
+__all__ = ["CharLSTM", "Classifier", "ConvNetClassifier", "MLPClassifier", "MobileNetV2Classifier"]
