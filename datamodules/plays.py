@@ -38,6 +38,7 @@ _NEXT_LINE = re.compile(r"    (.*)")
 _UNINDENTED = "THE COMEDY OF ERRORS"
 _UNINDENTED_FIRST_LINE = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
 _UNINDENTED_NEXT_LINE = re.compile(r"(.*)")
+_NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class RoleText:
 
 def encode(text: str) -> np.ndarray:
     """Return characters as positions in ``ALPHABET``, uint8, shape (len(text),)."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     positions: np.ndarray = _CODES[np.minimum(codes, 127)]
     return positions
 
@@ -89,12 +90,13 @@ def parse_gutenberg(text: str) -> list[Play]:
     """Read the plays of Project Gutenberg's complete works in the edition of 1994, as LEAF does.
 
     A play starts with its title above "by William Shakespeare"; a speech starts with two spaces and ``ROLE.``, and goes
-    on in lines that are indented by four. As with LEAF, directions at the end of a line stay in.
+    on in lines that are indented by four. As with LEAF, directions at the end of a line stay in; the copyright notices
+    in the plays, one of which LEAF takes for a role, do not.
     """
     plays: list[Play] = []
     title, spoken = "", None
     above = ""  # the last line that was not empty
-    for line in text.splitlines():
+    for line in _NOTICE.sub("", text).splitlines():
         if line.strip() == "by William Shakespeare":
             title, spoken = above, None
             plays.append((title, {}))
@@ -116,8 +118,6 @@ def _parse_line(line: str, roles: dict[str, list[str]], spoken: list[str] | None
         return roles[role]
     following = (_NEXT_LINE if indented else _UNINDENTED_NEXT_LINE).fullmatch(line)
     if spoken is not None and following and line.strip():
-        if line.startswith("<"):  # the copyright notice
-            return None
         spoken.append(following[1].strip())
     return spoken
 

@@ -74,7 +74,7 @@ Enter BOB
   ANNE. No.
 
 <<THIS ELECTRONIC VERSION
-IS COPYRIGHT>>
+    IS COPYRIGHT>>
 
 1590
 
@@ -89,8 +89,13 @@ AEGEON. Proceed, Solinus,
 to procure my fall.
 
 DUKE. Merchant.
-<<THIS ELECTRONIC VERSION
-IS COPYRIGHT>>
+
+<<THIS ELECTRONIC VERSION IS PROVIDED
+WITH PERMISSION.  ELECTRONIC COPIES
+MAY BE DISTRIBUTED>>
+
+ACT II. SCENE 1
+A street
 
 1611
 
@@ -111,7 +116,7 @@ def test_the_alphabet_has_80_characters_and_anything_else_is_the_last():
     # newline to ".", then digits from 11, ":;>?" from 21, capitals from 25, brackets, small letters from 53, and }
     assert encode("\n !\"&'(),-.").tolist() == list(range(11))
     assert encode("09:;>?AZ[]az}").tolist() == [11, 20, 21, 22, 23, 24, 25, 50, 51, 52, 53, 78, 79]
-    assert encode("$~é—\U0001f600").tolist() == [79] * 5
+    assert encode("$~é—\U0001f600\ud800").tolist() == [79] * 6
     assert encode("").tolist() == []
 
 
