@@ -12,6 +12,8 @@ from fl_lightning.partitioners.statistics import (
     label_entropy,
     partition_statistics,
 )
+from fl_lightning.partitioners.topic_graph import TopicGraph, TopicGraphPartitioner, diffuse, entropy_curve
+from fl_lightning.partitioners.topic_picking import pick_client_topics
 
 __all__ = [
     "DirichletPartitioner",
@@ -21,9 +23,14 @@ __all__ = [
     "Partitioner",
     "QPPartitioner",
     "QPSolution",
+    "TopicGraph",
+    "TopicGraphPartitioner",
     "c_score",
+    "diffuse",
+    "entropy_curve",
     "label_counts",
     "label_entropy",
     "partition_statistics",
+    "pick_client_topics",
     "plot_label_distributions",
 ]
