@@ -2,5 +2,6 @@
 
 from datamodules.cifar10 import CIFAR10DataModule
 from datamodules.digits import DigitsDataModule
+from datamodules.dmoz import DMOZDataModule
 
-__all__ = ["CIFAR10DataModule", "DigitsDataModule"]
+__all__ = ["CIFAR10DataModule", "DMOZDataModule", "DigitsDataModule"]
