@@ -47,7 +47,8 @@ class DMOZDataModule(FederatedDataModule):
             ``FL_LIGHTNING_DATA``, else ``data``.
         partitioner: Shares the samples out by their classes, in place of ``distribution``.
         distribution: i of d_i, or ``"iid"`` for d_iid.
-        min_samples: Fewest pages of a client, training and test pages together; topics of the top level may have less.
+        min_samples: Fewest pages of a topic to become a client, training and test pages together; see
+            :func:`~fl_lightning.partitioners.pick_client_topics` for the exceptions.
         root: A topic whose connected component is taken, in place of the largest.
         exclude: Names of the top-level topics that are left out.
         max_tokens: Words of a page; longer texts are cut.

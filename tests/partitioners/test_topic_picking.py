@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 from fl_lightning.partitioners import pick_client_topics
@@ -56,6 +57,17 @@ def test_topics_outside_the_largest_component_are_merged_until_all_are_inside() 
         "Top/B",
         "Top/B/Z",
     ]
+
+
+def test_a_topic_that_comes_back_takes_its_own_samples_along() -> None:
+    counts = {"Top/A": 1, "Top/A/X": 6, "Top/A/X/P": 2, "Top/A/X/P/Q": 8}
+    relations = [("Top/A", "Top/A/X"), ("Top/A/X", "Top/A/X/P"), ("Top/A/X/P/Q", "Top/Elsewhere")]
+
+    # P (2) goes into X, which then has 8; Q is outside and becomes P, now with both of its pages and those of Q
+    graph = pick_client_topics(counts, relations, min_samples=8)
+    homes = np.repeat(graph.homes(counts), list(counts.values()))
+    assert graph.topics == ("Top/A", "Top/A/X", "Top/A/X/P")
+    assert np.bincount(homes).tolist() == [1, 6, 10]
 
 
 def test_of_equal_components_the_one_with_the_first_topic_is_taken_unless_a_root_is_named() -> None:
