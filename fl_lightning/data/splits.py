@@ -210,14 +210,14 @@ def _draw_stratified(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw the first samples of each class, as many as are its due; return them and the others.
 
-    A class gets its exact share of ``number``, rounded down; the samples then missing go to the classes with the
-    largest remainders, at random among equal ones.
+    A class gives its exact share of ``number``, rounded down; the samples then missing come from the classes with the
+    largest remainders, at random among equal ones, and from those that would be left without samples at last.
     """
     _, classes = np.unique(labels[order], return_inverse=True)
     counts = np.bincount(classes)
     quotas, remainders = np.divmod(number * counts, max(len(order), 1))
-    by_remainder = np.lexsort((rng.permutation(len(counts)), -remainders))
-    quotas[by_remainder[: number - quotas.sum()]] += 1
+    order_of_classes = np.lexsort((rng.permutation(len(counts)), -remainders, counts - quotas == 1))
+    quotas[order_of_classes[: number - quotas.sum()]] += 1
     by_class = np.argsort(classes, kind="stable")
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     drawn = np.zeros(len(order), dtype=bool)

@@ -135,8 +135,8 @@ def test_global_sets_can_be_left_out() -> None:
 
 def shares(labels: np.ndarray, split: FederatedSplit) -> list[list[int]]:
     num_classes = labels.max() + 1
-    sets = split.train.values(), split.val.values(), split.test.values()
-    return [np.bincount(labels[np.concatenate([*part])], minlength=num_classes).tolist() for part in sets]
+    sets = [np.concatenate([[], *part.values()]).astype(int) for part in (split.train, split.val, split.test)]
+    return [np.bincount(labels[indices], minlength=num_classes).tolist() for indices in sets]
 
 
 def test_a_stratified_split_draws_every_class_in_proportion() -> None:
@@ -155,6 +155,14 @@ def test_a_stratified_split_rounds_by_the_largest_remainder() -> None:
     split = SampleSplit(val=0, test=0.3, stratify=True).apply(labels, IIDPartitioner(2))
 
     assert sorted(labels[split.test[-1]].tolist()) == [0, 1, 2]
+
+
+def test_a_stratified_split_takes_a_classs_last_sample_only_if_there_is_no_other() -> None:
+    # 9 of 11: the dues are 0.82 of the one, and 8.18 of the ten
+    labels = np.array([0] + [1] * 10)
+    split = SampleSplit(val=0, test=0.8, stratify=True).apply(labels, IIDPartitioner(2))
+
+    assert shares(labels, split)[2] == [0, 9]
 
 
 def test_equal_remainders_are_broken_by_the_seed() -> None:
