@@ -9,6 +9,7 @@ from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 from fl_lightning.callbacks.radfed import RADFed
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.report import partition_report
 
 __version__ = "0.1.0"
 
@@ -26,4 +27,5 @@ __all__ = [
     "FrozenPrefixCache",
     "RADFed",
     "TensorDataModule",
+    "partition_report",
 ]
