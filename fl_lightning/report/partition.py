@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning.arguments import check_count
 from fl_lightning.data import FederatedDataModule
@@ -67,6 +68,7 @@ class PartitionReport:
         png, html = contents
         return png, html
 
+    @rank_zero_only
     def log(self, logger: Logger) -> None:
         """Log the numbers as ``partition/...``; with Weights & Biases the figure and the page as well."""
         numbers = {f"partition/{name}": value for name, value in self.summary.numbers().items()}
