@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_WIDTH = 13.0  # inches, so that the figure can be read when it is printed across a page
-_SIZE_BINS = 30
+_SIZE_BINS = 30  # about
 
 
 def draw_partition(
@@ -73,13 +73,16 @@ def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
     """Draw how many clients there are of each size."""
     from matplotlib.ticker import MaxNLocator
 
-    end = 1.05 * max(1, int(sizes.max()))
-    axes.hist(sizes, bins=np.linspace(0, end, _SIZE_BINS + 1).tolist(), color="0.55", edgecolor="white")
+    largest = max(1, int(sizes.max()))
+    width = -(-largest // _SIZE_BINS)  # whole samples, so that no bin is empty for want of whole numbers in it
+    edges = np.arange(0, largest + width + 1, width) - 0.5
+    axes.hist(sizes, bins=edges.tolist(), color="0.55", edgecolor="white")
     axes.axvline(sizes.mean(), color="black", linewidth=1, linestyle="--")
     axes.set_title(f"dashed: mean {sizes.mean():,.1f}", loc="right", fontsize=9)
-    axes.set_xlim(0, end)
+    axes.set_xlim(0, max(edges[-1], 1.02 * largest))
     axes.set_xlabel("samples of a client")
     axes.set_ylabel("clients")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right"]].set_visible(False)

@@ -166,6 +166,15 @@ def test_the_figure_shows_samples_mixes_and_sizes() -> None:
     assert histogram.get_title(loc="right") == "dashed: mean 4.0"
 
 
+def test_axes_count_whole_samples() -> None:
+    clients = [(torch.zeros(n, 1), torch.zeros(n)) for n in (6, 9, 9, 18)]
+    sizes, histogram = partition_report(ready(TensorDataModule(clients))).figure.axes
+    for axis in (sizes.yaxis, histogram.xaxis, histogram.yaxis):
+        assert all(tick == round(tick) for tick in axis.get_majorticklocs())
+    bars = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in histogram.patches}  # type: ignore[attr-defined]
+    assert {place: height for place, height in bars.items() if height} == {6: 1, 9: 2, 18: 1}
+
+
 def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
     data = ready(DigitsDataModule(IIDPartitioner(10)))
     _, mixes, histogram = partition_report(data, max_clients=4).figure.axes
