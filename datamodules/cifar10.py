@@ -1,21 +1,19 @@
-"""CIFAR-10: 60,000 colour images of 32x32 pixels in 10 classes."""
+"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32x32 pixels in 10 or 100 classes."""
 
 from __future__ import annotations
 
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
-from torchvision.datasets import CIFAR10, utils
+from torchvision.datasets import CIFAR10, CIFAR100, utils
 
 from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
-
-IMAGES_PER_FILE = 10_000
 
 
 class CIFAR10DataModule(ImageDataModule):
@@ -39,6 +37,10 @@ class CIFAR10DataModule(ImageDataModule):
 
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2023, 0.1994, 0.2010)
+    files: ClassVar[type[CIFAR10]] = CIFAR10
+    label_key: ClassVar[str] = "labels"
+    num_train: ClassVar[int] = 50_000
+    num_images: ClassVar[int] = 60_000
 
     def __init__(
         self,
@@ -57,45 +59,51 @@ class CIFAR10DataModule(ImageDataModule):
         """Unpack the archive, or download it, unless the files are there."""
         if self._missing() is None:
             return
-        archive = self.data_dir / CIFAR10.filename
+        archive = self.data_dir / self.files.filename
         if archive.exists():
-            check_md5(archive, CIFAR10.tgz_md5)
+            check_md5(archive, self.files.tgz_md5)
             utils.extract_archive(str(archive), str(self.data_dir))
         elif self.download:
             try:
                 utils.download_and_extract_archive(
-                    CIFAR10.url, self.data_dir, filename=archive.name, md5=CIFAR10.tgz_md5
+                    self.files.url, self.data_dir, filename=archive.name, md5=self.files.tgz_md5
                 )
             except (OSError, RuntimeError) as error:
-                raise RuntimeError(f"CIFAR-10 could not be downloaded ({error}). {self._way_out()}") from error
+                raise RuntimeError(f"{self._name} could not be downloaded ({error}). {self._way_out()}") from error
 
     def load(self) -> Source:
         """Read all images as bytes, shape (60000, 3, 32, 32): training images, then test images."""
         missing = self._missing()
         if missing is not None:
             raise FileNotFoundError(f"There is no {missing}. {self._way_out()}")
-        files = (*CIFAR10.train_list, *CIFAR10.test_list)
         # filled file by file: joining them at the end would hold everything twice
-        images = np.empty((len(files) * IMAGES_PER_FILE, 3, 32, 32), dtype=np.uint8)
-        labels = np.empty(len(images), dtype=np.int64)
-        for start, (name, md5) in zip(range(0, len(images), IMAGES_PER_FILE), files, strict=True):
+        images = np.empty((self.num_images, 3, 32, 32), dtype=np.uint8)
+        labels = np.empty(self.num_images, dtype=np.int64)
+        start = 0
+        for name, md5 in (*self.files.train_list, *self.files.test_list):
             content = self._read(name, md5)
-            images[start : start + IMAGES_PER_FILE] = content["data"].reshape(-1, 3, 32, 32)
-            labels[start : start + IMAGES_PER_FILE] = content["labels"]
-        names = self._read(CIFAR10.meta["filename"], CIFAR10.meta["md5"])[CIFAR10.meta["key"]]
+            rows = slice(start, start + len(content["data"]))
+            images[rows] = content["data"].reshape(-1, 3, 32, 32)
+            labels[rows] = content[self.label_key]
+            start = rows.stop
+        names = self._read(self.files.meta["filename"], self.files.meta["md5"])[self.files.meta["key"]]
         return Source(
             TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)),
             labels,
-            test_indices=np.arange(len(CIFAR10.train_list) * IMAGES_PER_FILE, len(images)),
+            test_indices=np.arange(self.num_train, self.num_images),
             class_names=names,
         )
 
+    @property
+    def _name(self) -> str:
+        return {"CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100"}.get(self.files.__name__, self.files.__name__)
+
     def _path(self, name: str) -> Path:
-        return self.data_dir / str(CIFAR10.base_folder) / name
+        return self.data_dir / str(self.files.base_folder) / name
 
     def _missing(self) -> Path | None:
-        names = [name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
-        paths = [self._path(name) for name in (*names, CIFAR10.meta["filename"])]
+        names = [name for name, _ in (*self.files.train_list, *self.files.test_list)]
+        paths = [self._path(name) for name in (*names, self.files.meta["filename"])]
         return next((path for path in paths if not path.exists()), None)
 
     def _read(self, name: str, md5: str) -> dict[str, Any]:
@@ -106,8 +114,22 @@ class CIFAR10DataModule(ImageDataModule):
         return content
 
     def _way_out(self) -> str:
+        folder, archive = self.data_dir / str(self.files.base_folder), self.data_dir / self.files.filename
         return (
-            f"Put the folder {self.data_dir / CIFAR10.base_folder} or the archive {self.data_dir / CIFAR10.filename} "
-            f"(from {CIFAR10.url}) there, or name their folder by `data_dir` or the environment variable "
-            f"{ENVIRONMENT_VARIABLE}; with network access, `download=True` fetches them in `prepare_data()`."
+            f"Put the folder {folder} or the archive {archive} (from {self.files.url}) there, or name their folder by "
+            f"`data_dir` or the environment variable {ENVIRONMENT_VARIABLE}; with network access, `download=True` "
+            "fetches them in `prepare_data()`."
         )
+
+
+class CIFAR100DataModule(CIFAR10DataModule):
+    """Training and test images together, 600 for each of the 100 fine classes, shared out among clients.
+
+    As :class:`CIFAR10DataModule`, with ``cifar-100-python`` or ``cifar-100-python.tar.gz`` in ``data_dir``; normalised
+    by mean (0.5071, 0.4867, 0.4408) and standard deviation (0.2675, 0.2565, 0.2761).
+    """
+
+    mean = (0.5071, 0.4867, 0.4408)
+    std = (0.2675, 0.2565, 0.2761)
+    files = CIFAR100
+    label_key = "fine_labels"

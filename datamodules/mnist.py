@@ -1,27 +1,31 @@
-"""MNIST: 70,000 handwritten digits of 28x28 pixels."""
+"""MNIST, Fashion-MNIST and EMNIST's letters: grey images of 28x28 pixels in torchvision's files."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
-from torchvision.datasets import MNIST
+from torchvision.datasets import EMNIST, MNIST, FashionMNIST
 
 from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from fl_lightning.arguments import check_choice
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 
 
 class MNISTDataModule(FederatedDataModule):
-    """Training and test images together, shared out among clients; inputs are float32 in [0, 1], (N, 1, 28, 28).
+    """70,000 handwritten digits, training and test images together, shared out among clients.
 
-    ``SampleSplit(test="official")`` tests on MNIST's own test images, the last 10,000.
+    Inputs are float32 in [0, 1], shape (N, 1, 28, 28). ``SampleSplit(test="official")`` tests on the data set's own
+    test images, which come last.
 
     Args:
-        data_dir: Folder that holds ``MNIST/raw`` with the four files as torchvision unpacks them, or into which they
-            are downloaded; if ``None`` the environment variable ``FL_LIGHTNING_DATA``, else ``data``.
+        data_dir: Folder that holds the data set's folder (``MNIST/raw``) with the four files as torchvision unpacks
+            them, or into which they are downloaded; if ``None`` the environment variable ``FL_LIGHTNING_DATA``, else
+            ``data``.
         partitioner: Shares the samples out among clients.
         download: Whether to download the files when they are missing.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
@@ -30,6 +34,9 @@ class MNISTDataModule(FederatedDataModule):
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
     """
+
+    files: ClassVar[type[MNIST]] = MNIST
+    file_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -48,35 +55,101 @@ class MNISTDataModule(FederatedDataModule):
         if not self.download or self._is_there():
             return
         try:
-            MNIST(self.data_dir, download=True)
+            self.files(self.data_dir, download=True, **self.file_options)
         except (OSError, RuntimeError) as error:
-            raise RuntimeError(f"MNIST could not be downloaded ({error}). {self._way_out()}") from error
+            raise RuntimeError(f"{self._name} could not be downloaded ({error}). {self._way_out()}") from error
 
     def load(self) -> Source:
         """Read all images: training images, then test images."""
         if not self._is_there():
-            raise FileNotFoundError(f"There is no whole MNIST in {self.data_dir}. {self._way_out()}")
+            raise FileNotFoundError(f"There is no whole {self._name} in {self.data_dir}. {self._way_out()}")
         try:
-            parts = [MNIST(self.data_dir, train=train) for train in (True, False)]
+            parts = [self.files(self.data_dir, train=train, **self.file_options) for train in (True, False)]
         except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            raise RuntimeError(f"A file in {self.data_dir / 'MNIST' / 'raw'} is damaged. {self._way_out()}") from error
-        images = torch.cat([part.data for part in parts]).unsqueeze(1).to(torch.float32).div_(255)
-        labels = torch.cat([part.targets for part in parts])
+            raise RuntimeError(
+                f"A file in {self.data_dir / self._name / 'raw'} is damaged. {self._way_out()}"
+            ) from error
+        chosen = [self.choose(part.data, part.targets) for part in parts]
+        images = torch.cat([images for images, _ in chosen]).unsqueeze(1).to(torch.float32).div_(255)
+        labels = torch.cat([labels for _, labels in chosen])
         return Source(
             TensorDataset(images, labels),
             labels.numpy().astype(np.int64),
-            test_indices=np.arange(len(parts[0].data), len(images)),
-            class_names=[str(digit) for digit in range(10)],
+            test_indices=np.arange(len(chosen[0][1]), len(images)),
+            class_names=self.names_of_classes(),
         )
 
+    def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images (n, 28, 28) and labels (n,) to use, out of those of a file."""
+        return images, labels
+
+    def names_of_classes(self) -> list[str]:
+        """Return the name of each class."""
+        return [name.split(" - ")[0] for name in self.files.classes]  # MNIST's are "0 - zero", ...
+
+    @property
+    def _name(self) -> str:
+        return self.files.__name__
+
+    def _file_names(self) -> list[str]:
+        return [os.path.splitext(os.path.basename(url))[0] for url, _ in self.files.resources]
+
     def _is_there(self) -> bool:
-        raw = self.data_dir / "MNIST" / "raw"
-        names = [os.path.splitext(os.path.basename(url))[0] for url, _ in MNIST.resources]
-        return all((raw / name).exists() for name in names)
+        raw = self.data_dir / self._name / "raw"
+        return all((raw / name).exists() for name in self._file_names())
 
     def _way_out(self) -> str:
         return (
-            f"Put its four files (from {MNIST.mirrors[-1]}, unpacked) into {self.data_dir / 'MNIST' / 'raw'}, or name "
-            f"the folder that holds `MNIST` by `data_dir` or the environment variable {ENVIRONMENT_VARIABLE}; with "
-            "network access, `download=True` fetches them in `prepare_data()`."
+            f"Put {', '.join(self._file_names())}, as torchvision's {self._name} unpacks them, into "
+            f"{self.data_dir / self._name / 'raw'}, or name the folder that holds `{self._name}` by `data_dir` or the "
+            f"environment variable {ENVIRONMENT_VARIABLE}; with network access, `download=True` fetches them in "
+            "`prepare_data()`."
         )
+
+
+class FashionMNISTDataModule(MNISTDataModule):
+    """Fashion-MNIST: 70,000 pictures of clothes in 10 classes; arguments as for :class:`MNISTDataModule`."""
+
+    files = FashionMNIST
+
+
+class EMNISTDataModule(MNISTDataModule):
+    """EMNIST's letters: 145,600 handwritten letters in 26 classes, upright.
+
+    Args:
+        data_dir: As for :class:`MNISTDataModule`, with ``EMNIST/raw``.
+        partitioner: Shares the samples out among clients.
+        classes: ``"letters"`` for all, ``"first10"`` for a to j, 48,000 and 8,000 images (Acar et al. 2021).
+        **options: Further arguments of :class:`MNISTDataModule`.
+
+    Raises:
+        ValueError: If ``classes`` is unknown.
+    """
+
+    files = EMNIST
+    file_options: ClassVar[dict[str, Any]] = {"split": "letters"}
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        partitioner: PartitionFunction | None = None,
+        *,
+        classes: Literal["letters", "first10"] = "letters",
+        **options: Any,
+    ) -> None:
+        check_choice("classes", classes, ("letters", "first10"))
+        super().__init__(data_dir, partitioner, **options)
+        self.num_classes = 10 if classes == "first10" else 26
+
+    def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the chosen letters, counted from 0; the files hold them transposed and counted from 1."""
+        kept = labels <= self.num_classes
+        return images[kept].transpose(1, 2), labels[kept] - 1
+
+    def names_of_classes(self) -> list[str]:
+        """Return a, b, c, ..."""
+        return [chr(ord("a") + letter) for letter in range(self.num_classes)]
+
+    def _file_names(self) -> list[str]:
+        kinds = ("images-idx3", "labels-idx1")
+        return [f"emnist-letters-{part}-{kind}-ubyte" for part in ("train", "test") for kind in kinds]

@@ -11,6 +11,7 @@ from fl_lightning.callbacks.radfed import RADFed
 from fl_lightning.callbacks.scaffold import Scaffold
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.report import partition_report
 
 __version__ = "0.1.0"
 
@@ -30,4 +31,5 @@ __all__ = [
     "RADFed",
     "Scaffold",
     "TensorDataModule",
+    "partition_report",
 ]

@@ -29,6 +29,7 @@ MATHEMATICS = [
         "algorithm.py",
         "arguments.py",
         "federation.py",
+        "metrics.py",
         "objectives.py",
         "sampling.py",
         "schedules.py",
@@ -40,7 +41,7 @@ MATHEMATICS = [
         "data/standardize.py",
     }
 ]
-HEAVY = {"cvxpy", "datasets", "matplotlib", "pandas", "sklearn", "wandb"}
+HEAVY = {"cvxpy", "datasets", "matplotlib", "pandas", "pyarrow", "sklearn", "wandb"}
 
 
 def imports(path: Path, *, module_level: bool = False) -> Iterator[tuple[str, str]]:

@@ -212,3 +212,10 @@ def test_global_generators_are_seeded_alike() -> None:
         seed_global_generators(1, Stream.CLIENT, 5, 6)
         draws.append((random.random(), np.random.rand(), torch.rand(()).item()))
     assert draws[0] == draws[1]
+
+
+def test_a_model_of_another_size_is_refused() -> None:
+    aggregation = WeightedMean()
+    aggregation.update(result(3, (1.0, 2.0)))
+    with pytest.raises(ValueError, match="A client's model has 3 values, the others have 2"):
+        aggregation.update(result(3, (1.0, 2.0, 3.0)))

@@ -152,3 +152,13 @@ def test_server_optimizers_leave_buffers_to_the_aggregate() -> None:
 def test_arguments_out_of_range(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("part", [{"local": Proximal(0.0)}, {"server": Mixing(1.0)}], ids=["radfedp", "radfedm"])
+def test_radfed_with_parts_that_do_nothing_is_radfed(part: dict[str, Any]) -> None:
+    clients = quadratic_clients(a=[1.0, 4.0, 2.0], c=[0.0, 1.0, 3.0])
+    weights = [
+        fit_quadratic(RADFed(3, 2, local_steps=3, seed=2, **parts), Quadratic(0.1), clients, rounds=6)
+        for parts in (part, {})
+    ]
+    assert torch.equal(*weights)

@@ -25,10 +25,11 @@ class ClientMetrics(Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,
-    and the same for ``test``; ``values`` holds the last metric of every client. Does nothing where the evaluation set
-    belongs to no client. Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if
-    that is a dict with ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first
-    element, and the second is the target.
+    where the metric is NaN for some clients their number as ``val_acc_clients_left_out``, and the same for ``test``;
+    ``values`` holds the last metric of every client. Does nothing where the evaluation set belongs to no client.
+    Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
+    ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first element, and the
+    second is the target.
 
     Args:
         metric: Takes scores (n, C) and targets (n,) of one client and returns a number; NaN leaves the client out.
@@ -91,6 +92,8 @@ class ClientMetrics(Callback):
             return
         key = f"{stage}_{self.name}_clients"
         summary = {key: known.mean(), f"{key}_std": known.std(), f"{key}_min": known.min()}
+        if len(known) < len(values):
+            summary[f"{key}_left_out"] = len(values) - len(known)
         values_to_log = {name: float(value) for name, value in summary.items()}
         module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -128,13 +129,17 @@ class SampleSplit(Split):
         test: Fraction for testing, or ``"official"`` for the data set's own test part; ``val`` then is a fraction of
             the others.
         seed: Seed of the draw.
+        stratify: Whether every class is drawn in proportion, up to rounding. The classes are the labels that
+            the partitioner gets.
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there is no official test part, or it holds indices
             that are no samples.
     """
 
-    def __init__(self, val: float = 0.1, test: float | Literal["official"] = 0.1, seed: int = 0) -> None:
+    def __init__(
+        self, val: float = 0.1, test: float | Literal["official"] = 0.1, seed: int = 0, *, stratify: bool = False
+    ) -> None:
         if isinstance(test, str) and test != "official":
             raise ValueError(f"`test` must be a fraction or 'official', got {test!r}.")
         _check_fractions(val, 0.0 if isinstance(test, str) else test)
@@ -142,17 +147,19 @@ class SampleSplit(Split):
         self.val = val
         self.test = test
         self.seed = seed
+        self.stratify = stratify
 
     def _apply(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
         samples = np.arange(len(labels))
         test = _check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else samples[:0]
-        order = np.random.default_rng(self.seed).permutation(np.setdiff1d(samples, test))
-        num_val = round(self.val * len(order))
-        val, rest = order[:num_val], order[num_val:]
+        rng = np.random.default_rng(self.seed)
+        order = rng.permutation(np.setdiff1d(samples, test))
+        draw = partial(_draw_stratified, labels=labels, rng=rng) if self.stratify else _draw_first
+        val, rest = draw(order, round(self.val * len(order)))
         if not isinstance(self.test, str):
-            test, rest = np.split(rest, [round(self.test * len(order))])
+            test, rest = draw(rest, round(self.test * len(order)))
         # in the order of the data set, which some partitioners follow
         rest = np.sort(rest)
         partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
@@ -192,6 +199,30 @@ class WithinClientSplit(Split):
         # the small number keeps 0.3 * 10 = 2.9999999999999996 from becoming 2
         num_val, num_test = (int(fraction * len(indices) + 1e-9) for fraction in (self.val, self.test))
         return np.split(indices, [num_val, num_val + num_test])
+
+
+def _draw_first(order: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    return order[:number], order[number:]
+
+
+def _draw_stratified(
+    order: np.ndarray, number: int, *, labels: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the first samples of each class, as many as are its due; return them and the others.
+
+    A class gives its exact share of ``number``, rounded down; the samples then missing come from the classes with the
+    largest remainders, at random among equal ones, and from those that would be left without samples at last.
+    """
+    _, classes = np.unique(labels[order], return_inverse=True)
+    counts = np.bincount(classes)
+    quotas, remainders = np.divmod(number * counts, max(len(order), 1))
+    order_of_classes = np.lexsort((rng.permutation(len(counts)), -remainders, counts - quotas == 1))
+    quotas[order_of_classes[: number - quotas.sum()]] += 1
+    by_class = np.argsort(classes, kind="stable")
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    drawn = np.zeros(len(order), dtype=bool)
+    drawn[by_class] = rank < np.repeat(quotas, counts)
+    return order[drawn], order[~drawn]
 
 
 def _by_client(parts: tuple[np.ndarray, ...]) -> dict[int, np.ndarray]:

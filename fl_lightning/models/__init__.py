@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from fl_lightning.models.char_lstm import CharLSTM
 from fl_lightning.models.classifier import Classifier
 from fl_lightning.models.convnet import ConvNetClassifier
+from fl_lightning.models.logistic import LogisticRegressionClassifier
 from fl_lightning.models.mlp import MLPClassifier
 from fl_lightning.models.mobilenet import MobileNetV2Classifier
+from fl_lightning.models.resnet import ResNet18Classifier
 
-__all__ = ["Classifier", "ConvNetClassifier", "MLPClassifier", "MobileNetV2Classifier"]
+__all__ = [
+    "CharLSTM",
+    "Classifier",
+    "ConvNetClassifier",
+    "LogisticRegressionClassifier",
+    "MLPClassifier",
+    "MobileNetV2Classifier",
+    "ResNet18Classifier",
+]

@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
+
 import lightning as L
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from fl_lightning.arguments import check_choice
+from fl_lightning.metrics import OneVsRestAUROC
+
+MetricName = Literal["acc", "f1", "auroc"]
 
 
 class Classifier(L.LightningModule):
     """Base of the classifiers: cross-entropy, accuracy and plain SGD. A subclass builds its layers and ``forward``.
 
-    Logged once an epoch: ``train_loss``, ``train_acc``, ``val_loss``, ``val_acc``, ``test_loss``, ``test_acc``; an
-    accuracy is the share of correctly classified samples. A subclass's own arguments become hyperparameters, too.
+    Logged once an epoch: ``train_loss``, ``train_acc``, ``val_loss``, ``test_loss``, and each of ``metrics`` as
+    ``val_acc``, ``test_acc`` and so on; an accuracy is the share of correctly classified samples. They are taken over
+    all samples of the set; for the mean over clients see :class:`~fl_lightning.ClientMetrics`. A subclass's own
+    arguments become hyperparameters, too.
 
     Args:
         num_classes: Number of classes; ``forward`` gives logits of shape (batch, num_classes).
         lr: Learning rate of SGD.
         momentum: Momentum of SGD.
         weight_decay: Weight decay (L2 penalty) of SGD.
+        metrics: What validation and test log besides the loss: ``"acc"`` for accuracy, ``"f1"`` for F1 averaged by the
+            classes' numbers of samples (:func:`~fl_lightning.metrics.weighted_f1`), ``"auroc"`` for the area under the
+            ROC curve (:func:`~fl_lightning.metrics.auroc`, NaN where only one class occurs).
+
+    Raises:
+        ValueError: If one of ``metrics`` is unknown.
     """
 
-    def __init__(self, num_classes: int, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        metrics: Sequence[MetricName] = ("acc",),
+    ) -> None:
         super().__init__()
+        for name in metrics:
+            check_choice("metrics", name, ("acc", "f1", "auroc"), "Give a sequence of names, as ('acc', 'f1').")
         self.save_hyperparameters()
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self.val_acc = MulticlassAccuracy(num_classes, average="micro")
-        self.test_acc = MulticlassAccuracy(num_classes, average="micro")
+        self.val_metrics = nn.ModuleDict({name: _metric(name, num_classes) for name in metrics})
+        self.test_metrics = nn.ModuleDict({name: _metric(name, num_classes) for name in metrics})
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Returns the mean cross-entropy of a batch ``(x, y)``, y of shape (batch,) with integer labels."""
@@ -45,22 +71,31 @@ class Classifier(L.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """Returns ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
-        return self._evaluate(batch, "val", self.val_acc)
+        return self._evaluate(batch, "val", self.val_metrics)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """Returns ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
-        return self._evaluate(batch, "test", self.test_acc)
+        return self._evaluate(batch, "test", self.test_metrics)
 
     def configure_optimizers(self) -> Optimizer:
         """Returns SGD over the parameters that are not frozen."""
         trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return SGD(trainable, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
-    def _evaluate(self, batch: tuple[Tensor, Tensor], stage: str, accuracy: MulticlassAccuracy) -> dict[str, Tensor]:
+    def _evaluate(self, batch: tuple[Tensor, Tensor], stage: str, metrics: nn.ModuleDict) -> dict[str, Tensor]:
         x, y = batch
         logits = self(x)
         loss = F.cross_entropy(logits, y)
-        accuracy.update(logits, y)
         self.log(f"{stage}_loss", loss, batch_size=len(y))
-        self.log(f"{stage}_acc", accuracy, batch_size=len(y))
+        for name, metric in cast(Mapping[str, Metric], metrics).items():
+            metric.update(logits, y)
+            self.log(f"{stage}_{name}", metric, batch_size=len(y))
         return {"loss": loss, "preds": logits, "target": y}
+
+
+def _metric(name: MetricName, num_classes: int) -> Metric:
+    if name == "acc":
+        return MulticlassAccuracy(num_classes, average="micro")
+    if name == "f1":
+        return MulticlassF1Score(num_classes, average="weighted")
+    return OneVsRestAUROC()

@@ -1,29 +1,46 @@
-"""A small convolutional network, quick on a CPU."""
+"""Small convolutional networks, among them those of McMahan et al. and of FedDyn."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
 from torch import Tensor, nn
 
-from fl_lightning.models.classifier import Classifier
+from fl_lightning.arguments import check_choice
+from fl_lightning.models.classifier import Classifier, MetricName
 
-_SMALLEST_IMAGE = 16
+_KERNEL = 5
 
 
 class ConvNetClassifier(Classifier):
-    """Two 5x5 convolutions (32 and 64 channels), each with ReLU and 2x2 max-pooling, and a dense layer.
+    """5x5 convolutions, each with ReLU and 2x2 max-pooling, then dense layers with ReLU between them.
 
-    For images of 3x32x32 and ten classes it has 69,706 parameters.
+    For images of 3x32x32 and ten classes the default has 69,706 parameters. Networks of the papers:
+
+    * McMahan et al. 2017, for images of 1x28x28: ``channels=(32, 64), hidden=(512,), padding="same"``, 1,663,370
+      parameters. Gao et al. 2024 do not specify their CNN for Fashion-MNIST; it is taken to be this one.
+    * Acar et al. 2021, for CIFAR: ``channels=(64, 64), hidden=(384, 192)``, 797,962 parameters for CIFAR-10 and
+      815,332 for CIFAR-100.
+    * LeNet-5 for CIFAR-10: ``channels=(6, 16), hidden=(120, 84)``, 62,006 parameters.
 
     Args:
         num_classes: Number of classes.
         lr: Learning rate of SGD.
         in_channels: Channels of an image.
-        image_size: Height and width of an image, in pixels; at least 16.
+        image_size: Height and width of an image, in pixels; at least 16 for two convolutions without padding.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
+        metrics: What validation and test log besides the loss, as in :class:`Classifier`.
+        channels: Output channels of each convolution.
+        hidden: Width of each dense layer before the one that gives the logits.
+        padding: ``"valid"`` for convolutions that take 4 pixels off height and width, ``"same"`` for zero padding that
+            keeps them.
 
     Raises:
-        ValueError: If ``image_size`` is below 16, where nothing would be left for the dense layer.
+        ValueError: If ``padding`` is neither of the two, or ``image_size`` is so small that nothing would be left for
+            the dense layers.
     """
 
     def __init__(
@@ -34,23 +51,38 @@ class ConvNetClassifier(Classifier):
         image_size: int = 32,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        metrics: Sequence[MetricName] = ("acc",),
+        channels: Sequence[int] = (32, 64),
+        hidden: Sequence[int] = (),
+        padding: Literal["valid", "same"] = "valid",
     ) -> None:
-        if image_size < _SMALLEST_IMAGE:
-            raise ValueError(f"image_size is {image_size}; it must be at least {_SMALLEST_IMAGE}: enlarge the images")
-        super().__init__(num_classes, lr, momentum, weight_decay)
-        side = ((image_size - 4) // 2 - 4) // 2
-        self.layers = nn.Sequential(
-            nn.Conv2d(in_channels, 32, kernel_size=5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, kernel_size=5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64 * side * side, num_classes),
-        )
+        check_choice("padding", padding, ("valid", "same"))
+        channels, hidden = list(channels), list(hidden)  # plain lists, which checkpoints can be read with
+        margin = _KERNEL - 1 if padding == "valid" else 0
+        side = _side_after(image_size, len(channels), margin)
+        super().__init__(num_classes, lr, momentum, weight_decay, metrics)
+        layers: list[nn.Module] = []
+        for before, after in pairwise([in_channels, *channels]):
+            layers += [nn.Conv2d(before, after, _KERNEL, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        layers.append(nn.Flatten())
+        widths = [[in_channels, *channels][-1] * side * side, *hidden]
+        for width_in, width_out in pairwise(widths):
+            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
+        layers.append(nn.Linear(widths[-1], num_classes))
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns logits of shape (batch, num_classes) for images (batch, in_channels, image_size, image_size)."""
         logits: Tensor = self.layers(x)
         return logits
+
+
+def _side_after(image_size: int, convolutions: int, margin: int) -> int:
+    """Return height and width after the convolutions, each of which takes ``margin`` pixels off and halves the rest."""
+    side, smallest = image_size, 1
+    for _ in range(convolutions):
+        side = (side - margin) // 2
+        smallest = 2 * smallest + margin
+    if image_size < smallest:
+        raise ValueError(f"image_size is {image_size}; it must be at least {smallest}: enlarge the images")
+    return side

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
-from fl_lightning.models.classifier import Classifier
+from fl_lightning.models.classifier import Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 
 _FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}  # number of torchvision's 19 feature layers
@@ -46,6 +46,7 @@ class MobileNetV2Classifier(Classifier):
         dropout: Probability with which an input of the classification layer is dropped.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
+        metrics: What validation and test log besides the loss, as in :class:`Classifier`.
 
     Raises:
         ValueError: If ``trainable_from`` is unknown, ``image_size`` is not positive, or the file in ``weights`` does
@@ -66,6 +67,7 @@ class MobileNetV2Classifier(Classifier):
         dropout: float = 0.2,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
         if trainable_from not in _FROZEN_LAYERS:
             raise ValueError(f"trainable_from is {trainable_from!r}; choose one of {', '.join(_FROZEN_LAYERS)}")
@@ -73,7 +75,7 @@ class MobileNetV2Classifier(Classifier):
             raise ValueError(f"image_size is {image_size}; give a positive number of pixels, or None for no resizing")
         if weights is not None:
             weights = os.fspath(weights)  # a string, so that checkpoints stay readable with weights_only=True
-        super().__init__(num_classes, lr, momentum, weight_decay)
+        super().__init__(num_classes, lr, momentum, weight_decay, metrics)
 
         network = mobilenet_v2(weights=None)
         frozen = _FROZEN_LAYERS[trainable_from]

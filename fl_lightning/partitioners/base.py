@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,9 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_lightning.arguments import check_count
-
-_FORMAT = "fl_lightning.partition"
-_VERSION = 1
+from fl_lightning.partitioners import partition_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +55,7 @@ class Partition:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of clients, samples and their order, in hex; the same on every machine."""
-        digest = hashlib.sha256(f"{_FORMAT}/{_VERSION}/{self.num_clients}".encode())
+        digest = hashlib.sha256(f"{partition_file.FORMAT}/{partition_file.VERSION}/{self.num_clients}".encode())
         for array in self.indices:
             digest.update(len(array).to_bytes(8, "little"))
             digest.update(array.astype("<i8").tobytes())
@@ -71,26 +68,16 @@ class Partition:
         return hash(self.fingerprint())
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the partition as JSON: ``format``, ``version``, ``num_clients`` and ``indices``, a list of lists.
+        """Write the partition as a small file that other tools can read.
 
-        The file appears whole or not at all, in a folder that is made if need be. To write a partition where the
-        same one lies already does nothing.
+        JSON has ``format``, ``version``, ``num_clients`` and ``indices``, a list of lists. Parquet, where the name ends
+        in ``.parquet``, has the columns ``client`` and ``sample``, client 0 first. The file appears whole or not at
+        all, in a folder that is made if need be. To write a partition where the same one lies already does nothing.
 
         Raises:
             FileExistsError: If the file holds something else and ``overwrite`` is false.
         """
-        path = Path(path)
-        indices = [array.tolist() for array in self.indices]
-        document = {"format": _FORMAT, "version": _VERSION, "num_clients": self.num_clients, "indices": indices}
-        text = json.dumps(document, separators=(",", ":"))
-        if path.exists() and not overwrite:
-            if path.read_bytes() == text.encode():
-                return
-            raise FileExistsError(
-                f"{path} holds something other than this partition. Choose another path, or give `overwrite=True`."
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, text)
+        partition_file.write(Path(path), self.indices, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:
@@ -100,21 +87,7 @@ class Partition:
             FileNotFoundError: If there is no such file.
             ValueError: If the file is no partition of this version, or an invalid one.
         """
-        try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not a JSON file: {error}. Write it with `Partition.save`.") from error
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
-            raise ValueError(f"{path} is not a partition: its `format` must be {_FORMAT!r}.")
-        if document.get("version") != _VERSION:
-            raise ValueError(f"{path} has version {document.get('version')!r}; this release reads version {_VERSION}.")
-        indices, num_clients = document.get("indices", []), document.get("num_clients")
-        if len(indices) != num_clients:
-            raise ValueError(
-                f"{path} is damaged: `num_clients` is {num_clients}, `indices` has {len(indices)} entries."
-            )
-        # numpy would take an empty list for floats
-        return cls(tuple(np.array(client) if client else np.array([], dtype=np.int64) for client in indices))
+        return cls(partition_file.read(Path(path)))
 
 
 class Partitioner(ABC):
@@ -147,7 +120,7 @@ class Partitioner(ABC):
             ValueError: If they are not 1-D, or fewer than clients.
         """
         labels = check_labels(labels)
-        self._check_enough(len(labels))
+        check_enough(self.num_clients, len(labels))
         _, classes = np.unique(labels, return_inverse=True)
         return Partition(tuple(self._assign(classes)))
 
@@ -162,12 +135,23 @@ class Partitioner(ABC):
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(self.seed)
 
-    def _check_enough(self, num_samples: int) -> None:
-        if num_samples < self.num_clients:
-            raise ValueError(
-                f"`num_clients` is {self.num_clients}, but there are only {num_samples} samples, and each client needs "
-                f"one. Give at most {num_samples} clients, or more data."
-            )
+
+def check_enough(num_clients: int, num_samples: int) -> None:
+    """Raise ``ValueError`` unless there is a sample for each client."""
+    if num_samples < num_clients:
+        raise ValueError(
+            f"`num_clients` is {num_clients}, but there are only {num_samples} samples, and each client needs one. "
+            f"Give at most {num_samples} clients, or more data."
+        )
+
+
+def check_minimum(num_clients: int, min_partition_size: int, num_samples: int) -> None:
+    """Raise ``ValueError`` unless all clients together can have their least number of samples."""
+    if num_clients * min_partition_size > num_samples:
+        raise ValueError(
+            f"`min_partition_size` is {min_partition_size}, but {num_samples} samples are too few for {num_clients} "
+            "clients with so many. Lower `min_partition_size` or `num_clients`."
+        )
 
 
 def check_labels(labels: np.ndarray) -> np.ndarray:
@@ -195,12 +179,3 @@ def _as_indices(client: int, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise TypeError(f"`indices` must hold integers, but client {client}'s are {array.dtype}.")
     return array.astype(np.int64)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

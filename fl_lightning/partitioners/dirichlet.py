@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_positive
+from fl_lightning.arguments import check_count, check_positive
 from fl_lightning.partitioners.base import Partitioner
 
 _MAX_DRAWS = 100
@@ -27,29 +27,49 @@ class DirichletPartitioner(Partitioner):
         size_sigma: 0 gives every client floor(N/K) samples and leaves out the rest. Otherwise sizes are drawn from a
             lognormal distribution with this standard deviation of the logarithm, scaled to N and truncated; the first
             client gets what is left over.
+        max_classes_per_partition: Priors and samples are drawn again until no client has samples of more classes.
         seed: Seed of sizes, priors and draws.
 
     Raises:
-        ValueError: If an argument is out of range; on call, if 100 draws of the sizes leave a client without samples.
+        ValueError: If an argument is out of range; on call, if 100 draws of the sizes leave a client without samples,
+            or 100 draws of the samples give a client more than ``max_classes_per_partition`` classes.
     """
 
-    def __init__(self, num_clients: int, alpha: float, size_sigma: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        num_clients: int,
+        alpha: float,
+        size_sigma: float = 0.0,
+        max_classes_per_partition: int | None = None,
+        seed: int = 0,
+    ) -> None:
         super().__init__(num_clients, seed)
         check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
         if not (math.isfinite(size_sigma) and size_sigma >= 0):
             raise ValueError(
                 f"`size_sigma` must be a finite number of at least 0, got {size_sigma!r}. Give 0 for equal sizes."
             )
+        if max_classes_per_partition is not None:
+            check_count("max_classes_per_partition", max_classes_per_partition)
         self.alpha = alpha
         self.size_sigma = size_sigma
+        self.max_classes_per_partition = max_classes_per_partition
 
     def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         rng = self._generator()
         sizes = self._sizes(len(classes), rng)
         counts = np.bincount(classes)
-        priors = rng.dirichlet(np.full(len(counts), self.alpha), size=self.num_clients)
         samples_by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
-        return _draw(sizes, priors, samples_by_class, rng)
+        for _ in range(_MAX_DRAWS):
+            priors = rng.dirichlet(np.full(len(counts), self.alpha), size=self.num_clients)
+            clients = _draw(sizes, priors, samples_by_class, rng)
+            most = max(len(np.unique(classes[samples])) for samples in clients)
+            if self.max_classes_per_partition is None or most <= self.max_classes_per_partition:
+                return clients
+        raise ValueError(
+            f"In {_MAX_DRAWS} draws some client always had more than `max_classes_per_partition` classes "
+            f"({self.max_classes_per_partition}). Raise it, or lower `alpha` (now {self.alpha})."
+        )
 
     def _sizes(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
         mean = num_samples / self.num_clients

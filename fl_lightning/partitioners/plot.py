@@ -101,12 +101,17 @@ def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     size = len(table)
     axes.set_xticks(np.arange(size), [str(client) for client in table.index])
     axes.tick_params(axis="x", labelsize=7 if size > 25 else 9, rotation=90 if size > 25 else 0, length=2)
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))
     axes.set_ylabel("samples")
+    axes.yaxis.set_major_locator(
+        MaxNLocator(integer=True, steps=[1, 2, 5, 10])
+    )  # the formatter would write 2.5 samples as 2
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("client" + (", largest first" if order == "size" else ""))
     axes.set_title(f"{size} of {num_clients} clients" if size < num_clients else f"{size} clients")

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count, check_positive
-from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.arguments import check_choice, check_positive
+from fl_lightning.partitioners.base import Partitioner, check_enough
+from fl_lightning.partitioners.dealing import deal
+from fl_lightning.partitioners.qp_draws import RandomSolution, draw_sizes
 from fl_lightning.partitioners.qp_solver import solve_transport_qp
 from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule
 from fl_lightning.partitioners.rounding import Rounding, round_columns, round_margins
-
-_MAX_SIZE_DRAWS = 100
-_MAX_ROUNDINGS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,20 +85,10 @@ class QPPartitioner(Partitioner):
         super().__init__(num_clients, seed)
         check_positive("size_alpha", size_alpha)
         check_positive("class_alpha", class_alpha)
-        check_count("burn_in", burn_in, minimum=0)
-        check_count("search", search, minimum=0)
         check_choice("rounding", rounding, ("margins", "columns"))
-        if burn_in_stop is not None and not burn_in_stop > 1:
-            raise ValueError(
-                f"`burn_in_stop` must be greater than 1, the optimum itself, got {burn_in_stop!r}. For no burn-in give "
-                "`burn_in=0`."
-            )
-        self.moves = RectangleMoves(step, step_rule)
         self.size_alpha = size_alpha
         self.class_alpha = class_alpha
-        self.burn_in = burn_in
-        self.search = search
-        self.burn_in_stop = burn_in_stop
+        self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
         self.rounding = rounding
 
     def solve(self, class_counts: np.ndarray) -> QPSolution:
@@ -112,55 +101,23 @@ class QPPartitioner(Partitioner):
             ValueError: If the counts are invalid, fewer samples than clients, or no valid sizes were drawn.
         """
         class_counts = _check_class_counts(class_counts)
-        self._check_enough(int(class_counts.sum()))
+        check_enough(self.num_clients, int(class_counts.sum()))
         return self._solve(class_counts, self._generator())
 
     def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         rng = self._generator()
-        class_counts = np.bincount(classes)
-        counts = self._solve(class_counts, rng).counts
-        order = np.argsort(classes, kind="stable")
-        first = np.cumsum(class_counts) - class_counts + np.cumsum(counts, axis=0) - counts
-        return [
-            rng.permutation(np.concatenate([order[i : i + n] for i, n in zip(starts, numbers, strict=True)]))
-            for starts, numbers in zip(first, counts, strict=True)
-        ]
+        counts = self._solve(np.bincount(classes), rng).counts
+        return deal(classes, counts, rng, mix=False)
 
     def _solve(self, class_counts: np.ndarray, rng: np.random.Generator) -> QPSolution:
-        sizes = self._draw_sizes(int(class_counts.sum()), rng)
+        sizes = draw_sizes(self.num_clients, self.size_alpha, int(class_counts.sum()), rng)
         mixes = rng.dirichlet(np.full(len(class_counts), self.class_alpha), size=self.num_clients)
         target = mixes * sizes[:, None]
         optimal = solve_transport_qp(target, sizes, class_counts)
         optimal_loss = _loss(optimal, target)
-        # an optimum that meets the target has no multiple to stop at
-        stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else np.inf
-        chosen = self.moves.burn_in(optimal, target, self.burn_in, rng, stop_at)
-        chosen = self.moves.search(chosen, target, self.search, rng)
+        chosen = self.random_solution.draw(optimal, optimal_loss, target, rng)
         counts = round_margins(chosen) if self.rounding == "margins" else round_columns(chosen, rng)
         return QPSolution(target, optimal, chosen, counts, optimal_loss, _loss(chosen, target))
-
-    def _draw_sizes(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw whole sizes of at least 1 that sum to the number of samples (eq. (44), (45))."""
-        for _ in range(_MAX_SIZE_DRAWS):
-            sizes = rng.dirichlet(np.full(self.num_clients, self.size_alpha)) * num_samples
-            if sizes.min() >= 0.5 and (rounded := _round_sizes(sizes, num_samples, rng)) is not None:
-                return rounded
-        raise ValueError(
-            f"In {_MAX_SIZE_DRAWS} draws from Dir(size_alpha={self.size_alpha}) some of the {self.num_clients} clients "
-            f"had none of the {num_samples} samples. Raise `size_alpha`, lower `num_clients` or use more samples."
-        )
-
-
-def _round_sizes(sizes: np.ndarray, num_samples: int, rng: np.random.Generator) -> np.ndarray | None:
-    """Round, then add or take 1 at random clients until the sum is right; ``None`` if a client is always left empty."""
-    rounded: np.ndarray = np.rint(sizes).astype(np.int64)
-    gap = num_samples - int(rounded.sum())
-    for _ in range(_MAX_ROUNDINGS):
-        changed = rounded.copy()
-        np.add.at(changed, rng.integers(len(sizes), size=abs(gap)), np.sign(gap))
-        if changed.min() > 0:
-            return changed
-    return None
 
 
 def _check_class_counts(class_counts: np.ndarray) -> np.ndarray:

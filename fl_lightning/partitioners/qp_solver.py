@@ -64,7 +64,7 @@ def _solve(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray
     projection: np.ndarray = target + row_gap[:, None] / num_cols + col_gap / num_rows - row_gap.sum() / target.size
     if projection.min() >= 0:
         return projection
-    return _polish(_approximate(target, rows, cols), target, rows, cols)
+    return polish(_approximate(target, rows, cols), target, rows, cols)
 
 
 def _approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
@@ -84,8 +84,10 @@ def _approximate(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.n
     return solution
 
 
-def _polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
     """Return the exact optimum by Newton's method on the dual, started from the positive entries of ``start``.
+
+    Arguments and result as in :func:`solve_transport_qp`; sums are positive, and ``start`` is near the optimum.
 
     The optimum is ``max(0, target + u_t + v_k)``. On given positive entries the margins are linear equations for the
     multipliers u and v, and the solution tells the positive entries anew.

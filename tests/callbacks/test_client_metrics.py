@@ -70,6 +70,7 @@ def test_another_metric_may_leave_clients_out() -> None:
     trainer = quiet_trainer(callbacks=[ClientMetrics(share_of_small, name="small")])
     [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
     assert logged["val_small_clients"] == 0.25
+    assert logged["val_small_clients_left_out"] == 1
 
 
 def test_a_global_validation_set_has_no_clients() -> None:

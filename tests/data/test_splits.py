@@ -133,6 +133,56 @@ def test_global_sets_can_be_left_out() -> None:
     assert split.partition.sizes.sum() == 1000
 
 
+def shares(labels: np.ndarray, split: FederatedSplit) -> list[list[int]]:
+    num_classes = labels.max() + 1
+    sets = [np.concatenate([[], *part.values()]).astype(int) for part in (split.train, split.val, split.test)]
+    return [np.bincount(labels[indices], minlength=num_classes).tolist() for indices in sets]
+
+
+def test_a_stratified_split_draws_every_class_in_proportion() -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [500, 300, 190, 10]))
+    split = SampleSplit(val=0.1, test=0.3, stratify=True, seed=42).apply(labels, IIDPartitioner(5))
+
+    assert shares(labels, split) == [[300, 180, 114, 6], [50, 30, 19, 1], [150, 90, 57, 3]]
+    assert all_samples(split) == list(range(1000))
+    assert same(split, SampleSplit(val=0.1, test=0.3, stratify=True, seed=42).apply(labels, IIDPartitioner(5)))
+    assert not same(split, SampleSplit(val=0.1, test=0.3, stratify=True, seed=43).apply(labels, IIDPartitioner(5)))
+
+
+def test_a_stratified_split_rounds_by_the_largest_remainder() -> None:
+    # 3 of 10: the classes' dues are 1.5, 0.9 and 0.6; one sample each
+    labels = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2])
+    split = SampleSplit(val=0, test=0.3, stratify=True).apply(labels, IIDPartitioner(2))
+
+    assert sorted(labels[split.test[-1]].tolist()) == [0, 1, 2]
+
+
+def test_a_stratified_split_takes_a_classs_last_sample_only_if_there_is_no_other() -> None:
+    # 9 of 11: the dues are 0.82 of the one, and 8.18 of the ten
+    labels = np.array([0] + [1] * 10)
+    split = SampleSplit(val=0, test=0.8, stratify=True).apply(labels, IIDPartitioner(2))
+
+    assert shares(labels, split)[2] == [0, 9]
+
+
+def test_equal_remainders_are_broken_by_the_seed() -> None:
+    labels = np.arange(10)  # ten classes of one sample: 3 of them are drawn
+    drawn = {
+        tuple(SampleSplit(val=0, test=0.3, stratify=True, seed=seed).apply(labels, IIDPartitioner(2)).test[-1].tolist())
+        for seed in range(20)
+    }
+
+    assert {len(samples) for samples in drawn} == {3}
+    assert {sample for samples in drawn for sample in samples} == set(range(10))
+
+
+def test_validation_is_stratified_beside_an_official_test_part() -> None:
+    labels = np.array([0] * 60 + [1] * 40)
+    split = SampleSplit(val=0.5, test="official", stratify=True).apply(labels, IIDPartitioner(2), np.arange(20))
+
+    assert shares(labels, split) == [[20, 20], [20, 20], [20, 0]]
+
+
 def test_each_client_splits_its_own_samples() -> None:
     split = WithinClientSplit(val=0.2, test=0.3).apply(LABELS, IIDPartitioner(10))
 

@@ -9,10 +9,9 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from torchvision.datasets import CIFAR10, utils
+from torchvision.datasets import CIFAR10, CIFAR100, utils
 
-import datamodules.cifar10
-from datamodules import CIFAR10DataModule
+from datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.data import ClientSplit, SampleSplit
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -41,7 +40,8 @@ def cifar(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(CIFAR10, "train_list", sums[:5])
     monkeypatch.setattr(CIFAR10, "test_list", sums[5:])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": md5(folder / "batches.meta")})
-    monkeypatch.setattr(datamodules.cifar10, "IMAGES_PER_FILE", PER_FILE)
+    monkeypatch.setattr(CIFAR10DataModule, "num_train", 5 * PER_FILE)
+    monkeypatch.setattr(CIFAR10DataModule, "num_images", 6 * PER_FILE)
     return tmp_path
 
 
@@ -185,3 +185,31 @@ def test_real_images(real_data):
     assert len(np.unique(data.eval_client_ids("val"))) == len(np.unique(data.eval_client_ids("test"))) == 20
     ((_, y), *_) = data.client_batches(0, generator=torch.Generator())
     assert len(y) == data.batch_size
+
+
+def test_cifar100_has_fine_labels(tmp_path, monkeypatch, no_network):
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name, first, count in (("train", 0, 4), ("test", 4, 2)):
+        images = np.arange(first, first + count).astype(np.uint8)
+        content = {"data": np.repeat(images[:, None], 3072, axis=1), "fine_labels": [7, 99, 0, 5][:count]}
+        (folder / name).write_bytes(pickle.dumps({**content, "coarse_labels": [0] * count}))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"fine {k}" for k in range(100)]}))
+    monkeypatch.setattr(CIFAR100, "train_list", [["train", md5(folder / "train")]])
+    monkeypatch.setattr(CIFAR100, "test_list", [["test", md5(folder / "test")]])
+    monkeypatch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": md5(folder / "meta")})
+    monkeypatch.setattr(CIFAR100DataModule, "num_train", 4)
+    monkeypatch.setattr(CIFAR100DataModule, "num_images", 6)
+    data = CIFAR100DataModule(tmp_path, IIDPartitioner(2), split=SampleSplit(val=0.0, test="official"))
+    data.prepare_data()
+    data.setup()
+    assert data.labels.tolist() == [7, 99, 0, 5, 7, 99]
+    assert data.source_inputs()[:, 1, 3, 4].tolist() == [0, 1, 2, 3, 4, 5]
+    assert data.class_names[99] == "fine 99"
+    assert no_network == []
+
+
+def test_cifar100_that_is_missing(tmp_path, no_network):
+    with pytest.raises(RuntimeError, match=r"CIFAR-100 could not be downloaded .*cifar-100-python"):
+        CIFAR100DataModule(tmp_path, IIDPartitioner(2)).prepare_data()
+    assert no_network == [CIFAR100.url]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from datamodules import MNISTDataModule
+from datamodules import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.data import SampleSplit
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -50,7 +51,7 @@ def test_training_and_test_images_are_pooled(tiny: Path) -> None:
 def test_missing_files(tmp_path: Path) -> None:
     data = MNISTDataModule(tmp_path, IIDPartitioner(2), download=False)
     data.prepare_data()
-    with pytest.raises(FileNotFoundError, match=r"no whole MNIST in .*Put its four files .*FL_LIGHTNING_DATA"):
+    with pytest.raises(FileNotFoundError, match=r"no whole MNIST in .*Put train-images.*FL_LIGHTNING_DATA"):
         data.setup()
 
 
@@ -60,7 +61,7 @@ def test_a_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fail)
     monkeypatch.setattr("torchvision.datasets.mnist.MNIST.mirrors", ["https://example.invalid/"])
-    with pytest.raises(RuntimeError, match=r"MNIST could not be downloaded .*Put its four files"):
+    with pytest.raises(RuntimeError, match=r"MNIST could not be downloaded .*Put train-images"):
         MNISTDataModule(tmp_path, IIDPartitioner(2)).prepare_data()
 
 
@@ -77,3 +78,48 @@ def test_real_files(real_data: Path) -> None:
     data.setup()
     assert data.labels is not None
     assert np.bincount(data.labels).tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
+
+
+def test_emnist_letters_are_upright_and_counted_from_0(tmp_path: Path) -> None:
+    raw = tmp_path / "EMNIST" / "raw"
+    images = np.zeros((4, 28, 28), dtype=np.uint8)
+    images[:, 3, 9] = 255  # as the files hold it: row and column exchanged
+    for part, labels in (("train", [1, 10, 11, 26]), ("test", [2, 26, 10, 12])):
+        write(raw, f"emnist-letters-{part}", images, np.array(labels, dtype=np.uint8))
+    x, y = EMNISTDataModule(tmp_path).load().dataset.tensors
+    assert y.tolist() == [0, 9, 10, 25, 1, 25, 9, 11]
+    assert (x[0, 0, 9, 3], x[0, 0, 3, 9]) == (1.0, 0.0)
+    first = EMNISTDataModule(tmp_path, classes="first10").load()
+    assert first.dataset.tensors[1].tolist() == [0, 9, 1, 9]
+    assert first.test_indices.tolist() == [2, 3]
+    assert first.class_names == list("abcdefghij")
+
+
+def test_unknown_classes_of_emnist() -> None:
+    with pytest.raises(ValueError, match="`classes` must be one of 'letters', 'first10', got 'digits'"):
+        EMNISTDataModule(classes="digits")  # type: ignore[arg-type]
+
+
+def test_fashion_mnist_has_a_folder_of_its_own(tiny: Path) -> None:
+    (tiny / "MNIST").rename(tiny / "FashionMNIST")
+    source = FashionMNISTDataModule(tiny).load()
+    assert len(source.labels) == 16
+    assert source.class_names[0] == "T-shirt/top"
+    with pytest.raises(FileNotFoundError, match="There is no whole MNIST"):
+        MNISTDataModule(tiny, download=False).load()
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("data", "counts"),
+    [
+        (lambda folder: FashionMNISTDataModule(folder, download=False), [7000] * 10),
+        (lambda folder: EMNISTDataModule(folder, download=False), [5600] * 26),
+        (lambda folder: EMNISTDataModule(folder, classes="first10", download=False), [5600] * 10),
+    ],
+    ids=["fashion", "letters", "first10"],
+)
+def test_real_files_of_the_others(real_data: Path, data: Callable[[Path], MNISTDataModule], counts: list[int]) -> None:
+    source = data(real_data).load()
+    assert np.bincount(source.labels).tolist() == counts
+    assert len(source.test_indices) == {7000: 10_000, 5600: 800 * len(counts)}[counts[0]]

@@ -73,6 +73,22 @@ def test_extreme_priors_still_fill_every_client(num_classes: int) -> None:
     assert partition.sizes.tolist() == [20] * 20
 
 
+def test_draws_are_repeated_until_no_client_has_too_many_classes() -> None:
+    labels = np.arange(1000) % 10
+    free, limited = (DirichletPartitioner(10, 0.1, max_classes_per_partition=most)(labels) for most in (None, 6))
+
+    assert (label_counts(free, labels) > 0).sum(axis=1).max() > 6
+    assert (label_counts(limited, labels) > 0).sum(axis=1).max() <= 6
+    assert limited.sizes.tolist() == [100] * 10
+
+
+def test_a_limit_of_classes_that_no_draw_meets_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"In 100 draws.*`max_classes_per_partition` classes \(1\).*lower `alpha`"):
+        DirichletPartitioner(2, alpha=100.0, max_classes_per_partition=1)(np.arange(40) % 4)
+    with pytest.raises(ValueError, match="`max_classes_per_partition` must be a whole number of at least 1, got 0"):
+        DirichletPartitioner(2, alpha=1.0, max_classes_per_partition=0)
+
+
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
 def test_alpha_must_be_positive(alpha: float) -> None:
     with pytest.raises(ValueError, match=r"`alpha` must be a finite number greater than 0.*`IIDPartitioner`"):

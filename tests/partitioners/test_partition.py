@@ -7,7 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, Partitioner, QPPartitioner
+from fl_lightning.partitioners import (
+    ClasswiseDirichletPartitioner,
+    DirichletPartitioner,
+    IIDPartitioner,
+    LimitedClassesPartitioner,
+    Partition,
+    Partitioner,
+    PathologicalPartitioner,
+    QPPartitioner,
+    QuantitySkewPartitioner,
+    ShardPartitioner,
+)
 
 LABELS = np.arange(200) % 4
 
@@ -18,6 +29,13 @@ def partitioners(seed: int = 0) -> list[Partitioner]:
         DirichletPartitioner(7, alpha=0.3, seed=seed),
         DirichletPartitioner(7, alpha=0.3, size_sigma=0.3, seed=seed),
         QPPartitioner(7, class_alpha=0.5, burn_in=500, search=500, seed=seed),
+        ClasswiseDirichletPartitioner(7, alpha=0.3, seed=seed),
+        QuantitySkewPartitioner(7, alpha=0.5, min_partition_size=2, seed=seed),
+        ShardPartitioner(7, seed=seed),
+        ShardPartitioner(7, shard_size=9, seed=seed),
+        PathologicalPartitioner(7, 2, seed=seed),
+        PathologicalPartitioner(7, 2, "random", seed=seed),
+        LimitedClassesPartitioner(7, limited_clients=[0, 5], num_classes_per_partition=2, seed=seed),
     ]
 
 
@@ -62,6 +80,13 @@ GOLDEN = [
     "ec3f34378256258f9d9a8c0838031817e204d7ccd72aded5cd9b66cb0fdb76bc",
     "0f49ddd4e1f4d9c6dd190dd54e5738d068687777899ac76d9d61fcbdcd04612c",
     "d1d13ed31742822abd843abd3844d0a8d7fb83b0777c790f1fae403950687e1f",
+    "fa5413834f169b00f79ca34d7d7f0f24890b68f09924e3aa96a6f64a750f8f36",
+    "fd6cf10feac9bfbf6b2f92486b34af713621f8047049101169e9abea582a0fd9",
+    "84780d9fdc79e95dccc31aeebad8a609cd651320255afe342ba8c1f1885607fb",
+    "ea7808cf91dbe4d33c2733248dae30d9a97d65bc0a9b48e93c92f39957901fec",
+    "8dff2d90bdd3e4a56dc11c506a6e34ca423511f2b333610e90c01906f06e4302",
+    "5e418d8375491be9d0ff0c74524be91e932725099bdab995323c2d2876ddb121",
+    "51a19b2e51d0368d08b8d2c268d219a837f197984655812dc7a8d7f460bb0ccf",
 ]
 
 
@@ -70,7 +95,7 @@ def test_partitions_do_not_change_between_releases(index: int, fingerprint: str)
     assert partitioners()[index](LABELS).fingerprint() == fingerprint
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(11))
 def test_a_partitioner_is_a_function_of_labels_and_seed(index: int) -> None:
     np.random.seed(5)
     state = np.random.get_state()[1].tolist()  # type: ignore[index]
@@ -81,14 +106,14 @@ def test_a_partitioner_is_a_function_of_labels_and_seed(index: int) -> None:
     assert np.random.get_state()[1].tolist() == state  # type: ignore[index]
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(11))
 def test_class_numbers_do_not_matter(index: int) -> None:
     partitioner = partitioners()[index]
 
     assert partitioner(LABELS) == partitioner(LABELS * 10 - 7) == partitioner(LABELS.astype(np.uint8))
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(11))
 def test_every_client_gets_samples_and_indices_are_in_range(index: int) -> None:
     partition = partitioners()[index](LABELS)
 
@@ -147,6 +172,20 @@ def test_saving_over_another_partition_must_be_asked_for(tmp_path: Path) -> None
     assert Partition.load(path) == second
 
 
+def test_what_is_saved_as_parquet_is_loaded(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    partition = Partition((np.array([3, 1]), np.array([], dtype=np.int64), np.array([0]), np.array([], dtype=np.int64)))
+    path = tmp_path / "new" / "partition.parquet"
+    partition.save(path)
+    partition.save(path)
+
+    assert Partition.load(path) == partition
+    assert parquet.read_table(path).to_pydict() == {"client": [0, 0, 2], "sample": [3, 1, 0]}
+    with pytest.raises(FileExistsError, match="`overwrite=True`"):
+        Partition((np.array([0]),)).save(path)
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "partition.json"
     Partition((np.array([0]),)).save(path)
@@ -182,6 +221,25 @@ def test_a_file_that_is_no_partition_is_refused(tmp_path: Path, text: str, messa
         Partition.load(path)
 
 
+def test_a_parquet_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "partition.parquet"
+    path.write_bytes(b"{}")
+    with pytest.raises(ValueError, match="is not a Parquet file"):
+        Partition.load(path)
+    parquet.write_table(pyarrow.table({"client": [0], "sample": [0]}), path)
+    with pytest.raises(ValueError, match=r"is not a partition: its `format` must be 'fl_lightning\.partition'"):
+        Partition.load(path)
+    header = {"fl_lightning.partition": '{"format": "fl_lightning.partition", "version": 1, "num_clients": 2}'}
+    for clients in ([1, 0], [0, 2], [-1, 0]):
+        table = pyarrow.table({"client": clients, "sample": [0, 1]})
+        parquet.write_table(table.replace_schema_metadata(header), path)
+        with pytest.raises(ValueError, match="is damaged: `client` must ascend from 0 to at most 1"):
+            Partition.load(path)
+
+
 @pytest.mark.parametrize("num_clients", [0, -1, 2.0, True])
 def test_the_number_of_clients_must_be_a_positive_whole_number(num_clients: int) -> None:
     with pytest.raises(ValueError, match="`num_clients` must be a whole number of at least 1"):
@@ -193,7 +251,7 @@ def test_the_seed_must_not_be_negative() -> None:
         IIDPartitioner(2, seed=-1)
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(11))
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [

@@ -1,0 +1,119 @@
+"""Describes a federation: ``python -m datamodules describe cifar10 --partitioner dirichlet --num-clients 100 ...``."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import datamodules
+import fl_lightning.data
+import fl_lightning.partitioners
+from datamodules.options import add_options, given_options, is_describable
+from fl_lightning import partition_report
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.splits import Split
+from fl_lightning.partitioners import Partitioner
+
+_EXAMPLE = (
+    "example: python -m datamodules describe cifar10 --data-dir data --partitioner dirichlet --num-clients 100 "
+    "--alpha 0.3 --out reports/cifar10"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit status, 1 if the federation cannot be made."""
+    arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+    try:
+        datamodule = _build(arguments)
+        datamodule.prepare_data()
+        datamodule.setup()
+        report = partition_report(
+            datamodule, arguments.out, max_clients=arguments.max_clients, overwrite=arguments.overwrite
+        )
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(report)
+    if arguments.out is not None:
+        print(f"\n{arguments.out}/partition.png\n{arguments.out}/partition.html")
+    return 0
+
+
+def classes_by_name(module: ModuleType, base: type) -> dict[str, type]:
+    """Return the classes of a kind that a module exports and that can be made from texts, by their names.
+
+    A name is the class's own without the kind, in lower case: ``FashionMNISTDataModule`` is ``fashion-mnist``.
+    """
+    exported = (getattr(module, name) for name in module.__all__)
+    kind = re.compile("(DataModule|Partitioner|Split)$")
+    # a new word begins after a small letter or digit, and with the last capital before a small letter
+    word = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+    return {
+        word.sub("-", kind.sub("", cls.__name__)).lower(): cls
+        for cls in exported
+        if inspect.isclass(cls) and issubclass(cls, base) and is_describable(cls)
+    }
+
+
+def _modules() -> dict[str, type]:
+    return classes_by_name(datamodules, FederatedDataModule)
+
+
+def _partitioners() -> dict[str, type]:
+    return classes_by_name(fl_lightning.partitioners, Partitioner)
+
+
+def _splits() -> dict[str, type]:
+    return classes_by_name(fl_lightning.data, Split)
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser, with the options of the partitioner and of the split that the arguments name."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--partitioner")
+    first.add_argument("--split")
+    named, _ = first.parse_known_args(argv)
+
+    parser = argparse.ArgumentParser(prog="python -m datamodules", epilog=_EXAMPLE)
+    commands = parser.add_subparsers(dest="command", required=True)
+    describe = commands.add_parser("describe", help="show how a data set is shared out among clients", epilog=_EXAMPLE)
+    data = describe.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
+    for name, cls in _modules().items():
+        summary = (inspect.getdoc(cls) or "").partition("\n")[0].replace("%", "%%")
+        command = data.add_parser(name, help=summary, description=summary, epilog=_EXAMPLE, allow_abbrev=False)
+        _add_common(command)
+        if named.partitioner in _partitioners():
+            add_options(command, "partitioner", _partitioners()[named.partitioner])
+        add_options(command, "data", cls)
+        if named.split in _splits():
+            add_options(command, "split", _splits()[named.split], prefix=True)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--partitioner", choices=_partitioners(), help="name it to see its arguments in this help; some data need none"
+    )
+    parser.add_argument("--split", choices=_splits(), help="training, validation and test set; by client unless given")
+    parser.add_argument("--out", metavar="DIR", help="folder for partition.png and partition.html")
+    parser.add_argument("--max-clients", type=int, default=100, metavar="N", help="most clients to draw; default: 100")
+    parser.add_argument("--overwrite", action="store_true", help="replace another report in DIR")
+
+
+def _build(arguments: argparse.Namespace) -> FederatedDataModule:
+    """Make the data module that the arguments name."""
+    options = given_options(arguments, "data")
+    if arguments.partitioner is not None:
+        options["partitioner"] = _partitioners()[arguments.partitioner](**given_options(arguments, "partitioner"))
+    if arguments.split is not None:
+        options["split"] = _splits()[arguments.split](**given_options(arguments, "split"))
+    datamodule: FederatedDataModule = _modules()[arguments.data](**options)
+    return datamodule
+
+
+if __name__ == "__main__":
+    sys.exit(main())

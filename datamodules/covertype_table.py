@@ -1,0 +1,133 @@
+"""The Covertype table: read from the UCI file, checked, and kept beside it in a form that loads fast."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
+CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"
+"""SHA-256 of the table's arrays, of whichever file they were read."""
+
+_SOURCES = ("covtype.data.gz", "covtype.data")
+_CACHE = "covtype.fl_lightning.npz"
+_SOIL = NUM_NUMERIC + NUM_AREAS  # first column of the soil types
+_REFETCH = "Delete and refetch it."
+
+
+@dataclass(frozen=True, eq=False)
+class CovertypeTable:
+    """All rows of the table, in the order of the file.
+
+    Attributes:
+        numeric: Elevation, aspect, slope, distances and hill shades: int16, shape (N, 10).
+        area: Wilderness area, 0 to 3: uint8, shape (N,).
+        soil: Soil type less 1, 0 to 39: uint8, shape (N,).
+        label: Cover type, 1 to 7: uint8, shape (N,).
+    """
+
+    numeric: np.ndarray
+    area: np.ndarray
+    soil: np.ndarray
+    label: np.ndarray
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the arrays, in hex."""
+        digest = hashlib.sha256()
+        for array in (self.numeric, self.area, self.soil, self.label):
+            digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+        return digest.hexdigest()
+
+
+def find_source(folder: Path) -> Path | None:
+    """Return the UCI file in ``folder``, gzipped or plain, or ``None``."""
+    return next((folder / name for name in _SOURCES if (folder / name).exists()), None)
+
+
+def load_table(folder: Path) -> CovertypeTable:
+    """Return the table, of the cache if there is a sound one, else of the UCI file.
+
+    Raises:
+        FileNotFoundError: If there is neither.
+        RuntimeError: If the UCI file is damaged.
+    """
+    table = read_cache(folder)
+    if table is not None:
+        return table
+    source = find_source(folder)
+    if source is None:
+        raise FileNotFoundError(f"There is no {folder / _SOURCES[0]}.")
+    return read_source(source)
+
+
+def read_source(path: Path) -> CovertypeTable:
+    """Read the UCI file: no header, 10 numbers, 4 + 40 indicators and the cover type, separated by commas.
+
+    Raises:
+        RuntimeError: If it is no such file, or its content is not the data set's.
+    """
+    import pandas
+
+    try:
+        content = pandas.read_csv(path, header=None, dtype=np.int16).to_numpy()
+    except (OSError, EOFError, ValueError) as error:
+        raise RuntimeError(
+            f"{path} is damaged: it is not Covertype's table ({str(error).strip()}). {_REFETCH}"
+        ) from error
+    if content.shape[1] != _SOIL + NUM_SOILS + 1:
+        raise RuntimeError(
+            f"{path} is not Covertype's table: it has {content.shape[1]} columns, expected {_SOIL + NUM_SOILS + 1}. "
+            f"{_REFETCH}"
+        )
+    table = CovertypeTable(
+        content[:, :NUM_NUMERIC].copy(),
+        _position(content[:, NUM_NUMERIC:_SOIL], path),
+        _position(content[:, _SOIL:-1], path),
+        content[:, -1].astype(np.uint8),
+    )
+    found = table.digest()
+    if found != CONTENT_SHA256:
+        raise RuntimeError(
+            f"{path} is damaged: the SHA-256 of its {len(table.label):,} rows is {found}, expected {CONTENT_SHA256}. "
+            f"{_REFETCH}"
+        )
+    return table
+
+
+def read_cache(folder: Path) -> CovertypeTable | None:
+    """Return the table of the cache; ``None`` if there is none, or it is damaged."""
+    try:
+        with np.load(folder / _CACHE, allow_pickle=False) as content:
+            table = CovertypeTable(content["numeric"], content["area"], content["soil"], content["label"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return table if table.digest() == CONTENT_SHA256 else None
+
+
+def write_cache(folder: Path, table: CovertypeTable) -> None:
+    """Write the cache, whole or not at all."""
+    path = folder / _CACHE
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, numeric=table.numeric, area=table.area, soil=table.soil, label=table.label)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _position(indicators: np.ndarray, path: Path) -> np.ndarray:
+    """Return which of the 0/1 columns holds the 1, uint8, shape (N,)."""
+    wrong = (indicators.sum(axis=1) != 1) | (indicators.min(axis=1) < 0)
+    if wrong.any():
+        raise RuntimeError(
+            f"{path} is damaged: row {wrong.argmax()} does not have a 1 in exactly one of {indicators.shape[1]} "
+            f"indicators. {_REFETCH}"
+        )
+    position: np.ndarray = indicators.argmax(axis=1).astype(np.uint8)
+    return position

@@ -1,0 +1,175 @@
+"""DMOZ, the Open Directory Project: web pages in a hierarchy of topics, classified by the topic of the top level."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
+from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from fl_lightning.arguments import check_count
+from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
+from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
+
+_WAYS_OUT = {
+    "content.rdf.u8": "DMOZ's last dump of pages (12 March 2017; mirrors keep it), plain or as content.rdf.u8.gz",
+    "structure.rdf.u8": "the dump of topics of the same date, plain or as structure.rdf.u8.gz",
+    "glove.6B.50d.txt": "GloVe's 6B vectors of 50 dimensions, from https://nlp.stanford.edu/data/glove.6B.zip",
+}
+
+
+class DMOZDataModule(FederatedDataModule):
+    """Titles and descriptions of web pages, 12 classes, shared out among clients by topic (van Lier 2018).
+
+    A client is a topic with at least ``min_samples`` pages that is connected with the other clients by relations
+    (:func:`~fl_lightning.partitioners.pick_client_topics`; 1,984 clients in the thesis). In d_0 a page is at its own
+    topic or the nearest one above it; in d_i it has made i random steps along relations, so that larger i mix the
+    classes more; in d_iid it is at a random client. By default 30 % of the pages, stratified by client, are a global
+    test set, and there is no validation set.
+
+    A batch's inputs are the word vectors of title, separator and description, zeros behind: float32, shape
+    (n, max_tokens, 50), 8,250 numbers a page. In memory and on disk a page is 165 numbers of words; vectors are looked
+    up on the device, a batch at a time. They are not trained.
+
+    The dumps are read once, in a few minutes, in ``prepare_data``; later starts map a cache of 660 bytes a page.
+
+    Args:
+        data_dir: Folder that holds ``dmoz/content.rdf.u8`` and ``dmoz/structure.rdf.u8``, plain or gzipped with ``.gz``
+            behind the name, and ``glove/glove.6B.50d.txt``; if ``None`` the environment variable
+            ``FL_LIGHTNING_DATA``, else ``data``.
+        partitioner: Shares the samples out by their classes, in place of ``distribution``.
+        distribution: i of d_i, or ``"iid"`` for d_iid.
+        min_samples: Fewest pages of a topic to become a client, training and test pages together; see
+            :func:`~fl_lightning.partitioners.pick_client_topics` for the exceptions.
+        root: A topic whose connected component is taken, in place of the largest.
+        exclude: Names of the top-level topics that are left out.
+        max_tokens: Words of a page; longer texts are cut.
+        cache_dir: Folder of the cache; ``dmoz/cache`` in ``data_dir`` if ``None``.
+        split: As in :class:`~fl_lightning.data.FederatedDataModule`; its labels are the clients of d_0.
+        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+
+    Raises:
+        FileNotFoundError: At set-up, if a file is missing.
+        RuntimeError: At set-up, if a file or the cache is damaged.
+        ValueError: If an argument is out of range; at set-up, if no connected clients can be picked.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        partitioner: PartitionFunction | None = None,
+        *,
+        distribution: int | Literal["iid"] = 0,
+        min_samples: int = 200,
+        root: str | None = None,
+        exclude: Sequence[str] = ("World", "Regional", "News"),
+        max_tokens: int = 165,
+        cache_dir: str | os.PathLike[str] | None = None,
+        split: Split | None = None,
+        **options: Any,
+    ) -> None:
+        split = SampleSplit(val=0.0, test=0.3, seed=42, stratify=True) if split is None else split
+        super().__init__(partitioner, split=split, **options)
+        if distribution != "iid":
+            check_count("distribution", distribution, minimum=0, hint="'iid' gives each page to a random client.")
+        check_count("min_samples", min_samples)
+        check_count("max_tokens", max_tokens)
+        if isinstance(exclude, str):
+            raise ValueError(f"`exclude` must be a sequence of names, got {exclude!r}. Give ({exclude!r},).")
+        self.data_dir = resolve_data_dir(data_dir)
+        self.distribution = distribution
+        self.min_samples = min_samples
+        self.root = root
+        self.exclude = tuple(exclude)
+        self.max_tokens = max_tokens
+        self.cache_dir = self.data_dir / "dmoz" / "cache" if cache_dir is None else Path(cache_dir)
+        self._tables: dict[torch.device, Tensor] = {}
+
+    def prepare_data(self) -> None:
+        """Read the dumps into the cache, unless they are there."""
+        encoded_pages(self._source_files(), self.cache_dir)
+
+    def load(self) -> Source:
+        """Map the pages' words, int32, shape (N, max_tokens), and pick the client topics."""
+        pages = encoded_pages(self._source_files(), self.cache_dir)
+        self._graph = pick_client_topics(
+            pages.topic_counts(), pages.related_topics(), min_samples=self.min_samples, root=self.root
+        )
+        labels = [str(top_level(topic)) for topic in self._graph.topics]
+        names = sorted(set(labels))
+        self._client_labels = np.array([names.index(label) for label in labels])
+        with_pages, topic = np.unique(pages.page_topics, return_inverse=True)
+        self._homes = self._graph.homes(pages.topics[number] for number in with_pages)[topic]
+        self._tables[torch.device("cpu")] = torch.from_numpy(pages.vectors)
+        classes = self._client_labels[self._homes]
+        dataset = TensorDataset(torch.from_numpy(pages.tokens), torch.from_numpy(classes))
+        return Source(dataset, classes, class_names=names)
+
+    def federate(self, source: Source) -> FederatedSplit:
+        """Split the pages stratified by their clients in d_0, and share the training pages out."""
+        if self.partitioner is None:
+            return self.split.apply(self._homes, TopicGraphPartitioner(self._graph, self.distribution))
+        by_class = self.partitioner
+        # a page's class is that of its client in d_0, for a topic and its ancestors have the same top level
+        return self.split.apply(self._homes, lambda homes: by_class(self._client_labels[homes]))
+
+    @property
+    def graph(self) -> TopicGraph:
+        """The client topics and their relations."""
+        self._ready()
+        return self._graph
+
+    @property
+    def homes(self) -> np.ndarray:
+        """The client of each page in d_0, int64, shape (N,)."""
+        self._ready()
+        return self._homes
+
+    def entropies(self, steps: int = 100) -> tuple[np.ndarray, float]:
+        """Return the joint entropy of client and class over the training pages, in nats (eq. (53)).
+
+        Returns:
+            That of d_0, ..., ``d_steps``, float64, shape (steps + 1,), and that of d_iid.
+        """
+        training = np.sort(np.concatenate(list(self._parts("train").values())))
+        homes, classes = self.homes[training], self._client_labels[self._homes[training]]
+        iid = TopicGraphPartitioner(self.graph, "iid").clients(homes)
+        return entropy_curve(self.graph, homes, classes, steps), float(entropy_curve(self.graph, iid, classes, 0)[0])
+
+    def preprocess(self, tokens: Tensor) -> Tensor:
+        """Return the word vectors of a batch, float32, shape (n, max_tokens, dimensions)."""
+        if tokens.device not in self._tables:
+            self._tables[tokens.device] = self._tables[torch.device("cpu")].to(tokens.device)
+        return F.embedding(tokens, self._tables[tokens.device])
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Look a batch's words up on its device; replaced inputs stay as they are."""
+        if self.inputs_replaced:
+            return batch
+        x, y = batch
+        x = self.preprocess(x)
+        # the precision plugin converted the batch's floats when there were none yet
+        return [x if self.trainer is None else self.trainer.precision_plugin.convert_input(x), y]
+
+    def _source_files(self) -> DumpSource:
+        content, structure = (self._find("dmoz", name) for name in ("content.rdf.u8", "structure.rdf.u8"))
+        vectors = self._find("glove", "glove.6B.50d.txt")
+        return DumpSource(content, structure, vectors, self.exclude, self.max_tokens)
+
+    def _find(self, folder: str, name: str) -> Path:
+        path = self.data_dir / folder / name
+        for candidate in (path, path.with_name(f"{name}.gz")):
+            if candidate.exists():
+                return candidate
+        raise FileNotFoundError(
+            f"There is no {path}. Put {_WAYS_OUT[name]}, there, or name the folder above {folder} by `data_dir` or the "
+            f"environment variable {ENVIRONMENT_VARIABLE}. For a trial, `datamodules.dmoz_sample` makes up dumps."
+        )

@@ -1,0 +1,211 @@
+"""Speaking roles and their text, read from play texts and from LEAF's files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""The 80 characters in LEAF's order; any other counts as the last one."""
+
+WINDOW = 80
+"""Characters of an input; the next one is its label."""
+
+Play = tuple[str, dict[str, list[str]]]
+"""Title, and each role's spoken lines; roles are in upper case."""
+
+_UNKNOWN = len(ALPHABET) - 1
+_CODES = np.full(128, _UNKNOWN, dtype=np.uint8)
+_CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
+
+# Stage directions, in underscores or single asterisks; they may run over lines, but not over an empty one. A few have
+# lost their first underscore.
+_DIRECTION = re.compile(
+    r"\[[^\]\n]*\]_+|_+(?:[^_\n]|\n(?!\s*\n|\*\*))+_+|(?<!\*)\*(?!\*)(?:[^*\n]|\n(?!\s*\n))+\*(?!\*)"
+)
+_SPEAKER = re.compile(r"\*\*([^*]+)\*\*")
+
+_POEMS = ("THE SONNETS", "A LOVER'S COMPLAINT")
+_FIRST_LINE = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
+_NEXT_LINE = re.compile(r"    (.*)")
+# one play of the edition is not indented
+_UNINDENTED = "THE COMEDY OF ERRORS"
+_UNINDENTED_FIRST_LINE = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
+_UNINDENTED_NEXT_LINE = re.compile(r"(.*)")
+_NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class RoleText:
+    """What one role says, and the windows of it that are samples.
+
+    Attributes:
+        name: The play and the role.
+        text: Characters as positions in ``ALPHABET``, uint8, shape (length,).
+        starts: First character of each window, ascending, int64.
+        test_from: Start of the first window of the official test set; ``None`` if there is none.
+    """
+
+    name: str
+    text: np.ndarray
+    starts: np.ndarray
+    test_from: int | None = None
+
+
+def encode(text: str) -> np.ndarray:
+    """Return characters as positions in ``ALPHABET``, uint8, shape (len(text),)."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    positions: np.ndarray = _CODES[np.minimum(codes, 127)]
+    return positions
+
+
+def parse_markdown(text: str, title: str = "") -> Play:
+    """Read a play: a line ``**ROLE**`` before each speech, headings, stage directions in ``_..._`` or ``*...*``.
+
+    Args:
+        text: The whole file.
+        title: The title if there is no heading ``# ...``.
+    """
+    lines = [line.strip() for line in _DIRECTION.sub("", text).splitlines()]
+    title = next((line[2:].strip() for line in lines if line.startswith("# ")), title)
+    roles: dict[str, list[str]] = {}
+    spoken: list[str] | None = None
+    for line in lines:
+        if speaker := _SPEAKER.fullmatch(line):
+            spoken = roles.setdefault(speaker[1].strip().upper(), [])
+        elif line.startswith("#"):
+            spoken = None  # a heading ends the speech
+        elif spoken is not None and (line := line.replace("\\", "").replace("_", "").strip()):
+            spoken.append(line)
+    return title, roles
+
+
+def parse_gutenberg(text: str) -> list[Play]:
+    """Read the plays of Project Gutenberg's complete works in the edition of 1994, as LEAF does.
+
+    A play starts with its title above "by William Shakespeare"; a speech starts with two spaces and ``ROLE.``, and goes
+    on in lines that are indented by four. As with LEAF, directions at the end of a line stay in; the copyright notices
+    in the plays, one of which LEAF takes for a role, do not.
+    """
+    plays: list[Play] = []
+    title, spoken = "", None
+    above = ""  # the last line that was not empty
+    for line in _NOTICE.sub("", text).splitlines():
+        if line.strip() == "by William Shakespeare":
+            title, spoken = above, None
+            plays.append((title, {}))
+        elif plays and title not in _POEMS:
+            spoken = _parse_line(line, plays[-1][1], spoken, indented=title != _UNINDENTED)
+        above = line.strip() or above
+    # a play has more than one role; what has fewer is a poem or the file's preface
+    return [play for play in plays if len(play[1]) > 1]
+
+
+def _parse_line(line: str, roles: dict[str, list[str]], spoken: list[str] | None, indented: bool) -> list[str] | None:
+    """Add a line to the role that speaks it; return the lines of the role that may go on."""
+    first = (_FIRST_LINE if indented else _UNINDENTED_FIRST_LINE).fullmatch(line)
+    if first:
+        role = first[1].upper()
+        if not indented and role.startswith("ACT "):
+            return None
+        roles.setdefault(role, []).append(first[2].strip())
+        return roles[role]
+    following = (_NEXT_LINE if indented else _UNINDENTED_NEXT_LINE).fullmatch(line)
+    if spoken is not None and following and line.strip():
+        spoken.append(following[1].strip())
+    return spoken
+
+
+def role_texts(plays: Iterable[Play], min_lines: int) -> list[RoleText]:
+    """Return the roles that have at least ``min_lines`` lines and one window, in the order of the plays.
+
+    A role's lines are joined with spaces, and several spaces count as one.
+    """
+    texts = []
+    for title, roles in plays:
+        for role, lines in roles.items():
+            # LEAF ends every line, the last one too
+            text = encode(re.sub("  +", " ", "".join(f"{line} " for line in lines)))
+            if len(lines) >= min_lines and len(text) > WINDOW:
+                name = re.sub(r"\W+", "_", f"{title}_{role}")
+                texts.append(RoleText(name, text, np.arange(len(text) - WINDOW)))
+    return texts
+
+
+def read_leaf(train: Sequence[Path], test: Sequence[Path]) -> list[RoleText]:
+    """Read LEAF's JSON files: ``users`` and ``user_data``, by user, with strings ``x`` and characters ``y``.
+
+    Windows that overlap are laid over each other, so that a role takes about one byte per window.
+
+    Args:
+        train: Files of all or of the training windows.
+        test: Files of the test windows.
+
+    Raises:
+        ValueError: If a file is not of this format.
+    """
+    windows: dict[str, list[str]] = {}
+    for path in train:
+        for user, own in _leaf_windows(path):
+            windows.setdefault(user, []).extend(own)
+    num_train = {user: len(own) for user, own in windows.items()}
+    for path in test:
+        for user, own in _leaf_windows(path):
+            windows.setdefault(user, []).extend(own)
+    return [_lay_over(user, own, num_train.get(user, 0)) for user, own in windows.items() if own]
+
+
+def sample_roles(roles: Sequence[RoleText], fraction: float, rng: np.random.Generator) -> list[RoleText]:
+    """Draw whole roles until they have a share of all windows; the last one gives its first windows only.
+
+    Args:
+        roles: Roles to draw from; their order is kept.
+        fraction: The share, rounded down to whole windows.
+        rng: Generator of the draw.
+    """
+    sizes = np.array([len(role.starts) for role in roles])
+    order = rng.permutation(len(roles))
+    left = int(fraction * sizes.sum()) - np.cumsum(sizes[order]) + sizes[order]  # when a role's turn comes
+    taken = np.zeros_like(sizes)
+    taken[order] = np.clip(left, 0, sizes[order])
+    return [replace(role, starts=role.starts[:count]) for role, count in zip(roles, taken.tolist(), strict=True)]
+
+
+def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
+    """Yield each user of a file with windows of 81 characters, the label last."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        data = {user: document["user_data"][user] for user in document["users"]}
+        windows = {user: [x + y for x, y in zip(own["x"], own["y"], strict=True)] for user, own in data.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not one of LEAF's Shakespeare files ({error!r}): it needs `users`, and `user_data` with as "
+            "many strings `x` as characters `y` for each user. Make it with LEAF's preprocess.sh."
+        ) from error
+    for user, own in windows.items():
+        wrong = next((window for window in own if len(window) != WINDOW + 1), None)
+        if wrong is not None:
+            raise ValueError(
+                f"{path}: user {user!r} has a sample of {len(wrong)} characters; an `x` has {WINDOW}, a `y` one. Make "
+                "the file with LEAF's preprocess.sh."
+            )
+    return windows.items()
+
+
+def _lay_over(name: str, windows: list[str], num_train: int) -> RoleText:
+    """Return the text of which the windows are parts, in their order."""
+    end = WINDOW + 1
+    text, starts = [windows[0]], [0]
+    for last, window in pairwise(windows):
+        # most windows start one character after the last one
+        step = next(step for step in range(1, end + 1) if last[step:] == window[: end - step])
+        text.append(window[end - step :])
+        starts.append(starts[-1] + step)
+    test_from = starts[num_train] if num_train < len(starts) else None
+    return RoleText(name, encode("".join(text)), np.array(starts, dtype=np.int64), test_from)

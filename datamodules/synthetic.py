@@ -1,0 +1,166 @@
+"""Synthetic clients whose models and inputs differ by as much as is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from datamodules.natural import NaturalDataModule
+from fl_lightning.arguments import check_count, check_not_negative
+from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
+
+
+@dataclass(frozen=True)
+class _Population:
+    """Clients that each label their inputs by a linear model of their own.
+
+    Client i draws u_i ~ N(0, model_std) and a model W_i, b_i with entries ~ N(u_i, 1); and B_i ~ N(0, input_std) and a
+    centre v_i with entries ~ N(B_i, 1). Its inputs are x ~ N(v_i, diag(j^-1.2)), and y = argmax(x W_i + b_i).
+
+    u_i is the same for all classes, so that it changes no y: however small ``model_std``, the models differ by the
+    unit variance of their entries.
+
+    Args:
+        num_features: Length of x.
+        num_classes: Values of y.
+        model_std: Standard deviation of u_i.
+        input_std: Standard deviation of B_i.
+        same_model: Whether all clients have one model, with entries ~ N(0, 1).
+        same_inputs: Whether all centres are 0.
+    """
+
+    num_features: int
+    num_classes: int
+    model_std: float
+    input_std: float
+    same_model: bool
+    same_inputs: bool
+
+    def draw(self, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs, float32, shape (N, num_features), and classes, int64, shape (N,), client after client."""
+        model_means = rng.normal(0.0, self.model_std, len(sizes))
+        input_means = rng.normal(0.0, self.input_std, len(sizes))
+        scales = np.arange(1.0, self.num_features + 1) ** -0.6
+        inputs, labels = [], []
+        shared = self._draw_model(0.0, rng)
+        for size, model_mean, input_mean in zip(sizes, model_means, input_means, strict=True):
+            weights, bias = shared if self.same_model else self._draw_model(model_mean, rng)
+            centre = 0.0 if self.same_inputs else rng.normal(input_mean, 1.0, self.num_features)
+            x = centre + scales * rng.standard_normal((size, self.num_features))
+            inputs.append(x.astype(np.float32))
+            labels.append((x @ weights + bias).argmax(axis=1))
+        return np.concatenate(inputs), np.concatenate(labels).astype(np.int64)
+
+    def _draw_model(self, mean: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        return rng.normal(mean, 1.0, (self.num_features, self.num_classes)), rng.normal(mean, 1.0, self.num_classes)
+
+
+class FedDynSyntheticDataModule(NaturalDataModule):
+    """The synthetic data of FedDyn (Acar et al. 2021): 30 features, 5 classes, about 200 samples a client.
+
+    All samples train; the test set is a copy of all of them, as in the original code. With a ``split`` of your own
+    there is no copy. The gammas are standard deviations, as in that code; the paper calls them variances, which is the
+    same for 0 and 1.
+
+    Args:
+        gamma1: Spread of the means of the clients' models, which changes no label; see ``same_model``.
+        gamma2: Spread of the clients' inputs.
+        gamma3: Spread of the clients' sizes: standard deviation of their logarithm; 0 gives each 200 samples.
+        num_clients: Number of clients.
+        same_model: Whether one model labels all clients' inputs; ``gamma1`` then has no effect.
+        same_inputs: Whether all clients' inputs have the same distribution; ``gamma2`` then has no effect.
+        seed: Seed of the data.
+        split: Which clients or samples train, validate and test.
+        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        gamma1: float = 1.0,
+        gamma2: float = 1.0,
+        gamma3: float = 0.0,
+        *,
+        num_clients: int = 20,
+        same_model: bool = False,
+        same_inputs: bool = False,
+        seed: int = 0,
+        split: Split | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(split=SampleSplit(val=0.0, test="official") if split is None else split, **options)
+        for name, gamma in (("gamma1", gamma1), ("gamma2", gamma2), ("gamma3", gamma3)):
+            check_not_negative(name, gamma)
+        check_count("num_clients", num_clients)
+        check_count("seed", seed, minimum=0)
+        self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
+        self.gamma3 = gamma3
+        self.generated_clients = num_clients
+        self.seed = seed
+        self.test_on_training = split is None
+
+    def load(self) -> Source:
+        """Generate the samples: float32, shape (N, 30), and classes 0 to 4."""
+        rng = np.random.default_rng(self.seed)
+        sizes = rng.lognormal(np.log(200 + 0.001), self.gamma3, self.generated_clients).astype(np.int64)
+        sizes = np.maximum(sizes, 1)
+        x, labels = self.population.draw(sizes, rng)
+        copies = 2 if self.test_on_training else 1
+        self._set_clients(np.tile(np.repeat(np.arange(len(sizes)), sizes), copies))
+        test = np.arange(len(x), 2 * len(x)) if self.test_on_training else None
+        x, labels = np.tile(x, (copies, 1)), np.tile(labels, copies)
+        return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels, test)
+
+
+class FedProxSyntheticDataModule(NaturalDataModule):
+    """synthetic(alpha, beta) of FedProx (Li et al. 2020): 60 features, 10 classes, 30 clients of at least 50 samples.
+
+    Sizes are 50 and a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of each
+    client's samples is its test set. The paper's variants are iid, (0, 0), (0.5, 0.5) and (1, 1).
+
+    Args:
+        alpha: Spread of the means of the clients' models, a standard deviation, which changes no label; see ``iid``.
+        beta: Spread of the clients' inputs, a standard deviation.
+        iid: Whether all clients have the same model and distribution of inputs; alpha and beta then have no effect.
+        num_clients: Number of clients.
+        seed: Seed of the data.
+        split: Which clients or samples train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if ``None``.
+        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        *,
+        iid: bool = False,
+        num_clients: int = 30,
+        seed: int = 0,
+        split: Split | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(split=WithinClientSplit(val=0.0, test=0.1) if split is None else split, **options)
+        check_not_negative("alpha", alpha)
+        check_not_negative("beta", beta)
+        check_count("num_clients", num_clients)
+        check_count("seed", seed, minimum=0)
+        self.population = _Population(60, 10, alpha, beta, same_model=iid, same_inputs=iid)
+        self.generated_clients = num_clients
+        self.seed = seed
+
+    def load(self) -> Source:
+        """Generate the samples: float32, shape (N, 60), and classes 0 to 9."""
+        rng = np.random.default_rng(self.seed)
+        sizes = rng.lognormal(4.0, 2.0, self.generated_clients).astype(np.int64) + 50
+        x, labels = self.population.draw(sizes, rng)
+        self._set_clients(np.repeat(np.arange(len(sizes)), sizes))
+        return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels)

@@ -1,0 +1,172 @@
+"""Tables of the user's own: CSV or Parquet, a row per sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from datamodules.columns import Imputation, encode_classes, fill_missing
+from datamodules.natural import NaturalDataModule
+from fl_lightning.arguments import check_choice
+from fl_lightning.data import FederatedSplit, PartitionFunction, Source
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class TableDataModule(NaturalDataModule):
+    """Serves the rows of a CSV or Parquet file, ``(x, y)``, by the client column or by a partitioner.
+
+    A sample has the numeric features first, in the given order, then 0/1 indicators of each categorical column's
+    values, ascending. ``standardize`` changes the numeric features alone.
+
+    Args:
+        path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
+        label: Column of the target. Its distinct values, ascending, are the classes.
+        client: Column that says whose a row is; not needed with a partitioner.
+        features: Columns of numbers that are inputs; all other columns if ``None``.
+        categorical: Input columns that become indicators, numbers or texts.
+        partitioner: Shares the rows out in place of the client column.
+        test_path: A file of the same columns that is the official test set, for ``SampleSplit(test="official")``.
+        impute: ``"local"`` fills missing numbers with the client's mean, ``"global"`` with that of all training
+            clients; ``None`` refuses missing numbers.
+        regression: Whether the target is a number, float32, instead of a class.
+        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+
+    Raises:
+        FileNotFoundError: At set-up, if there is no such file.
+        ValueError: If an argument is unknown; at set-up, if a file is of another kind or unreadable, a column is
+            missing, has missing values or no numbers, or there is nothing to share rows out by.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        label: str,
+        client: str | None = None,
+        *,
+        features: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        partitioner: PartitionFunction | None = None,
+        test_path: str | os.PathLike[str] | None = None,
+        impute: Imputation | None = None,
+        regression: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(partitioner, **options)
+        if impute is not None:
+            check_choice("impute", impute, ("local", "global"), "None refuses missing numbers.")
+        self.path = Path(path)
+        self.label = label
+        self.client = client
+        self.features = features
+        self.categorical = tuple(categorical)
+        self.test_path = None if test_path is None else Path(test_path)
+        self.impute = impute
+        self.regression = regression
+        self.feature_names: list[str] = []
+
+    def load(self) -> Source:
+        """Read the files: float32, shape (N, features)."""
+        import pandas
+
+        frames = [_read(path) for path in (self.path, self.test_path) if path is not None]
+        for frame, path in zip(frames, (self.path, self.test_path), strict=False):
+            self._check_columns(frame, str(path))
+        frame = pandas.concat(frames, ignore_index=True)
+        if self.client is not None and self.partitioner is None:
+            self._set_clients(_complete(frame, self.client))
+        target = _complete(frame, self.label)
+        x = torch.from_numpy(self._inputs(frame))
+        test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
+        if self.regression:
+            return Source(TensorDataset(x, torch.from_numpy(_numbers(frame, [self.label])[:, 0].copy())), None, test)
+        labels, names = encode_classes(target, f"`label` column {self.label!r}")
+        return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
+
+    def federate(self, source: Source) -> FederatedSplit:
+        """Share the rows out, and fill missing numbers by what that says about who may know which."""
+        split = super().federate(source)
+        if self.impute is not None:
+            fill_missing(self._tensors_of(source)[0], self.impute, split)
+        return split
+
+    def _inputs(self, frame: DataFrame) -> np.ndarray:
+        used = {self.label, self.client, *self.categorical}
+        numeric = [name for name in frame.columns if name not in used] if self.features is None else list(self.features)
+        x = _numbers(frame, numeric)
+        if self.impute is None and np.isnan(x).any():
+            column = numeric[int(np.isnan(x).any(axis=0).argmax())]
+            raise ValueError(
+                f"Column {column!r} of {self.path} has missing numbers. Give `impute='local'` or `'global'`, or leave "
+                "it out by `features`."
+            )
+        parts, names = [x], list(numeric)
+        for column in self.categorical:
+            codes, values = encode_classes(_complete(frame, column), f"Column {column!r}")
+            parts.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
+            names += [f"{column}={value}" for value in values]
+        self.feature_names = names
+        self.standardized_features = slice(0, len(numeric))  # type: ignore[misc]
+        return np.concatenate(parts, axis=1)
+
+    def _check_columns(self, frame: DataFrame, path: str) -> None:
+        needed = [
+            self.label,
+            *([] if self.client is None else [self.client]),
+            *(self.features or ()),
+            *self.categorical,
+        ]
+        missing = [name for name in needed if name not in frame.columns]
+        if missing:
+            raise ValueError(
+                f"{path} has no column {missing[0]!r}; its columns are {', '.join(map(str, frame.columns))}."
+            )
+        if len(frame) == 0:
+            raise ValueError(f"{path} has no rows.")
+
+
+def _read(path: Path) -> DataFrame:
+    import pandas
+
+    readers = {".csv": pandas.read_csv, ".csv.gz": pandas.read_csv}
+    readers |= {".parquet": pandas.read_parquet, ".pq": pandas.read_parquet}
+    reader = next((reader for suffix, reader in readers.items() if path.name.lower().endswith(suffix)), None)
+    if reader is None:
+        raise ValueError(f"{path} must end in one of {', '.join(readers)}, to say what kind of table it is.")
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
+    try:
+        frame: DataFrame = reader(path)
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as a table: {str(error).strip()}.") from error
+    return frame
+
+
+def _complete(frame: DataFrame, column: str) -> np.ndarray:
+    """Return a column's values, texts as ``str``; none may be missing."""
+    missing = frame[column].isna().to_numpy()
+    if missing.any():
+        raise ValueError(f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; drop such rows.")
+    values: np.ndarray = frame[column].to_numpy()
+    return values if values.dtype.kind in "biuf" else values.astype(str)
+
+
+def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """Return columns of numbers, float32, shape (N, columns), NaN where one is missing."""
+    from pandas.api.types import is_numeric_dtype
+
+    for column in columns:
+        if not is_numeric_dtype(frame[column]):
+            raise ValueError(
+                f"Column {column!r} does not hold numbers but {frame[column].dtype}. Name it in `categorical` to make "
+                "indicators of its values, or leave it out by `features`."
+            )
+    values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
+    return values

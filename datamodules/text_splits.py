@@ -1,0 +1,142 @@
+"""Splits that keep the order of a text: windows of training and of test text never overlap."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from fl_lightning.arguments import check_count, check_fraction
+from fl_lightning.data import FederatedSplit, PartitionFunction, Split
+from fl_lightning.partitioners import Partition
+
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""A client's training, validation and test samples."""
+
+
+class OrderedSplit(Split):
+    """Each client's first samples train, the next ones validate, the last ones test; all clients train.
+
+    The defaults are LEAF's ``-t sample --tf 0.8``: training on the first 80 % of each role, rounded down, and testing
+    on the rest but its first 79 windows, which share characters with the training windows. Clients that are too short
+    for a sample in each part are left out.
+
+    Args:
+        val: Fraction of each client's samples for validation.
+        test: Fraction for testing, or ``"official"`` for the test part of the files.
+        gap: Samples that are left out before validation and test set.
+
+    Raises:
+        ValueError: If an argument is out of range; on ``apply``, if no client is long enough or the files have no test
+            part.
+    """
+
+    def __init__(self, val: float = 0.0, test: float | Literal["official"] = 0.2, gap: int = 79) -> None:
+        if isinstance(test, str) and test != "official":
+            raise ValueError(f"`test` must be a number in [0, 1) or 'official', got {test!r}.")
+        check_fraction("val", val)
+        if not isinstance(test, str):
+            check_fraction("test", test)
+            if val + test >= 1:
+                raise ValueError(f"`val` and `test` must sum to less than 1, got {val} and {test}.")
+        check_count("gap", gap, minimum=0)
+        self.val = val
+        self.test = test
+        self.gap = gap
+
+    def _apply(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        if isinstance(self.test, str) and test_indices is None:
+            raise ValueError("`test` is 'official', but the files have no test part. Give a fraction such as 0.2.")
+        official = np.empty(0, dtype=np.int64) if test_indices is None else test_indices
+        wanted = [True, self.val > 0, self.test != 0]
+        parts = [self._cut(indices, official) for indices in partitioner(labels).indices]
+        parts = [part for part in parts if all(len(p) for p, want in zip(part, wanted, strict=True) if want)]
+        if not parts:
+            raise ValueError(
+                f"No client is long enough for `val` {self.val}, `test` {self.test} and a `gap` of {self.gap} samples. "
+                "Give smaller ones, or clients with more text."
+            )
+        return _federated(parts)
+
+    def _cut(self, indices: np.ndarray, official: np.ndarray) -> Parts:
+        if isinstance(self.test, str):
+            is_test = np.isin(indices, official)
+            test, rest = indices[is_test], indices[~is_test]
+            end = _floor((1 - self.val) * len(rest))
+            return rest[:end], rest[end + self.gap :], test
+        first, second = (_floor(share * len(indices)) for share in (1 - self.val - self.test, 1 - self.test))
+        return indices[:first], indices[first + self.gap : second], indices[second + self.gap :]
+
+
+class CropSplit(Split):
+    """Clients of equal size: of each, one stretch of its training and one of its test samples (as Acar et al. 2021).
+
+    Clients are drawn without replacement among those with more samples than a stretch has, and the stretches start
+    anywhere.
+
+    Args:
+        num_clients: Number of clients.
+        train: Training samples of a client.
+        test: Test samples of a client.
+        base: Cuts each client's samples into training and test set first; ``OrderedSplit()`` if ``None``. Validation
+            samples stay as it cuts them.
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: If an argument is out of range; on ``apply``, if too few clients are long enough.
+    """
+
+    def __init__(
+        self,
+        num_clients: int = 100,
+        train: int = 2000,
+        test: int = 400,
+        base: OrderedSplit | None = None,
+        seed: int = 0,
+    ) -> None:
+        for name, count in (("num_clients", num_clients), ("train", train), ("test", test)):
+            check_count(name, count)
+        check_count("seed", seed, minimum=0)
+        self.num_clients = num_clients
+        self.train = train
+        self.test = test
+        self.base = OrderedSplit() if base is None else base
+        self.seed = seed
+
+    def _apply(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        whole = self.base.apply(labels, partitioner, test_indices)
+        clients = [client for client, test in whole.test.items() if len(test) > self.test]
+        clients = [client for client in clients if len(whole.train[client]) > self.train]
+        if len(clients) < self.num_clients:
+            raise ValueError(
+                f"`num_clients` is {self.num_clients}, but only {len(clients)} clients have more than `train` = "
+                f"{self.train} training and more than `test` = {self.test} test samples. Give smaller ones."
+            )
+        rng = np.random.default_rng(self.seed)
+        parts = []
+        for client in rng.permutation(clients)[: self.num_clients].tolist():
+            train = _crop(whole.train[client], self.train, rng)
+            parts.append((train, whole.val.get(client, train[:0]), _crop(whole.test[client], self.test, rng)))
+        return _federated(parts)
+
+
+def _federated(parts: list[Parts]) -> FederatedSplit:
+    """Number the clients anew; their samples are those of the three sets."""
+    train, val, test = (
+        {client: part for client, part in enumerate(column) if len(part)} for column in zip(*parts, strict=True)
+    )
+    return FederatedSplit(train, val, test, Partition(tuple(np.concatenate(part) for part in parts)))
+
+
+def _crop(indices: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    start = int(rng.integers(len(indices) - size))
+    return indices[start : start + size]
+
+
+def _floor(value: float) -> int:
+    # the small number keeps 0.3 * 10 = 2.9999999999999996 from becoming 2
+    return int(value + 1e-9)

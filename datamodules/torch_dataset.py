@@ -1,0 +1,159 @@
+"""Any map-style PyTorch data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from datamodules.natural import NaturalDataModule
+from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data.batches import Collate
+
+_ATTRIBUTES = ("targets", "labels", "_labels", "y")
+
+Values = Sequence[int] | np.ndarray | Tensor
+
+
+class TorchDatasetDataModule(NaturalDataModule):
+    """Federates a data set with ``__len__`` and ``__getitem__``, such as torchvision's.
+
+    Samples are fetched one at a time, unless the data set is a ``TensorDataset`` or made of such by ``Subset`` and
+    ``ConcatDataset``. Classes are taken from the data set's ``targets``, ``labels``, ``_labels`` or ``y``, or from the
+    last tensor of a ``TensorDataset``; of a ``Subset`` or ``ConcatDataset`` those of the data sets within.
+
+    Args:
+        dataset: The samples.
+        partitioner: Shares the samples out among clients by their classes.
+        targets: The class of each sample, whole numbers, shape (N,), where none are found.
+        clients: The client of each sample, numbers or texts, shape (N,), in place of a partitioner.
+        test_dataset: The official test set, for ``SampleSplit(test="official")``.
+        test_targets: The class of each sample of ``test_dataset``, where none are found.
+        collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
+        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+
+    Raises:
+        TypeError: If a data set is not map-style, or targets are no whole numbers.
+        ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``test_dataset``, whose
+            samples belong to nobody, but another split; at set-up, if a partitioner finds no classes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        partitioner: PartitionFunction | None = None,
+        *,
+        targets: Values | None = None,
+        clients: Sequence[Any] | np.ndarray | Tensor | None = None,
+        test_dataset: Dataset[Any] | None = None,
+        test_targets: Values | None = None,
+        collate_fn: Collate | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(partitioner, **options)
+        self.parts = [dataset] if test_dataset is None else [dataset, test_dataset]
+        for name, part in zip(("dataset", "test_dataset"), self.parts, strict=False):
+            if not hasattr(part, "__len__") or not hasattr(part, "__getitem__"):
+                raise TypeError(
+                    f"`{name}` must have __len__ and __getitem__, which {type(part).__name__} does not have."
+                )
+        self.targets = [
+            None if given is None else _check_targets(name, given, part)
+            for name, given, part in zip(("targets", "test_targets"), (targets, test_targets), self.parts, strict=False)
+        ]
+        self.clients = None if clients is None else _one_per_sample("clients", clients, dataset)
+        if clients is not None and test_dataset is not None and getattr(self.split, "test", None) != "official":
+            raise ValueError(
+                "The samples of `test_dataset` have no client among `clients`. Give "
+                "`split=SampleSplit(test='official')`, which needs none for them."
+            )
+        self.collate_fn = collate_fn
+
+    def load(self) -> Source:
+        """Put the data sets together, without copying what is no tensor."""
+        if self.clients is not None:
+            # an official test set is set aside before clients are looked at
+            self._set_clients(np.pad(self.clients, (0, sum(map(_length, self.parts[1:]))), mode="edge"))
+        found = [
+            find_targets(part) if given is None else given for part, given in zip(self.parts, self.targets, strict=True)
+        ]
+        labels = _concatenate(found)
+        if labels is None and self.clients is None:
+            raise ValueError(
+                f"No classes were found in the {type(self.parts[0]).__name__}: it has none of the attributes "
+                f"{', '.join(_ATTRIBUTES)} with a whole number for each sample. Give `targets`, or `clients`; for a "
+                "partitioner that does not look at classes zeros will do."
+            )
+        whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)
+        tensors = _tensors(whole)
+        names = getattr(self.parts[0], "classes", None)
+        return Source(
+            whole if tensors is None else TensorDataset(*tensors),
+            labels,
+            None if len(self.parts) == 1 else np.arange(_length(self.parts[0]), _length(whole)),
+            None if labels is None or names is None or len(names) <= labels.max() else [str(name) for name in names],
+            self.collate_fn,
+        )
+
+
+def find_targets(dataset: Dataset[Any]) -> np.ndarray | None:
+    """Return the class of each sample, int64, shape (N,), or ``None`` if the data set does not say."""
+    if isinstance(dataset, Subset):
+        within = find_targets(dataset.dataset)
+        return None if within is None else within[np.asarray(dataset.indices)]
+    if isinstance(dataset, ConcatDataset):
+        return _concatenate([find_targets(part) for part in dataset.datasets])
+    candidates = [getattr(dataset, name, None) for name in _ATTRIBUTES]
+    if isinstance(dataset, TensorDataset):
+        candidates.append(dataset.tensors[-1])
+    for candidate in candidates:
+        if isinstance(candidate, (Sequence, np.ndarray, Tensor)) and not isinstance(candidate, str):
+            values = np.asarray(candidate)
+            if values.shape == (_length(dataset),) and values.dtype.kind in "iub":
+                return values.astype(np.int64)
+    return None
+
+
+def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
+    """Return the tensors of a data set that is made of tensors, or ``None``."""
+    # exact types: a subclass may compute its samples differently
+    if type(dataset) is TensorDataset:
+        return dataset.tensors
+    if type(dataset) is Subset:
+        within = _tensors(dataset.dataset)
+        rows = torch.as_tensor(np.asarray(dataset.indices))
+        return None if within is None else tuple(tensor[rows] for tensor in within)
+    if type(dataset) is ConcatDataset:
+        parts = [_tensors(part) for part in dataset.datasets]
+        shapes = [None if part is None else [(tensor.shape[1:], tensor.dtype) for tensor in part] for part in parts]
+        if shapes[0] is not None and all(shape == shapes[0] for shape in shapes):
+            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))  # type: ignore[arg-type]
+    return None
+
+
+def _length(dataset: Dataset[Any]) -> int:
+    return len(dataset)  # type: ignore[arg-type]
+
+
+def _concatenate(parts: list[np.ndarray | None]) -> np.ndarray | None:
+    """Join the parts, or return ``None`` if one is missing."""
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
+
+
+def _one_per_sample(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
+    array = np.asarray(values)
+    if array.shape != (_length(dataset),):
+        raise ValueError(f"`{name}` must have one entry per sample, shape ({_length(dataset)},), got {array.shape}.")
+    return array
+
+
+def _check_targets(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
+    array = _one_per_sample(name, values, dataset)
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"`{name}` must be whole numbers, one class per sample, got {array.dtype}. Number the classes.")
+    return array.astype(np.int64)

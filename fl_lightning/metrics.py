@@ -1,0 +1,125 @@
+"""Metrics of one client or of a whole evaluation set: accuracy's companions for unequal classes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from fl_lightning.arguments import check_choice
+
+Average = Literal["macro", "weighted"]
+
+
+def weighted_f1(preds: Tensor, target: Tensor) -> Tensor:
+    """Return the F1 score of each class, averaged by the classes' numbers of samples (scikit-learn's "weighted").
+
+    A class's F1 is 2 TP / (predictions of the class + samples of the class).
+
+    Args:
+        preds: Scores, shape (n, C); the largest one is the prediction.
+        target: Classes, 0 to C-1, shape (n,).
+
+    Returns:
+        A float64 scalar; NaN without samples.
+    """
+    classes = preds.shape[1]
+    predicted = preds.argmax(dim=1)
+    hits = torch.bincount(target[predicted == target], minlength=classes)
+    samples = torch.bincount(target, minlength=classes)
+    either = samples + torch.bincount(predicted, minlength=classes)
+    # a class that neither occurs nor is predicted has weight 0
+    f1 = 2 * hits.double() / either.clamp(min=1)
+    return (f1 * samples).sum() / samples.sum()
+
+
+def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: float = math.nan) -> Tensor:
+    """Return the area under the ROC curve: one class against the rest, averaged over the classes in ``target``.
+
+    Samples are ranked by the odds of the class, with ties counted half. With two classes that is the usual area under
+    the curve of class 1.
+
+    Args:
+        preds: Logits or log-probabilities, shape (n, C).
+        target: Classes, 0 to C-1, shape (n,).
+        average: ``"macro"`` for the plain mean over classes, ``"weighted"`` for the mean by their numbers of samples.
+        one_class: The result where the samples are all of one class, so that there is nothing to tell apart. NaN makes
+            :class:`~fl_lightning.ClientMetrics` leave such a client out; 0 is what the code of Xue et al. 2021 scores.
+
+    Returns:
+        A float64 scalar on the CPU; NaN if a score is NaN.
+
+    Raises:
+        ValueError: If ``average`` is neither of the two.
+    """
+    check_choice("average", average, ("macro", "weighted"))
+    preds, target = preds.detach().cpu().double(), target.detach().cpu()
+    present, samples = torch.unique(target, return_counts=True)
+    if len(present) < 2:
+        return torch.tensor(one_class, dtype=torch.float64)
+    areas = torch.stack([_area(_log_odds(preds, label), target == label) for label in present.tolist()])
+    weights = torch.ones_like(areas) if average == "macro" else samples.double()
+    return (areas * weights).sum() / weights.sum()
+
+
+class OneVsRestAUROC(Metric):
+    """:func:`auroc` as a torchmetrics metric: ``update(preds, target)``, and ``compute()`` over all samples seen.
+
+    Unlike torchmetrics' own, it does not count a class without samples as 0. It keeps all scores until ``reset``.
+
+    Args:
+        average: As in :func:`auroc`.
+        one_class: As in :func:`auroc`.
+        **kwargs: Arguments of ``torchmetrics.Metric``.
+
+    Raises:
+        ValueError: If ``average`` is unknown.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    preds: list[Tensor]
+    target: list[Tensor]
+
+    def __init__(self, average: Average = "macro", one_class: float = math.nan, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_choice("average", average, ("macro", "weighted"))
+        self.average = average
+        self.one_class = one_class
+        self.add_state("preds", [], dist_reduce_fx="cat")
+        self.add_state("target", [], dist_reduce_fx="cat")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Keep scores (n, C) and classes (n,)."""
+        self.preds.append(preds.detach())
+        self.target.append(target.detach())
+
+    def compute(self) -> Tensor:
+        """Return the area over all samples kept, a float32 scalar."""
+        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
+        area = auroc(preds, target, self.average, self.one_class)
+        return area.to(device=preds.device, dtype=torch.float32)
+
+
+def _log_odds(preds: Tensor, label: int) -> Tensor:
+    """Return log(p / (1 - p)) of a class, which unlike p itself does not round to one value for all sure samples."""
+    others = torch.cat([preds[:, :label], preds[:, label + 1 :]], dim=1)
+    return preds[:, label] - others.logsumexp(dim=1)
+
+
+def _area(scores: Tensor, positive: Tensor) -> Tensor:
+    """Return the share of (positive, negative) pairs that the scores order rightly, by the ranks of the positives."""
+    if scores.isnan().any():
+        return scores.new_tensor(math.nan)
+    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    ranks = (last - (counts - 1) / 2)[place]  # ties share their mean rank
+    num_positive = positive.sum().double()
+    num_negative = len(scores) - num_positive
+    ordered: Tensor = ranks[positive].sum() - num_positive * (num_positive + 1) / 2
+    return ordered / (num_positive * num_negative)

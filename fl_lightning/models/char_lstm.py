@@ -1,0 +1,118 @@
+"""A recurrent network that predicts the next character of a text."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.models.classifier import Classifier
+
+
+class CharLSTM(Classifier):
+    """Embedding, stacked LSTM layers and a dense layer on the last step's output.
+
+    The defaults are the network of Xue et al. 2021 for Shakespeare, 8-d embedding, 2x256 LSTM and 80 outputs, with
+    817,872 parameters; ``CharLSTM(hidden_size=100, cell="torch", lr=1.0)`` is that of Acar et al. 2021, with 133,520.
+
+    Args:
+        num_classes: Number of characters, of the inputs and of the prediction.
+        lr: Learning rate of SGD.
+        embedding_dim: Length of a character's embedding.
+        hidden_size: Width of each LSTM layer.
+        num_layers: Number of LSTM layers.
+        cell: ``"tensorflow"`` has one bias per gate, Glorot-uniform weights, zero biases, and 1 for the forget gate's;
+            ``"torch"`` has two biases per gate, as ``torch.nn.LSTM``, and PyTorch's initialisation.
+        recurrence: ``"fused"`` runs PyTorch's LSTM kernel; ``"plain"`` is the same written in elementary operations,
+            several times slower alone, which ``torch.func.vmap`` can batch over models. The parameters are the same,
+            so that a checkpoint of one is a checkpoint of the other; results agree up to rounding.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+
+    Raises:
+        ValueError: If a size is below 1, or ``cell`` or ``recurrence`` is unknown.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 80,
+        lr: float = 0.5,
+        embedding_dim: int = 8,
+        hidden_size: int = 256,
+        num_layers: int = 2,
+        cell: Literal["tensorflow", "torch"] = "tensorflow",
+        recurrence: Literal["fused", "plain"] = "fused",
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        check_count("embedding_dim", embedding_dim)
+        check_count("hidden_size", hidden_size)
+        check_count("num_layers", num_layers)
+        check_choice("cell", cell, ("tensorflow", "torch"))
+        check_choice("recurrence", recurrence, ("fused", "plain"))
+        super().__init__(num_classes, lr, momentum, weight_decay)
+        self.embedding = nn.Embedding(num_classes, embedding_dim)
+        widths = [embedding_dim] + [hidden_size] * (num_layers - 1)
+        self.layers = nn.Sequential(*(_LSTMLayer(width, hidden_size, cell, recurrence) for width in widths))
+        self.logits = nn.Linear(hidden_size, num_classes)
+        if cell == "tensorflow":
+            nn.init.xavier_uniform_(self.embedding.weight)
+            nn.init.xavier_uniform_(self.logits.weight)
+            nn.init.zeros_(self.logits.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns logits of shape (batch, num_classes) for characters ``x``, integers of shape (batch, time)."""
+        states = self.layers(self.embedding(x.long()))
+        logits: Tensor = self.logits(states[:, -1])
+        return logits
+
+
+class _LSTMLayer(nn.Module):
+    """One LSTM layer, gates in PyTorch's order: input, forget, cell, output.
+
+    ``nn.LSTM`` always has two biases per gate, of which only the sum matters, and hides its weights from
+    ``torch.func``; here the second one is optional, and weights are read at each call.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, cell: str, recurrence: str) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.recurrence = recurrence
+        bound = 1 / math.sqrt(hidden_size)
+        if cell == "tensorflow":  # Glorot: one matrix from input and state to the four gates
+            bound = math.sqrt(6 / (input_size + hidden_size + 4 * hidden_size))
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound))
+        bias = torch.zeros(4 * hidden_size)
+        if cell == "tensorflow":
+            bias[hidden_size : 2 * hidden_size] = 1
+            self.bias_ih = nn.Parameter(bias)
+            self.register_buffer("bias_hh", torch.zeros_like(bias), persistent=False)
+        else:
+            self.bias_ih = nn.Parameter(bias.uniform_(-bound, bound))
+            self.bias_hh = nn.Parameter(torch.empty_like(bias).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all steps, (batch, time, hidden_size), for inputs (batch, time, input_size)."""
+        if self.recurrence == "plain":
+            return self._plain(x)
+        state = x.new_zeros(1, len(x), self.hidden_size)
+        weights: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
+        outputs: Tensor = torch.lstm(x, (state, state), weights, True, 1, 0.0, self.training, False, True)[0]
+        return outputs
+
+    def _plain(self, x: Tensor) -> Tensor:
+        # the inputs' share of all steps at once: only the recurrent product needs the loop
+        steps = F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh).unbind(1)
+        state = cell = torch.zeros_like(steps[0][:, : self.hidden_size])
+        outputs = []
+        for step in steps:
+            i, f, g, o = (step + state @ self.weight_hh.T).chunk(4, dim=1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            state = o.sigmoid() * cell.tanh()
+            outputs.append(state)
+        return torch.stack(outputs, dim=1)

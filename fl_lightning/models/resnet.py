@@ -1,0 +1,51 @@
+"""ResNet-18 with group normalisation, which unlike batch normalisation keeps no statistics of a client's data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor, nn
+from torchvision.models import resnet18
+
+from fl_lightning.arguments import check_count
+from fl_lightning.models.classifier import Classifier, MetricName
+
+
+class ResNet18Classifier(Classifier):
+    """torchvision's ResNet-18, untrained, with GroupNorm in BatchNorm's place (as the code of Acar et al. 2021 has it).
+
+    It begins as for ImageNet, with a 7x7 convolution of stride 2 and pooling, whatever the size of the images. For ten
+    classes it has 11,181,642 parameters.
+
+    Args:
+        num_classes: Number of classes.
+        lr: Learning rate of SGD.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        metrics: What validation and test log besides the loss, as in :class:`Classifier`.
+        groups: Groups of channels of each normalisation; a power of two up to 64.
+
+    Raises:
+        ValueError: If ``groups`` does not divide the 64 channels of the first layers.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        lr: float = 0.1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        metrics: Sequence[MetricName] = ("acc",),
+        groups: int = 2,
+    ) -> None:
+        check_count("groups", groups)
+        if 64 % groups:
+            raise ValueError(f"`groups` must divide 64, the channels of the first layers, got {groups}.")
+        super().__init__(num_classes, lr, momentum, weight_decay, metrics)
+        self.network = resnet18(weights=None, num_classes=num_classes, norm_layer=partial(nn.GroupNorm, groups))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns logits of shape (batch, num_classes) for images of shape (batch, 3, height, width)."""
+        logits: Tensor = self.network(x)
+        return logits

@@ -1,0 +1,73 @@
+"""Label skew by a Dirichlet draw over the clients for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.partitioners.base import Partitioner, check_minimum
+from fl_lightning.partitioners.dealing import deal
+
+_MAX_DRAWS = 1000
+
+
+class ClasswiseDirichletPartitioner(Partitioner):
+    """Each class is shared out in proportions drawn from Dir(alpha) (Li et al. 2022, distribution-based label skew).
+
+    Sizes follow from the classes and differ; :class:`DirichletPartitioner` fixes them instead. All samples are used.
+
+    Args:
+        num_clients: Number of clients, K.
+        alpha: Concentration of the proportions: near 0 gives a class to one client, large values to all alike.
+        min_partition_size: Everything is drawn again until every client has at least this many samples.
+        self_balancing: Whether a client that has N / K samples already gets none of the classes that follow.
+        seed: Seed of proportions and samples.
+
+    Raises:
+        ValueError: If an argument is out of range; on call, if there are too few samples, or 1000 draws always leave a
+            client with fewer than ``min_partition_size``.
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        alpha: float,
+        min_partition_size: int = 10,
+        self_balancing: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_clients, seed)
+        check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
+        check_count("min_partition_size", min_partition_size)
+        self.alpha = alpha
+        self.min_partition_size = min_partition_size
+        self.self_balancing = self_balancing
+
+    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        check_minimum(self.num_clients, self.min_partition_size, len(classes))
+        rng = self._generator()
+        totals = np.bincount(classes)
+        for _ in range(_MAX_DRAWS):
+            counts = self._draw_counts(totals, rng)
+            if counts.sum(axis=1).min() >= self.min_partition_size:
+                return deal(classes, counts, rng)
+        raise ValueError(
+            f"In {_MAX_DRAWS} draws from Dir(alpha={self.alpha}) some of the {self.num_clients} clients always had "
+            f"fewer samples than `min_partition_size`, {self.min_partition_size}. Raise `alpha`, or lower "
+            "`min_partition_size` or `num_clients`."
+        )
+
+    def _draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the samples of each client and class, shape (num_clients, num_classes)."""
+        counts = np.zeros((self.num_clients, len(totals)), dtype=np.int64)
+        for label, total in enumerate(totals):
+            shares = rng.dirichlet(np.full(self.num_clients, self.alpha))
+            if self.self_balancing:
+                room = counts.sum(axis=1) * self.num_clients < totals.sum()
+                # a small alpha may have put everything on clients that are full
+                shares = shares * room if (shares * room).sum() > 0 else room.astype(np.float64)
+            ends = (np.cumsum(shares)[:-1] / shares.sum() * total).astype(np.int64)
+            counts[:, label] = np.diff(ends, prepend=0, append=total)
+        return counts

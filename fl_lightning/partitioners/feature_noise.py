@@ -1,0 +1,46 @@
+"""Feature skew by noise: the same classes everywhere, worse measurements on some clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_count, check_not_negative
+from fl_lightning.partitioners.base import Partition
+
+
+def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int = 0) -> Tensor:
+    """Return inputs to which each client has added Gaussian noise of its own level (Li et al. 2022, noise-based skew).
+
+    The standard deviation of client i is ``level * i / (K - 1)``: client 0 has none, the last one ``level``. A sample
+    keeps its noise, which depends on the seed, the client and the sample's place there; it is not drawn anew in every
+    epoch.
+
+    Args:
+        x: Inputs of the data set, floating point, shape (num_samples, ...); not changed.
+        partition: Which samples belong to which client, usually of an :class:`IIDPartitioner`.
+        level: Standard deviation of the last client's noise, in the units of ``x``.
+        seed: Seed of the noise.
+
+    Returns:
+        A copy of ``x``; samples of no client are as they were.
+
+    Raises:
+        ValueError: If ``x`` is not floating point, an argument is out of range, or the partition has samples that are
+            not in ``x``.
+    """
+    check_not_negative("level", level)
+    check_count("seed", seed, minimum=0)
+    if not x.is_floating_point():
+        raise ValueError(f"`x` must be floating point, got {x.dtype}. Convert it first, for example with `x.float()`.")
+    last = max(int(indices.max(initial=-1)) for indices in partition.indices)
+    if last >= len(x):
+        raise ValueError(f"`partition` has sample {last}, but `x` has only {len(x)}. Give inputs and partition of one.")
+    noisy = x.clone()
+    for client, indices in enumerate(partition.indices[1:], start=1):
+        std = level * client / (partition.num_clients - 1)
+        noise = np.random.default_rng([seed, client]).standard_normal((len(indices), *x.shape[1:]), dtype=np.float32)
+        rows = torch.from_numpy(indices).to(x.device)
+        noisy[rows] += (torch.from_numpy(noise) * std).to(x)
+    return noisy

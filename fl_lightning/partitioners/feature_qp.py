@@ -1,0 +1,164 @@
+"""Quadratic-programming partition with client sizes, class mixes and feature mixes drawn independently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.partitioners.base import Partition, check_enough, check_labels
+from fl_lightning.partitioners.configurations import Configurations, Features, as_categories, find_configurations
+from fl_lightning.partitioners.dealing import deal
+from fl_lightning.partitioners.feature_qp_solver import solve_grouped_qp
+from fl_lightning.partitioners.qp_draws import RandomSolution, draw_sizes
+from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule, group_sums
+from fl_lightning.partitioners.rounding import round_margins
+
+_MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some minutes and 1 GB for as many
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureQPSolution:
+    """What a QP partition by classes and features is made from; all numbers count samples.
+
+    Attributes:
+        configurations: The combinations of a class and categories that occur, shape (U, 1 + J).
+        target: Drawn sizes times drawn mixes, shape (num_clients, G): first the classes, then the categories of one
+            feature after the other.
+        optimal: A solution of the QP, float64, shape (num_clients, U).
+        chosen: The random solution that Algorithm 3 ended with, float64, shape (num_clients, U).
+        counts: ``chosen`` in whole samples, int64, shape (num_clients, U).
+        bound: No feasible matrix has a loss, eq. (51), below this number, in samples squared.
+        optimal_loss: Loss of ``optimal``.
+        chosen_loss: Loss of ``chosen``.
+        counts_loss: Loss of ``counts``.
+    """
+
+    configurations: np.ndarray
+    target: np.ndarray
+    optimal: np.ndarray
+    chosen: np.ndarray
+    counts: np.ndarray
+    bound: float
+    optimal_loss: float
+    chosen_loss: float
+    counts_loss: float
+
+
+class FeatureQPPartitioner:
+    """The partition of RADFed's COVFEAT experiments (Xue et al. 2021, section IV-A; eq. (44), (45), (47)-(51)).
+
+    As :class:`QPPartitioner`, but with a mix of the categories of each feature drawn for each client, too. What is
+    shared out are configurations, the combinations of a class and categories that occur: the quadratic program finds
+    how many samples of each configuration each client gets, so that clients have the drawn sizes, all samples are used,
+    and the clients' classes and categories are as near to the drawn mixes as can be. That solution is not unique;
+    Algorithm 3 moves it at random.
+
+    It takes features beside the labels. Where only labels are handed over, as by a split, bind them:
+    ``functools.partial(partitioner, features=features)``.
+
+    Args:
+        num_clients: Number of clients, T in the paper.
+        size_alpha: mu, concentration of the client sizes; large values make them equal.
+        class_alpha: lambda, concentration of the class mixes; near 0 gives one class to a client.
+        feature_alpha: theta, concentration of the mixes of each feature's categories.
+        num_buckets: Into how many quantile buckets floating-point features are cut.
+        burn_in: P, moves of the burn-in; 0 switches it off.
+        search: Q, moves of the search; 0 keeps what the burn-in ended with. With both 0 the QP's optimum is taken, as
+            the original code does for COVFEAT.
+        step: xi, the size of a move.
+        step_rule: ``"relative"`` takes ``step`` as a share of the smaller of the two entries that lose, ``"absolute"``
+            as a number of samples.
+        burn_in_stop: Ends the burn-in once the square root of the loss is this multiple of the optimum's. ``None``
+            makes all ``burn_in`` moves.
+        seed: Seed of all draws.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        size_alpha: float = 1.0,
+        class_alpha: float = 0.1,
+        feature_alpha: float = 0.1,
+        num_buckets: int = 10,
+        burn_in: int = 100_000,
+        search: int = 500_000,
+        step: float = 0.002,
+        step_rule: StepRule = "relative",
+        burn_in_stop: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_count("num_clients", num_clients)
+        check_positive("size_alpha", size_alpha)
+        check_positive("class_alpha", class_alpha)
+        check_positive("feature_alpha", feature_alpha)
+        check_count("num_buckets", num_buckets)
+        check_count("seed", seed, minimum=0)
+        self.num_clients = num_clients
+        self.size_alpha = size_alpha
+        self.class_alpha = class_alpha
+        self.feature_alpha = feature_alpha
+        self.num_buckets = num_buckets
+        self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
+        self.seed = seed
+
+    def __call__(self, labels: np.ndarray, features: Features) -> Partition:
+        """Return the partition of a data set; every sample is given to exactly one client.
+
+        Args:
+            labels: The class of each sample, integers, shape (num_samples,).
+            features: Categorical features of each sample: shape (num_samples, J), or arrays of shape (num_samples,) by
+                name. Whole numbers, booleans and texts are categories as they are, floating-point numbers are cut into
+                buckets; :func:`quantile_buckets` does that for whole numbers. The original code's reading, each
+                category a feature of its own, is had by indicator columns.
+
+        Raises:
+            TypeError: If labels are no integers, or features neither numbers, booleans nor texts.
+            ValueError: If shapes do not match, a feature is not finite, there are fewer samples than clients, too many
+                configurations, or no sizes with at least one sample each were drawn.
+            RuntimeError: If the QP is not solved.
+        """
+        configurations, rng = self._configurations(labels, features), np.random.default_rng(self.seed)
+        counts = self._solve(configurations, rng).counts
+        return Partition(tuple(deal(configurations.of_sample, counts, rng, mix=False)))
+
+    def solve(self, labels: np.ndarray, features: Features) -> FeatureQPSolution:
+        """Return how many samples of each configuration each client gets, and how that came about; as in the call."""
+        return self._solve(self._configurations(labels, features), np.random.default_rng(self.seed))
+
+    def _configurations(self, labels: np.ndarray, features: Features) -> Configurations:
+        labels = check_labels(labels)
+        check_enough(self.num_clients, len(labels))
+        categories = as_categories(features, len(labels), self.num_buckets)
+        configurations = find_configurations([np.unique(labels, return_inverse=True)[1], *categories])
+        if self.num_clients * len(configurations.counts) > _MAX_ENTRIES:
+            raise ValueError(
+                f"`features` and classes have {len(configurations.counts)} combinations; with {self.num_clients} "
+                f"clients that is more than {_MAX_ENTRIES} unknowns. Give fewer features, `num_buckets` or clients."
+            )
+        return configurations
+
+    def _solve(self, configurations: Configurations, rng: np.random.Generator) -> FeatureQPSolution:
+        num_categories = configurations.num_categories
+        sizes = draw_sizes(self.num_clients, self.size_alpha, int(configurations.counts.sum()), rng)
+        alphas = [self.class_alpha] + [self.feature_alpha] * (len(num_categories) - 1)
+        mixes = [
+            rng.dirichlet(np.full(number, alpha), size=self.num_clients)
+            for number, alpha in zip(num_categories, alphas, strict=True)
+        ]
+        target = np.concatenate(mixes, axis=1) * sizes[:, None]
+        groups = configurations.codes + np.cumsum(num_categories) - num_categories
+
+        def loss(alpha: np.ndarray) -> float:
+            return float(((group_sums(alpha, groups, target.shape[1]) - target) ** 2).sum())
+
+        optimal, bound = solve_grouped_qp(target, groups, sizes, configurations.counts)
+        chosen = self.random_solution.draw(optimal, loss(optimal), target, rng, groups)
+        counts = round_margins(chosen)
+        return FeatureQPSolution(
+            configurations.codes, target, optimal, chosen, counts, bound, loss(optimal), loss(chosen), loss(counts)
+        )

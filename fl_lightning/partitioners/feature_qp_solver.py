@@ -1,0 +1,95 @@
+"""The quadratic program of the QP partition by classes and features, and how far from its optimum a matrix can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.partitioners.qp_solver import polish
+from fl_lightning.partitioners.rectangle_moves import group_sums
+
+
+def solve_grouped_qp(
+    target: np.ndarray, groups: np.ndarray, row_sums: np.ndarray, col_sums: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return a non-negative matrix of given margins whose sums over groups of columns are nearest to a target.
+
+    Minimises eq. (51), ``sum((alpha @ A - target)**2)``, where ``A[u, g]`` is 1 if column u is in group g and 0
+    otherwise, subject to ``alpha.sum(1) == row_sums``, ``alpha.sum(0) == col_sums`` and ``alpha >= 0``. The sums over
+    groups are unique at the optimum, ``alpha`` is not. CLARABEL, through cvxpy, solves it to about 1e-8 of the loss;
+    the result is then shifted to meet the margins exactly.
+
+    Args:
+        target: The wanted sums, shape (T, G).
+        groups: The groups of each column, whole numbers from 0 to G-1, different within a row, shape (U, F).
+        row_sums: Sums over the columns, positive, shape (T,).
+        col_sums: Sums over the rows, positive, shape (U,), with the same total.
+
+    Returns:
+        ``(alpha, bound)``: a solution, float64, shape (T, U), whose margins are right to 1e-9 (1e-12 of the total, if
+        that is more); and a number that no feasible loss is below, see :func:`lower_bound`.
+
+    Raises:
+        RuntimeError: If the solver fails.
+    """
+    rows, cols = row_sums.astype(np.float64), col_sums.astype(np.float64)
+    if min(len(rows), len(cols)) == 1:
+        # the margins leave no choice
+        alpha = np.outer(rows, cols) / rows.sum()
+    else:
+        start = _approximate(target, groups, rows, cols)
+        alpha = polish(start, start, rows, cols)
+    return alpha, lower_bound(alpha, target, groups, rows, cols)
+
+
+def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> float:
+    """Return a number that no matrix of the given margins has a loss below.
+
+    The loss is convex, so it is nowhere below its tangent plane at ``alpha``; the plane's minimum over the feasible
+    matrices is a transportation problem. The bound equals the loss of ``alpha`` if that is optimal. Arguments as in
+    :func:`solve_grouped_qp`.
+    """
+    from scipy import optimize, sparse
+
+    residual = group_sums(alpha, groups, target.shape[1]) - target
+    slope = 2.0 * residual[:, groups].sum(axis=2)
+    entries, ones = np.arange(alpha.size), np.ones(alpha.size)
+    num_cols = len(cols)
+    margins = sparse.vstack(
+        [
+            sparse.csr_array((ones, (entries // num_cols, entries))),
+            sparse.csr_array((ones, (entries % num_cols, entries))),
+        ]
+    )
+    # presolve finds nothing to simplify in a transportation problem and would take most of the time
+    options = {"presolve": False}
+    sums = np.concatenate([rows, cols])
+    scale = max(float(np.abs(slope).max()), 1.0)
+    plane = optimize.linprog(slope.ravel() / scale, A_eq=margins, b_eq=sums, method="highs-ds", options=options)
+    if plane.fun is None:
+        raise RuntimeError(f"The transportation problem of the bound was not solved: {plane.message} Try another seed.")
+    return max(0.0, float((residual**2).sum() - (slope * alpha).sum() + scale * plane.fun))
+
+
+def _approximate(target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """Return a solution whose margins are right to about 1e-8 of the total."""
+    import cvxpy as cp
+    from scipy import sparse
+
+    num_cols, num_features = groups.shape
+    members = sparse.csr_array(
+        (np.ones(groups.size), (np.repeat(np.arange(num_cols), num_features), groups.ravel())),
+        shape=(num_cols, target.shape[1]),
+    )
+    scale = rows.sum() / (len(rows) * num_cols)
+    alpha = cp.Variable((len(rows), num_cols), nonneg=True)
+    # the last column's sum follows from the others
+    margins = [alpha.sum(axis=1) == rows / scale, alpha.sum(axis=0)[:-1] == cols[:-1] / scale]
+    distance = cp.sum_squares(alpha @ members - target / scale)  # type: ignore[attr-defined]
+    problem: Any = cp.Problem(cp.Minimize(distance), margins)
+    problem.solve(solver=cp.CLARABEL)
+    if alpha.value is None:
+        raise RuntimeError(f"CLARABEL found no solution of the QP, status {problem.status!r}. Try another seed.")
+    solution: np.ndarray = np.maximum(np.ascontiguousarray(alpha.value), 0.0) * scale
+    return solution

@@ -1,0 +1,98 @@
+"""Partitions as files: JSON, or Parquet where the name ends in ``.parquet``."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = "fl_lightning.partition"
+VERSION = 1
+
+
+def write(path: Path, indices: Sequence[np.ndarray], overwrite: bool) -> None:
+    """Write sample indices of each client; see :meth:`Partition.save`."""
+    content = _to_parquet(indices) if _is_parquet(path) else _to_json(indices)
+    if path.exists() and not overwrite:
+        if path.read_bytes() == content:
+            return
+        raise FileExistsError(
+            f"{path} holds something other than this partition. Choose another path, or give `overwrite=True`."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[np.ndarray, ...]:
+    """Read sample indices of each client; see :meth:`Partition.load`."""
+    return _from_parquet(path) if _is_parquet(path) else _from_json(path)
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
+def _to_json(indices: Sequence[np.ndarray]) -> bytes:
+    header = {"format": FORMAT, "version": VERSION, "num_clients": len(indices)}
+    return json.dumps({**header, "indices": [array.tolist() for array in indices]}, separators=(",", ":")).encode()
+
+
+def _from_json(path: Path) -> tuple[np.ndarray, ...]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a JSON file: {error}. Write it with `Partition.save`.") from error
+    num_clients = _check_header(path, document)
+    indices = document.get("indices", [])
+    if len(indices) != num_clients:
+        raise ValueError(f"{path} is damaged: `num_clients` is {num_clients}, `indices` has {len(indices)} entries.")
+    # numpy would take an empty list for floats
+    return tuple(np.array(client) if client else np.array([], dtype=np.int64) for client in indices)
+
+
+def _to_parquet(indices: Sequence[np.ndarray]) -> bytes:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
+    clients = np.repeat(np.arange(len(indices)), [len(array) for array in indices])
+    table = pyarrow.table({"client": clients, "sample": np.concatenate(indices)})
+    header = {"format": FORMAT, "version": VERSION, "num_clients": len(indices)}
+    buffer = io.BytesIO()
+    parquet.write_table(table.replace_schema_metadata({FORMAT: json.dumps(header)}), buffer)
+    return buffer.getvalue()
+
+
+def _from_parquet(path: Path) -> tuple[np.ndarray, ...]:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}. Write it with `Partition.save`.") from error
+    num_clients = _check_header(path, json.loads((table.schema.metadata or {}).get(FORMAT.encode(), b"null")))
+    clients, samples = (table[name].to_numpy() for name in ("client", "sample"))
+    if (np.diff(clients, prepend=0, append=num_clients - 1) < 0).any():
+        raise ValueError(
+            f"{path} is damaged: `client` must ascend from 0 to at most {num_clients - 1}, by `num_clients`."
+        )
+    return tuple(np.split(samples, np.bincount(clients, minlength=num_clients).cumsum()[:-1]))
+
+
+def _check_header(path: Path, header: Any) -> int:
+    """Return the number of clients."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a partition: its `format` must be {FORMAT!r}.")
+    if header.get("version") != VERSION:
+        raise ValueError(f"{path} has version {header.get('version')!r}; this release reads version {VERSION}.")
+    return int(header["num_clients"])

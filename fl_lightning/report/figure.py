@@ -1,0 +1,88 @@
+"""The figure of a partition: samples and class mix of each client, and the distribution of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.partitioners import Partition, plot_label_distributions
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_WIDTH = 13.0  # inches, so that the figure can be read when it is printed across a page
+_SIZE_BINS = 30  # about
+
+
+def draw_partition(
+    partition: Partition, labels: np.ndarray, class_names: Sequence[str] | None, max_clients: int, title: str
+) -> Figure:
+    """Draw a partition in three panels: samples by class, class mix, and a histogram of all clients' sizes.
+
+    Where all samples are of one class, the panel of class mixes is left out.
+
+    Args:
+        partition: Which samples belong to which client.
+        labels: The class of each sample of the data set, integers, shape (N,).
+        class_names: Name of each class in ``labels``, ascending.
+        max_clients: Most clients to draw in the first two panels, the largest ones.
+        title: Title of the figure.
+    """
+    figure, sizes, table = plot_label_distributions(partition, labels, max_clients=max_clients, class_names=class_names)
+    heights = (3.4, 2.6, 2.2) if table.shape[1] > 1 else (3.4, 2.2)
+    figure.set_size_inches(min(figure.get_size_inches()[0], _MAX_WIDTH), sum(heights))
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    sizes.set_subplotspec(grid[0])
+    sizes.set_title(title, loc="left", fontsize=11)
+    sizes.set_title("")
+    clients = "client, largest first"
+    if len(table) < partition.num_clients:
+        clients += f" ({len(table):,} of {partition.num_clients:,} clients)"
+    sizes.set_xlabel(clients)
+    if len(heights) == 3:
+        _draw_mixes(figure.add_subplot(grid[1], sharex=sizes), sizes, table)
+    elif (legend := sizes.get_legend()) is not None:
+        legend.remove()
+    _draw_histogram(figure.add_subplot(grid[-1]), partition.sizes)
+    return figure
+
+
+def _draw_mixes(axes: Axes, sizes: Axes, table: pd.DataFrame) -> None:
+    """Draw each client's class shares below its samples, in the same colours."""
+    shares = table.to_numpy() / np.maximum(table.to_numpy().sum(axis=1, keepdims=True), 1)
+    bottom = np.zeros(len(table))
+    for column, bars in zip(shares.T, sizes.containers, strict=True):
+        axes.bar(np.arange(len(table)), column, bottom=bottom, width=0.9, color=bars[0].get_facecolor())
+        bottom += column
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("class mix")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.set_xlabel(sizes.get_xlabel())
+    many = len(table) > 25
+    axes.tick_params(axis="x", labelsize=6 if many else 9, rotation=90 if many else 0, length=2)
+    axes.spines[["top", "right"]].set_visible(False)
+    sizes.set_xlabel("")
+    sizes.tick_params(axis="x", labelbottom=False)
+
+
+def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
+    """Draw how many clients there are of each size."""
+    from matplotlib.ticker import MaxNLocator
+
+    largest = max(1, int(sizes.max()))
+    width = -(-largest // _SIZE_BINS)  # whole samples, so that no bin is empty for want of whole numbers in it
+    edges = np.arange(0, largest + width + 1, width) - 0.5
+    axes.hist(sizes, bins=edges.tolist(), color="0.55", edgecolor="white")
+    axes.axvline(sizes.mean(), color="black", linewidth=1, linestyle="--")
+    axes.set_title(f"dashed: mean {sizes.mean():,.1f}", loc="right", fontsize=9)
+    axes.set_xlim(0, max(edges[-1], 1.02 * largest))
+    axes.set_xlabel("samples of a client")
+    axes.set_ylabel("clients")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.spines[["top", "right"]].set_visible(False)

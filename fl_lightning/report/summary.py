@@ -1,0 +1,160 @@
+"""The facts of a federation, as a table of texts and as numbers for a logger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fl_lightning.data import FederatedDataModule, TensorDataModule
+from fl_lightning.partitioners import Partition, PartitionStatistics, c_score, label_counts, partition_statistics
+
+Features = np.ndarray | Mapping[str, np.ndarray]
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """How a data module shares its samples out among clients.
+
+    Attributes:
+        data: Name of the data module's class.
+        partitioner: The partitioner with its arguments.
+        split: The split with its arguments; "as given" where the user has made the sets.
+        sets: Clients and samples of the training, validation and test set.
+        statistics: Sizes, and where there are labels the C-score and entropy, over all clients.
+        has_labels: Whether samples have class labels; without them C-score and entropy mean nothing.
+        feature_skew: The C-score of each categorical feature: eq. (52) with the feature's values for classes.
+        fingerprint: SHA-256 of the partition, which equal partitions share.
+    """
+
+    data: str
+    partitioner: str
+    split: str
+    sets: dict[str, str]
+    statistics: PartitionStatistics
+    has_labels: bool
+    feature_skew: dict[str, float]
+    fingerprint: str
+
+    def rows(self) -> dict[str, str]:
+        """Return the table: a text for each name."""
+        numbers = self.statistics
+        rows = {
+            "data": self.data,
+            "partitioner": self.partitioner,
+            "split": self.split,
+            **self.sets,
+            "clients": f"{numbers.num_clients:,}",
+            "samples of all clients": f"{numbers.num_samples:,}",
+            "smallest client": f"{numbers.min:,}",
+            "largest client": f"{numbers.max:,}",
+            "mean size": f"{numbers.mean:,.1f}",
+            "standard deviation": f"{numbers.std:,.1f}",
+        }
+        if self.has_labels:
+            rows |= {"C-score": f"{numbers.c_score:.3f}", "joint entropy (nats)": f"{numbers.entropy:.3f}"}
+        rows |= {f"feature skew, {name}": f"{value:.3f}" for name, value in self.feature_skew.items()}
+        return rows | {"fingerprint": self.fingerprint[:16]}
+
+    def numbers(self) -> dict[str, int | float]:
+        """Return the numbers by name, for a logger."""
+        numbers = self.statistics.as_dict()
+        if not self.has_labels:
+            numbers = {name: value for name, value in numbers.items() if name not in ("c_score", "entropy")}
+        return numbers | {f"feature_skew/{name}": value for name, value in self.feature_skew.items()}
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def summarize(datamodule: FederatedDataModule, features: Features | None) -> PartitionSummary:
+    """Return the summary; arguments and errors as in :func:`~fl_lightning.partition_report`."""
+    partition = datamodule.partition
+    skew = {name: _skew(partition, name, values) for name, values in _columns(datamodule, features).items()}
+    return PartitionSummary(
+        data=type(datamodule).__name__,
+        partitioner=_describe(datamodule.partitioner) or "the data's own clients",
+        split="as given" if isinstance(datamodule, TensorDataModule) else _describe(datamodule.split),
+        sets=_sets(datamodule),
+        statistics=partition_statistics(partition, labels_or_zeros(datamodule)),
+        has_labels=datamodule.labels is not None,
+        feature_skew=skew,
+        fingerprint=partition.fingerprint(),
+    )
+
+
+def labels_or_zeros(datamodule: FederatedDataModule) -> np.ndarray:
+    """Return the label of each sample, shape (N,); 0 for all where there are none."""
+    if datamodule.labels is not None:
+        return datamodule.labels
+    return np.zeros(1 + max(int(indices.max(initial=0)) for indices in datamodule.partition.indices), dtype=np.int64)
+
+
+def _columns(datamodule: FederatedDataModule, features: Features | None) -> dict[str, np.ndarray]:
+    """Return the categorical features by name."""
+    if features is None:
+        features = getattr(datamodule, "categorical_features", None)
+    if features is None:
+        return {}
+    if isinstance(features, Mapping):
+        return {name: np.asarray(values) for name, values in features.items()}
+    features = np.asarray(features)
+    if features.ndim != 2:
+        raise ValueError(
+            f"`features` must have shape (num_samples, num_features), got {features.shape}. Give one feature by its "
+            "name, as {'soil': values}."
+        )
+    return {str(number): column for number, column in enumerate(features.T)}
+
+
+def _skew(partition: Partition, name: str, values: np.ndarray) -> float:
+    needed = 1 + max(int(indices.max(initial=-1)) for indices in partition.indices)
+    if values.ndim != 1 or len(values) < needed:
+        raise ValueError(
+            f"`features` must have one value per sample of the data set; feature {name!r} has shape {values.shape}, "
+            f"and the clients have samples up to number {needed - 1}."
+        )
+    if values.dtype.kind not in "iub":
+        raise ValueError(
+            f"`features` must be categories, numbered by integers; feature {name!r} is {values.dtype}. Leave numeric "
+            "features out, or put them into buckets first, as with numpy.digitize."
+        )
+    return c_score(label_counts(partition, values.astype(np.int64)))
+
+
+def _sets(datamodule: FederatedDataModule) -> dict[str, str]:
+    sizes = datamodule.client_sizes
+    return {
+        "training": f"{_number(len(sizes), 'client')}, {_number(int(sizes.sum()), 'sample')}",
+        "validation": _evaluation_set(datamodule, "val"),
+        "test": _evaluation_set(datamodule, "test"),
+    }
+
+
+def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:
+    loader = datamodule.val_dataloader() if stage == "val" else datamodule.test_dataloader()
+    if not loader:
+        return "none"
+    samples = _number(len(loader.dataset), "sample")
+    clients = datamodule.eval_client_ids(stage)
+    return f"{samples} of no client" if clients is None else f"{_number(len(np.unique(clients)), 'client')}, {samples}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _describe(part: object) -> str:
+    """Return an object as its class's call with the plain ones of its arguments; the empty string for None."""
+    if part is None:
+        return ""
+    if not hasattr(part, "__dict__") or hasattr(part, "__name__"):
+        return str(getattr(part, "__name__", type(part).__name__))  # a function
+    plain = {name: value for name, value in vars(part).items() if isinstance(value, _PLAIN) and name[0] != "_"}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+    return f"{type(part).__name__}({arguments})"

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import gzip
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toys import quiet_trainer
+
+import datamodules.dmoz_cache
+from datamodules import DMOZDataModule
+from fl_lightning import FedAvg
+from fl_lightning.data import ClientSplit, SampleSplit
+from fl_lightning.models import MLPClassifier
+from fl_lightning.partitioners import IIDPartitioner
+
+WORDS = ["site", "music", "the", ".", "football", "café", ","]  # rows 3 to 9
+
+
+def rdf(body: str) -> str:
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<RDF xmlns:r="r" xmlns:d="d" xmlns="x">\n{body}</RDF>\n'
+
+
+def page(topic: str, title: str = "Site", description: str = "The music.") -> str:
+    text = f"<d:Description>{description}</d:Description>" if description else ""
+    return f'<ExternalPage about="u"><d:Title>{title}</d:Title>{text}<topic>{topic}</topic></ExternalPage>\n'
+
+
+def topic(name: str, *links: str) -> str:
+    inner = "".join(f'<{tag} r:resource="{target}"/>' for tag, target in (link.split("=") for link in links))
+    return f'<Topic r:id="{name}">{inner}</Topic>\n'
+
+
+def lay_out(folder: Path, content: str, structure: str) -> Path:
+    (folder / "dmoz").mkdir()
+    (folder / "glove").mkdir()
+    (folder / "dmoz" / "content.rdf.u8").write_text(rdf(content), encoding="utf-8")
+    (folder / "dmoz" / "structure.rdf.u8").write_text(rdf(structure), encoding="utf-8")
+    lines = "".join(f"{word} {row} {-row}\n" for row, word in enumerate(WORDS, 3))
+    (folder / "glove" / "glove.6B.50d.txt").write_text(lines, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    """Ten pages each of Top/A/X, Top/A/X/Deep, Top/A/Y (no relation), Top/B, and some that are left out."""
+    topics = ["Top/A/X", "Top/A/X/Deep", "Top/A/Y", "Top/B", "Top/World/Deutsch", "Top/News"]
+    content = "".join(page(name) for _ in range(10) for name in topics) + page("Bookmarks/B/bob") + page("Top")
+    structure = topic("Top", "narrow=Top/A", "narrow=Top/B") + topic("Top/A", "narrow1=Top/A/X")
+    structure += topic("Top/B", "symbolic=Deep things:Top/A/X/Deep", "related=Top/News", "altlang=B:Top/A/Y")
+    structure += topic("Top/A/X", "narrow2=Top/A/X/Deep", "related=Top/B") + topic("Top/World", "related=Top/News")
+    return lay_out(tmp_path, content, structure)
+
+
+def ready(folder: Path, **options: object) -> DMOZDataModule:
+    data = DMOZDataModule(folder, **{"min_samples": 10, **options})  # type: ignore[arg-type]
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def test_pages_are_at_their_topic_or_the_nearest_above_it(dumps: Path) -> None:
+    data = ready(dumps, split=SampleSplit(val=0, test=0))
+
+    # Y has no relation that counts and becomes A
+    assert data.graph.topics == ("Top/A", "Top/A/X", "Top/A/X/Deep", "Top/B")
+    assert data.graph.edges.tolist() == [[0, 1], [1, 2], [1, 3], [2, 3]]
+    assert data.homes.tolist() == [1, 2, 0, 3] * 10
+    assert data.class_names == ["A", "B"]
+    assert data.labels is not None
+    assert data.labels.tolist() == [0, 0, 0, 1] * 10
+    assert data.partition.sizes.tolist() == [10, 10, 10, 10]
+    assert data.partition.indices[3].tolist() == list(range(3, 40, 4))
+
+
+def test_a_page_is_a_row_of_words(tmp_path: Path) -> None:
+    content = page("Top/A", "Café, Unheard", "The &lt;music&gt; \x0b.") + page("Top/A", "Site", "")
+    data = ready(lay_out(tmp_path, content, topic("Top/A", "narrow=Top/A/X")), min_samples=1, max_tokens=10)
+
+    tokens = data.source_inputs()
+    assert tokens.dtype == torch.int32
+    # <music> is no word of the table, for GloVe's code does not detach < and >
+    assert tokens.tolist() == [[8, 9, 1, 2, 5, 1, 6, 0, 0, 0], [3, 2, 1, 0, 0, 0, 0, 0, 0, 0]]
+
+
+def test_batches_are_word_vectors(dumps: Path) -> None:
+    data = ready(dumps, batch_size=4)
+    batch = next(iter(data.train_dataloader()))
+    x, y = data.on_after_batch_transfer(batch, 0)
+
+    assert x.shape == (4, 165, 2)
+    assert x.dtype == torch.float32
+    # site, separator, the, music, full stop, padding
+    expected = [[3, -3], [-1, -1], [5, -5], [4, -4], [6, -6], [0, 0]]
+    assert x[0, :6].tolist() == expected
+    assert not x[:, 5:].any()
+    assert torch.equal(y, batch[1])
+
+
+def test_thirty_percent_of_every_clients_pages_are_the_test_set(dumps: Path) -> None:
+    data = ready(dumps)
+    training = np.concatenate(data.partition.indices)
+
+    assert data.val_dataloader() == []
+    assert np.bincount(data.homes[training]).tolist() == [7, 7, 7, 7]
+    assert len(data.test_dataloader().dataset) == 12
+    assert data.eval_client_ids("test") is None
+
+
+def test_distributions_share_out_the_same_training_pages(dumps: Path) -> None:
+    runs = [ready(dumps, distribution=distribution) for distribution in (0, 1, 5, "iid")]
+    pages = [sorted(np.concatenate(run.partition.indices).tolist()) for run in runs]
+
+    assert all(p == pages[0] for p in pages)
+    assert len({run.partition.fingerprint() for run in runs}) == 4
+
+
+def test_another_partitioner_sees_the_classes(dumps: Path) -> None:
+    seen: list[np.ndarray] = []
+
+    def partitioner(labels: np.ndarray) -> object:
+        seen.append(labels)
+        return IIDPartitioner(3)(labels)
+
+    data = ready(dumps, partitioner=partitioner)
+    assert np.bincount(seen[0]).tolist() == [21, 7]
+    assert data.num_clients == 3
+
+
+def test_whole_clients_can_be_held_out(dumps: Path) -> None:
+    data = ready(dumps, split=ClientSplit(num_folds=4))
+
+    assert (data.num_clients, len(data.val_dataloader().dataset), len(data.test_dataloader().dataset)) == (2, 10, 10)
+
+
+def test_which_topics_are_left_out_is_an_argument(dumps: Path) -> None:
+    data = ready(dumps, exclude=["World", "A"])
+
+    assert data.class_names == ["B", "News"]
+    assert data.graph.edges.tolist() == [[0, 1]]
+
+
+def test_gzipped_dumps_give_the_same_pages(dumps: Path) -> None:
+    plain = ready(dumps)
+    for name in ("content.rdf.u8", "structure.rdf.u8"):
+        path = dumps / "dmoz" / name
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    zipped = ready(dumps)
+
+    assert zipped.data_fingerprint() == plain.data_fingerprint()
+    assert zipped.partition == plain.partition
+    assert len(list((dumps / "dmoz" / "cache").iterdir())) == 2
+
+
+def test_the_second_start_reads_the_cache_alone(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ready(dumps)
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("read again")
+
+    for name in ("read_pages", "read_relations", "read_word_vectors"):
+        monkeypatch.setattr(datamodules.dmoz_cache, name, refuse)
+    second = ready(dumps, distribution=0)
+    assert second.partition == first.partition
+    assert second.data_fingerprint() == first.data_fingerprint()
+    with pytest.raises(AssertionError, match="read again"):
+        ready(dumps, max_tokens=20)
+
+
+@pytest.mark.parametrize("name", ["dmoz/content.rdf.u8", "dmoz/structure.rdf.u8", "glove/glove.6B.50d.txt"])
+def test_changed_files_make_a_cache_of_their_own(dumps: Path, name: str) -> None:
+    ready(dumps)
+    path = dumps / name
+    addition = "new 1 2\n" if name.startswith("glove") else "<!-- newer -->\n"
+    path.write_text(path.read_text(encoding="utf-8") + addition, encoding="utf-8")
+    ready(dumps)
+
+    assert len(list((dumps / "dmoz" / "cache").iterdir())) == 2
+
+
+def test_a_broken_reading_leaves_no_cache(dumps: Path) -> None:
+    path = dumps / "dmoz" / "structure.rdf.u8"
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole[:-20], encoding="utf-8")
+    with pytest.raises(RuntimeError, match=r"structure.rdf.u8 is no whole RDF dump"):
+        ready(dumps)
+    assert list((dumps / "dmoz" / "cache").iterdir()) == []
+    path.write_text(whole, encoding="utf-8")
+    assert ready(dumps).num_clients == 4
+
+
+def test_a_process_that_is_second_takes_the_firsts_cache(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = datamodules.dmoz_cache._build
+
+    def both(source: object, folder: Path) -> None:
+        build(source, folder)  # type: ignore[arg-type]
+        (folder / "first").touch()
+        build(source, folder)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(datamodules.dmoz_cache, "_build", both)
+    ready(dumps)
+    (folder,) = (dumps / "dmoz" / "cache").iterdir()
+    assert (folder / "first").exists()
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "vectors.npy"])
+def test_a_damaged_cache_is_named(dumps: Path, name: str) -> None:
+    ready(dumps)
+    (folder,) = (dumps / "dmoz" / "cache").iterdir()
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(RuntimeError, match=rf"{folder.name} is damaged: {name} is missing or cut off. Delete"):
+        ready(dumps)
+
+
+def test_the_caches_folder_is_an_argument(dumps: Path) -> None:
+    ready(dumps, cache_dir=dumps / "elsewhere" / "cache")
+
+    assert not (dumps / "dmoz" / "cache").exists()
+    assert len(list((dumps / "elsewhere" / "cache").iterdir())) == 1
+
+
+def test_long_texts_are_cut_with_a_warning(dumps: Path) -> None:
+    with pytest.warns(UserWarning, match="40 of 40 pages have more than `max_tokens` 4 words and were cut"):
+        data = ready(dumps, max_tokens=4)
+    assert data.source_inputs()[0].tolist() == [3, 2, 5, 4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ready(dumps, max_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("dmoz/content.rdf.u8", "Put DMOZ's last dump of pages .* or as content.rdf.u8.gz, there"),
+        ("dmoz/structure.rdf.u8", "Put the dump of topics of the same date, plain or as structure.rdf.u8.gz, there"),
+        ("glove/glove.6B.50d.txt", "Put GloVe's 6B vectors .* from https://nlp.stanford.edu/data/glove.6B.zip, there"),
+    ],
+)
+def test_missing_files_are_named_with_what_to_put_there(dumps: Path, name: str, advice: str) -> None:
+    (dumps / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"There is no .*{name}. {advice}.*`data_dir`.*FL_LIGHTNING_DATA"):
+        ready(dumps)
+
+
+@pytest.mark.parametrize(
+    ("content", "structure", "options", "error", "message"),
+    [
+        (page("Top/News"), topic("Top/A"), {}, RuntimeError, "content.rdf.u8 has no pages of topics other than World"),
+        ("", topic("Top/A"), {"exclude": ()}, RuntimeError, "has no pages of topics other than none. Put DMOZ's"),
+        (page("Top/A"), topic("Top/A"), {}, RuntimeError, "structure.rdf.u8 has no relations of the topics of"),
+        (page("Top/A"), topic("Top/B", "narrow=Top/C"), {}, RuntimeError, "structure.rdf.u8 has no relations"),
+        (page("Top/A") + page("Top/B"), topic("Top/A", "narrow=Top/A/X"), {}, ValueError, "Top/B and their subtopics"),
+        (page("Top/A"), topic("Top/A", "narrow=Top/A/X"), {"root": "Top/Q"}, ValueError, "`root` must be one of"),
+    ],
+)
+def test_dumps_that_give_no_clients_are_refused(
+    tmp_path: Path, content: str, structure: str, options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ready(lay_out(tmp_path, content, structure), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"distribution": -1}, "`distribution` must be a whole number of at least 0, got -1. 'iid' gives"),
+        ({"distribution": "d5"}, "`distribution` must be a whole number of at least 0, got 'd5'"),
+        ({"min_samples": 0}, "`min_samples` must be a whole number of at least 1, got 0"),
+        ({"max_tokens": 0}, "`max_tokens` must be a whole number of at least 1, got 0"),
+        ({"exclude": "World"}, "`exclude` must be a sequence of names, got 'World'"),
+    ],
+)
+def test_invalid_arguments_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DMOZDataModule(**options)  # type: ignore[arg-type]
+
+
+def test_two_rounds_of_federated_averaging(dumps: Path) -> None:
+    data = DMOZDataModule(dumps, min_samples=10, batch_size=4, distribution=1)
+    module = MLPClassifier(in_features=165 * 2, hidden=(), num_classes=2, lr=0.01)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(clients_per_round=2)])
+    before = module.layers[-1].weight.detach().clone()
+    trainer.fit(module, datamodule=data)
+
+    assert not torch.equal(module.layers[-1].weight, before)
+    (result,) = trainer.test(module, datamodule=data, verbose=False)
+    assert 0 <= result["test_acc"] <= 1

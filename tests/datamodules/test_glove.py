@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.glove import PAD, SEPARATOR, UNKNOWN, read_word_vectors, tokenize
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "glove.txt"
+    path.write_text("the 0.5 -1.25\n, 1 2\nçafé 3e-1 4\n\u0085 7 8\n", encoding="utf-8", newline="\n")
+    return path
+
+
+def test_words_stand_behind_padding_unknown_and_separator(table: Path) -> None:
+    words = read_word_vectors(table)
+
+    assert (PAD, UNKNOWN, SEPARATOR) == (0, 1, 2)
+    assert words.rows == {"the": 3, ",": 4, "çafé": 5, "\u0085": 6}
+    assert words.vectors.dtype == np.float32
+    np.testing.assert_array_equal(
+        words.vectors, np.array([[0, 0], [1, 1], [-1, -1], [0.5, -1.25], [1, 2], [0.3, 4], [7, 8]], dtype=np.float32)
+    )
+
+
+def test_a_text_is_title_separator_and_description(table: Path) -> None:
+    words = read_word_vectors(table)
+
+    assert words.encode("The, the", "ÇAFÉ bar") == [3, 4, 3, 2, 5, 1]
+    assert words.encode("The", "") == [3, 2, 1]
+    assert words.encode("", " \n") == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hello World", "hello world"),
+        ("Tips (and tricks): A/B, C!", "tips ( and tricks ) : a / b , c !"),
+        ("3.5 km. At 5:30; o'clock, well...", "3.5 km . at 5:30 ; o'clock , well ..."),
+        ("New York's best, don't 'quote' me", "new yorks best , dont ' quote ' me"),
+        ('It\u00b4s "so" ``fine``', 'its " so " `` fine ``'),
+        ("e-mail: me@site.org?x=1&y=2", "e-mail : me @ site.org ? x=1 & y=2"),
+        ("Etc., etc.", "etc . , etc ."),
+        ("[a]{b}|c\\d~e^f*g_h%i$j", "[ a ] { b } | c \\ d ~ e ^ f * g _ h % i $ j"),
+        ("", ""),
+    ],
+)
+def test_special_characters_are_detached(text: str, words: str) -> None:
+    assert tokenize(text) == words.split()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "it is empty"),
+        (b"the 1 2\nof 1\n", "line 2 has 1 numbers, expected 2"),
+        (b"the 1 2\nof 1 2 3\n", "line 2 has 3 numbers, expected 2"),
+        (b"the\n", "line 1 has 0 numbers, expected one or more"),
+        (b"the 1 2\nof x 3\n", "line 2 has something that is no number"),
+        (b"PK\x03\x04\xff \xfe\n", "line 1 has something that is no number"),
+    ],
+)
+def test_a_damaged_table_is_named_with_its_problem(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "glove.6B.50d.txt"
+    path.write_bytes(content)
+    with pytest.raises(RuntimeError, match=rf"glove.6B.50d.txt cannot be read .*: {problem}.*glove.6B.zip"):
+        read_word_vectors(path)
+
+
+@pytest.mark.realdata
+def test_real_word_vectors(real_data: Path) -> None:
+    words = read_word_vectors(real_data / "glove" / "glove.6B.50d.txt")
+
+    assert words.vectors.shape[1] == 50
+    assert len(words.vectors) == len(words.rows) + 3
+    assert words.rows["the"] == 3
+    np.testing.assert_allclose(words.vectors[3, :3], [0.418, 0.24968, -0.41242], rtol=1e-6)
+    assert {"(", "'", "``", "...", "`", "&", "nt"} <= words.rows.keys()

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from datamodules import HuggingFaceDataModule
+from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.partitioners import IIDPartitioner
+
+ALL = WithinClientSplit(val=0.0, test=0.0)
+WRITERS = ["w2", "w1", "w3"]
+
+
+def columns(rows: int = 9) -> dict[str, list]:
+    """Row i is by one of three writers in turn; its number is i, its text has i mod 3 + 1 words."""
+    return {
+        "writer_id": [WRITERS[i % 3] for i in range(rows)],
+        "number": list(range(rows)),
+        "half": [i / 2 for i in range(rows)],
+        "pair": [[float(i), -float(i)] for i in range(rows)],
+        "text": [" ".join(["word"] * (i % 3 + 1)) for i in range(rows)],
+        "tokens": [[i] * (i % 3 + 1) for i in range(rows)],
+        "label": [("cat", "dog")[i % 2] for i in range(rows)],
+    }
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Converted files do not go to the user's cache."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def write(folder: Path, name: str, rows: int = 9) -> Path:
+    content = datasets.Dataset.from_dict(columns(rows))
+    path = folder / name
+    {
+        ".parquet": content.to_parquet,
+        ".csv": content.remove_columns(["pair", "tokens"]).to_csv,
+        ".json": content.to_json,
+        ".jsonl": content.to_json,
+        "": content.save_to_disk,
+    }[path.suffix](path)
+    return path
+
+
+def ready(path, inputs="half", client: str | None = "writer_id", **kwargs) -> HuggingFaceDataModule:
+    data = HuggingFaceDataModule(path, inputs, client=client, **{"label": "label", "split": ALL, **kwargs})
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.json", "t.jsonl", "saved"])
+def test_natural_clients_of_local_files(tmp_path, name):
+    data = ready(write(tmp_path, name), batch_size=None)
+    assert data.client_names == ["w1", "w2", "w3"]
+    assert [indices.tolist() for indices in data.partition.indices] == [[1, 4, 7], [0, 3, 6], [2, 5, 8]]
+    assert data.class_names == ["cat", "dog"]
+    ((x, y),) = data.client_batches(0, generator=torch.Generator(), shuffle=False)
+    assert sorted(x.tolist()) == [[0.5], [2.0], [3.5]]
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+
+
+def test_an_arrow_file(tmp_path):
+    write(tmp_path, "saved")
+    (path,) = (tmp_path / "saved").glob("*.arrow")
+    assert ready(path).source_inputs()[3].tolist() == [1.5]
+
+
+def test_a_data_set_by_name_is_loaded_as_asked(tmp_path, monkeypatch):
+    calls = []
+
+    def load_dataset(path, name=None, **kwargs):
+        calls.append((path, name, kwargs))
+        return datasets.DatasetDict({"fit": datasets.Dataset.from_dict(columns()), "test": None})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = ready("owner/set", name="small", train_split="fit", cache_dir=tmp_path)
+    assert len(data.labels) == 9
+    # once to download, once to read
+    assert calls == [("owner/set", "small", {"data_files": None, "cache_dir": str(tmp_path)})] * 2
+
+
+def test_a_builder_with_files_by_split(tmp_path):
+    files = {"train": str(write(tmp_path, "a.parquet")), "test": str(write(tmp_path, "b.parquet", rows=4))}
+    data = ready(
+        "parquet", data_files=files, test_split="test", split=SampleSplit(val=0.0, test="official"), client=None,
+        partitioner=IIDPartitioner(3),
+    )  # fmt: skip
+    ((x, _),) = data.test_dataloader()
+    assert x[:, 0].tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert data.partition.sizes.tolist() == [3, 3, 3]
+    assert data.client_names is None
+
+
+def test_several_columns_of_numbers(tmp_path):
+    data = ready(write(tmp_path, "t.parquet"), ["number", "half"], standardize=None)
+    assert data.source_inputs()[[0, 4]].tolist() == [[0.0, 0.0], [4.0, 2.0]]
+    x = ready(write(tmp_path, "u.parquet"), ["number", "half"], standardize="global").source_inputs()
+    assert x.mean(dim=0).tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
+def test_lists_of_numbers(tmp_path):
+    path = write(tmp_path, "t.parquet")
+    assert ready(path, "pair").source_inputs()[3].tolist() == [3.0, -3.0]
+    tokens = ready(path, "tokens", pad_value=-1).source_inputs()
+    assert tokens.dtype == torch.int64
+    assert tokens[3:6].tolist() == [[3, -1, -1], [4, 4, -1], [5, 5, 5]]
+
+
+def test_texts_through_a_tokeniser(tmp_path):
+    path = write(tmp_path, "t.parquet")
+    tokens = ready(path, "text", transform=lambda text: [len(word) for word in text.split()]).source_inputs()
+    assert tokens[:3].tolist() == [[4, 0, 0], [4, 4, 0], [4, 4, 4]]
+    with pytest.raises(ValueError, match=r"Column 'text' holds string, which is no number. Give a `transform`.*token"):
+        ready(path, "text")
+
+
+def images(modes=("L",), sizes=((5, 4),)) -> datasets.Dataset:
+    """Image i has all pixels 10 i."""
+    content = columns()
+    content["image"] = [
+        Image.new(
+            modes[i % len(modes)], sizes[i % len(sizes)], 10 * i if modes[i % len(modes)] == "L" else (10 * i,) * 3
+        )
+        for i in range(9)
+    ]
+    content["label"] = [i % 3 for i in range(9)]
+    features = datasets.Features(
+        {
+            **{name: datasets.Dataset.from_dict({name: content[name]}).features[name] for name in content},
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["zero", "one", "two"]),
+        }
+    )
+    return datasets.Dataset.from_dict(content, features=features)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_images_stay_bytes_until_they_are_on_the_device(tmp_path, mode, channels, in_memory):
+    images([mode]).save_to_disk(tmp_path / "saved")
+    data = ready(tmp_path / "saved", "image", batch_size=None, mean=(0.5,), std=[0.25], in_memory=in_memory)
+    assert data.class_names == ["zero", "one", "two"]
+    ((x, y),) = data.client_batches(2, generator=torch.Generator(), shuffle=False)
+    assert (x.shape, x.dtype) == ((3, channels, 4, 5), torch.uint8)
+    assert sorted(x[:, 0, 0, 0].tolist()) == [20, 50, 80]
+    assert y.tolist() == [2, 2, 2]
+    x, _ = data.on_after_batch_transfer([x[x[:, 0, 0, 0].argsort()], y], 0)
+    assert x[:, 0, 0, 0].tolist() == pytest.approx([(value / 255 - 0.5) / 0.25 for value in (20, 50, 80)])
+
+
+def test_other_inputs_are_not_scaled(tmp_path):
+    data = ready(write(tmp_path, "t.parquet"), "pair")
+    batch = next(data.client_batches(0, generator=torch.Generator()))
+    assert data.on_after_batch_transfer(batch, 0) is batch
+
+
+def test_images_of_different_sizes_need_a_transform(tmp_path):
+    images(sizes=((5, 4), (6, 6))).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"'image' holds values of different shapes, \(1, 4, 5\) and \(1, 6, 6\)"):
+        ready(tmp_path / "saved", "image")
+    resize = lambda image: np.asarray(image.resize((2, 2)))[None]  # noqa: E731
+    assert ready(tmp_path / "saved", "image", transform=resize).source_inputs().shape == (9, 1, 2, 2)
+
+
+def test_rows_in_memory_and_on_demand_are_the_same(tmp_path):
+    path = write(tmp_path, "t.parquet")
+    batches = [
+        next(iter(ready(path, "pair", in_memory=in_memory, split=ClientSplit(3)).test_dataloader()))
+        for in_memory in (True, False)
+    ]
+    assert torch.equal(batches[0][0], batches[1][0])
+    assert torch.equal(batches[0][1], batches[1][1])
+    data = ready(path, "pair", in_memory=False)
+    assert data.client_dataset(0)[1][0].tolist() in ([1.0, -1.0], [4.0, -4.0], [7.0, -7.0])
+
+
+def test_targets_to_regress_on(tmp_path):
+    data = ready(write(tmp_path, "t.parquet"), "pair", label="half", regression=True)
+    assert data.labels is None
+    ((_, y),) = data.client_batches(2, generator=torch.Generator())
+    assert (y.dtype, sorted(y.tolist())) == (torch.float32, [1.0, 2.5, 4.0])
+    with pytest.raises(ValueError, match=r"`label` column 'half' holds numbers that are not whole"):
+        ready(write(tmp_path, "u.parquet"), "pair", label="half")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"inputs": "picture"}, r"t.parquet has no column 'picture'; its columns are 'writer_id', 'number'"),
+        ({"label": "target"}, "has no column 'target'"),
+        ({"client": "hospital"}, "has no column 'hospital'"),
+        ({"train_split": "validation"}, "has no split 'validation'; its splits are 'train'"),
+        ({"client": "pair"}, r"Column 'pair' must hold numbers or texts"),
+        ({"inputs": ["half", "text"]}, r"Column 'text' of several `inputs` must hold numbers"),
+        ({"inputs": "text", "transform": str.upper}, r"`transform` must make numbers of a value of 'text', got <U"),
+        ({"inputs": ["half", "number"], "transform": str}, r"are for a single input column, got \['half', 'number'\]"),
+        ({"client": None}, "HuggingFaceDataModule has no `partitioner`"),
+    ],
+)
+def test_wrong_columns(tmp_path, kwargs, message):
+    path = write(tmp_path, "t.parquet")
+    with pytest.raises(ValueError, match=message):
+        ready(path, **kwargs)
+
+
+@pytest.mark.parametrize("column", ["writer_id", "label", "number", "pair"])
+def test_missing_values_are_named(tmp_path, column):
+    content = columns()
+    content[column][4] = None
+    datasets.Dataset.from_dict(content).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=rf"Column '{column}' has no value in row 4"):
+        ready(tmp_path / "t.parquet", column if column in ("number", "pair") else "half")
+
+
+def test_unlabelled_samples_are_named(tmp_path):
+    content = images()
+    unlabelled = content.map(lambda row, i: {"label": -1 if i == 5 else row["label"]}, with_indices=True)
+    unlabelled.save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="has unlabelled samples, such as 5"):
+        ready(tmp_path / "saved", "image")
+
+
+def test_missing_and_damaged_files(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*none.parquet"):
+        ready(tmp_path / "none.parquet")
+    path = write(tmp_path, "t.parquet")
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(RuntimeError, match=r"t.parquet could not be loaded .*a folder that `save_to_disk` wrote"):
+        ready(path)
+
+    def offline(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(
+        RuntimeError, match=r"owner/set could not be loaded \(no route to host\). Give a name on the Hub"
+    ):
+        ready("owner/set")
+
+
+def test_an_empty_data_set(tmp_path):
+    empty = datasets.Dataset.from_dict(columns()).select([])
+    empty.to_parquet(tmp_path / "t.parquet")
+    empty.save_to_disk(tmp_path / "saved")
+    for name in ("t.parquet", "saved"):
+        with pytest.raises(RuntimeError, match=rf"{name} could not be loaded"):
+            ready(tmp_path / name)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import datamodules.rdf
+from datamodules.rdf import Page, Relation, read_pages, read_relations
+
+HEAD = b"""<?xml version="1.0" encoding="UTF-8"?>
+<RDF xmlns:r="http://www.w3.org/TR/RDF/" xmlns:d="http://purl.org/dc/elements/1.0/" xmlns="http://dmoz.org/rdf/">
+  <!-- Generated at 2017-03-12 00:05:15 EST from DMOZ 2.0 -->
+
+"""
+TAIL = b"</RDF>\n"
+CONTENT = b"""  <Topic r:id="Top/Arts/Animation">
+    <catid>423945</catid>
+    <link1 r:resource="http://www.awn.com/"></link1>
+    <link r:resource="http://www.toonhound.com/?a=1&amp;b=2"></link>
+  </Topic>
+  <ExternalPage about="http://www.awn.com/">
+    <d:Title>Animation World Network</d:Title>
+    <d:Description>Provides information: &quot;tools&quot; &amp; toys, &lt;b&gt;daily&lt;/b&gt;.</d:Description>
+    <priority>1</priority>
+    <topic>Top/Arts/Animation</topic>
+  </ExternalPage>
+  <ExternalPage about='http://www.toonhound.com/?a=1&amp;b=2'>
+    <d:Title>Toonhound</d:Title>
+    <mediadate>2001-02-03</mediadate>
+    <topic>Top/Arts/Animation/Cartoons</topic>
+    <ages>kids</ages>
+  </ExternalPage>
+  <ExternalPage about="http://www.example.com/">
+    <d:Title></d:Title>
+    <d:Description/>
+  </ExternalPage>
+"""
+STRUCTURE = """  <Topic r:id="Top/Arts/Animation">
+    <catid>423945</catid>
+    <d:Title>Animation</d:Title>
+    <d:Description>&lt;p&gt;A topic's &lt;b&gt;own&lt;/b&gt; description.</d:Description>
+    <lastUpdate>2017-03-01 00:00:00</lastUpdate>
+    <narrow r:resource="Top/Arts/Animation/Anime"></narrow>
+    <narrow1 r:resource="Top/Arts/Animation/Côte_d&apos;Azur"></narrow1>
+    <narrow2 r:resource="Top/Arts/Animation/C"/>
+    <letterbar r:resource="Top/Arts/Animation/A"></letterbar>
+    <symbolic r:resource="Cartoons:Top/Arts/Comics"></symbolic>
+    <symbolic1 r:resource="Top Films: A-Z:Top/Arts/Movies"/>
+    <symbolic2 r:resource="R&amp;B:Top/Arts/Music/R&amp;B"/>
+    <related r:resource="Top/Recreation/Toons:2"></related>
+    <altlang r:resource="German:Top/World/Deutsch/Kultur"></altlang>
+    <editor r:resource="nobody"></editor>
+    <newsgroup r:resource="news:rec.arts.animation"/>
+  </Topic>
+  <Alias r:id="Comics:Top/Arts/Comics">
+    <d:Title>Comics</d:Title>
+    <Target r:resource="Top/Arts/Comics"></Target>
+  </Alias>
+  <Topic r:id="Top/Empty"></Topic>
+""".encode()
+PAGES = [
+    Page(
+        "Top/Arts/Animation",
+        "Animation World Network",
+        'Provides information: "tools" & toys, <b>daily</b>.',
+    ),
+    Page("Top/Arts/Animation/Cartoons", "Toonhound", ""),
+    Page("Top/Arts/Animation", "", ""),
+]
+
+
+def dump(tmp_path: Path, body: bytes, *, zipped: bool = False) -> Path:
+    path = tmp_path / "dump.rdf.u8"
+    content = HEAD + body + TAIL
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    return path
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
+def test_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool, block: int) -> None:
+    monkeypatch.setattr(datamodules.rdf, "_BLOCK_BYTES", block)
+
+    assert list(read_pages(dump(tmp_path, CONTENT, zipped=zipped))) == PAGES
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_relations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool, block: int) -> None:
+    monkeypatch.setattr(datamodules.rdf, "_BLOCK_BYTES", block)
+    targets = [
+        "Top/Arts/Animation/Anime",
+        "Top/Arts/Animation/Côte_d'Azur",
+        "Top/Arts/Animation/C",
+        "Top/Arts/Comics",
+        "Top/Arts/Movies",
+        "Top/Arts/Music/R&B",
+        "Top/Recreation/Toons:2",
+    ]
+
+    relations = list(read_relations(dump(tmp_path, STRUCTURE, zipped=zipped)))
+    assert relations == [Relation("Top/Arts/Animation", target) for target in targets]
+
+
+def page(description: bytes) -> bytes:
+    return (
+        b'<ExternalPage about="u"><d:Title>T</d:Title><d:Description>'
+        + description
+        + b"</d:Description><topic>Top/A</topic></ExternalPage>"
+    )
+
+
+@pytest.mark.parametrize("block", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (b"a\x00b\x0bc\x1bd\x08", "abcd"),
+        (b"tab\tand\nnew line", "tab\tand\nnew line"),
+        (b"R & D, AT&T, &nbsp; &copy", "R & D, AT&T, &nbsp; &copy"),
+        (b"&#65;&#x42; &#11;&#0;&#xFFFF;&#xD800;&#x110000;|", "AB |"),
+        (b"&#99999999; &#xAAAAAAAAA;", "&#99999999; &#xAAAAAAAAA;"),
+        (b"Caf\xe9, 1\xff2, \xe2\x82", "Caf\ufffd, 1\ufffd2, \ufffd"),
+        (b"\xef\xbf\xbe\xef\xbf\xbf.", "."),
+        ("日本語 Ελλάδα 😀 \u0085\u200b".encode(), "日本語 Ελλάδα 😀 \u0085\u200b"),
+        (b"1 > 0", "1 > 0"),
+        (b"<![CDATA[x < y]]>", "x < y"),
+    ],
+)
+def test_odd_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, written: bytes, read: str) -> None:
+    monkeypatch.setattr(datamodules.rdf, "_BLOCK_BYTES", block)
+
+    assert [page.description for page in read_pages(dump(tmp_path, page(written)))] == [read]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "no element found in line 1, column 0"),
+        (HEAD + CONTENT, "no element found in line 26, column 0"),
+        (HEAD + CONTENT[:-20], "unclosed token in line 24, column 4"),
+        (b"<html><body><p>404<br></body></html>", "mismatched tag in line 1"),
+        (HEAD + page(b"a < b") + TAIL, "not well-formed .* in line 5"),
+        (gzip.compress(HEAD + CONTENT * 100 + TAIL)[:-30], "end-of-stream marker"),
+        (gzip.compress(HEAD + CONTENT + TAIL)[:-8] + b"\0" * 8, "CRC check failed"),
+        (b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 50, "Error -3 while decompressing"),
+    ],
+)
+def test_a_damaged_dump_is_named_with_its_problem(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "content.rdf.u8"
+    path.write_bytes(content)
+    with pytest.raises(RuntimeError, match=rf"content.rdf.u8 is no whole RDF dump: .*{problem}.*fetch it anew"):
+        list(read_pages(path))
+
+
+def test_a_file_without_tags_is_given_up_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datamodules.rdf, "_MAX_BYTES_WITHOUT_TAG", 1 << 21)
+    path = tmp_path / "content.rdf.u8"
+    path.write_bytes(b" " * (1 << 23))
+    with pytest.raises(RuntimeError, match="no tag in 3,145,728 bytes"):
+        list(read_pages(path))
+
+
+def test_memory_does_not_grow_with_the_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datamodules.rdf, "_BLOCK_BYTES", 1 << 14)
+    peaks = []
+    for times in (200, 4000):
+        path = dump(tmp_path, CONTENT * times)
+        tracemalloc.start()
+        assert sum(1 for _ in read_pages(path)) == 3 * times
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]

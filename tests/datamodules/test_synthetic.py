@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules import FedDynSyntheticDataModule, FedProxSyntheticDataModule
+from fl_lightning.data import ClientSplit, WithinClientSplit
+
+ALL = WithinClientSplit(val=0.0, test=0.0)
+
+
+def ready(data):
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def client_means(data) -> torch.Tensor:
+    """Mean input of each client, shape (clients, features)."""
+    x = data.source_inputs()
+    return torch.stack([x[indices].mean(dim=0) for indices in data.partition.indices])
+
+
+def test_feddyn_has_twenty_clients_of_200_samples():
+    data = ready(FedDynSyntheticDataModule())
+    assert data.client_sizes.tolist() == [200] * 20
+    ((x, y), *_) = data.client_batches(0, generator=torch.Generator())
+    assert (x.shape, x.dtype, y.dtype) == ((32, 30), torch.float32, torch.int64)
+    assert set(np.unique(data.labels)) == {0, 1, 2, 3, 4}
+
+
+def test_feddyns_test_set_is_a_copy_of_the_training_samples():
+    data = ready(FedDynSyntheticDataModule(gamma3=0.5, eval_batch_size=100_000))
+    ((x, y),) = data.test_dataloader()
+    assert len(x) == data.client_sizes.sum()
+    rows = np.concatenate(data.partition.indices)
+    assert torch.equal(x, data.source_inputs()[rows])
+    assert y.tolist() == data.labels[rows].tolist()
+
+
+def test_with_a_split_of_ones_own_there_is_no_copy():
+    data = ready(FedDynSyntheticDataModule(split=ClientSplit()))
+    assert len(data.source_inputs()) == 4000
+    assert data.num_clients == 12
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (
+            lambda: FedDynSyntheticDataModule(1.0, 1.0, 0.5, seed=3),
+            "66b615c04dddcced121f4d307850c2e26767bf837e4e68ff92633feddb9fa73a",
+        ),
+        (
+            lambda: FedProxSyntheticDataModule(0.5, 0.5, seed=3),
+            "8fa85399a344f14251ea888922c5248e1b5051262815028987181855328c594a",
+        ),
+    ],
+)
+def test_the_same_clients_and_labels_everywhere(data, expected):
+    data = ready(data())
+    content = data.labels.astype("<i8").tobytes() + data.partition.fingerprint().encode()
+    assert hashlib.sha256(content).hexdigest() == expected
+
+
+def test_another_seed_gives_other_data():
+    first, second = (ready(FedDynSyntheticDataModule(seed=seed)) for seed in (0, 1))
+    assert not torch.equal(first.source_inputs(), second.source_inputs())
+
+
+def test_inputs_have_falling_variances_and_mean_0_where_they_are_the_same():
+    x = ready(FedDynSyntheticDataModule(num_clients=200, same_inputs=True, split=ALL)).source_inputs()
+    assert x.mean(dim=0).abs().max() < 0.02
+    assert x.var(dim=0).tolist() == pytest.approx([j**-1.2 for j in range(1, 31)], rel=0.05)
+
+
+def test_gamma2_spreads_the_clients_inputs():
+    for gamma2, expected in ((0.0, (1 / 30) ** 0.5), (5.0, (25 + 1 / 30) ** 0.5)):
+        data = ready(FedDynSyntheticDataModule(gamma2=gamma2, num_clients=500, split=ALL))
+        # the mean over features is B_i and the mean of 30 unit normals
+        assert float(client_means(data).mean(dim=1).std()) == pytest.approx(expected, rel=0.1)
+
+
+def test_gamma3_spreads_the_clients_sizes():
+    sizes = np.log(ready(FedDynSyntheticDataModule(gamma3=0.5, num_clients=2000, split=ALL)).client_sizes)
+    assert sizes.mean() == pytest.approx(np.log(200), abs=0.05)
+    assert sizes.std() == pytest.approx(0.5, rel=0.05)
+
+
+def test_gamma1_changes_no_label():
+    labels = [ready(FedDynSyntheticDataModule(gamma1=gamma1)).labels for gamma1 in (0.0, 3.0)]
+    assert np.array_equal(*labels)
+
+
+def accuracy_of_one_linear_model(data) -> float:
+    from sklearn.linear_model import LogisticRegression
+
+    x = data.source_inputs().numpy()
+    return LogisticRegression(C=1e3, max_iter=500).fit(x, data.labels).score(x, data.labels)
+
+
+def test_one_linear_model_fits_all_clients_only_where_they_have_the_same():
+    same, own = (
+        ready(FedDynSyntheticDataModule(same_model=same, same_inputs=True, num_clients=5, split=ALL))
+        for same in (True, False)
+    )
+    assert accuracy_of_one_linear_model(same) > 0.97
+    assert accuracy_of_one_linear_model(own) < 0.6
+
+
+def test_fedprox_holds_out_a_tenth_of_each_client():
+    data = ready(FedProxSyntheticDataModule())
+    assert data.partition.num_clients == 30
+    assert data.partition.sizes.min() >= 50
+    assert data.source_inputs().shape[1] == 60
+    assert set(np.unique(data.labels)) == set(range(10))
+    test = np.bincount(data.eval_client_ids("test"), minlength=30)
+    assert test.tolist() == (data.partition.sizes // 10).tolist()
+    assert data.val_dataloader() == []
+
+
+def test_fedprox_sizes_are_lognormal():
+    sizes = np.log(ready(FedProxSyntheticDataModule(num_clients=1000)).partition.sizes - 49.5)
+    assert np.median(sizes) == pytest.approx(4.0, abs=0.2)
+
+
+def test_fedprox_beta_spreads_the_inputs_and_iid_does_not():
+    data = ready(FedProxSyntheticDataModule(0.0, 4.0, num_clients=300))
+    assert float(client_means(data).mean(dim=1).std()) == pytest.approx((16 + 1 / 60) ** 0.5, rel=0.15)
+    iid = ready(FedProxSyntheticDataModule(1.0, 1.0, iid=True))
+    assert iid.source_inputs().mean(dim=0).abs().max() < 0.1
+    # one model on inputs of one distribution gives all clients the same classes
+    assert iid.statistics().c_score < 0.5 < 1.2 < data.statistics().c_score
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedDynSyntheticDataModule(gamma1=-1.0), r"`gamma1` must be a finite number of at least 0, got -1.0"),
+        (
+            lambda: FedDynSyntheticDataModule(num_clients=0),
+            r"`num_clients` must be a whole number of at least 1, got 0",
+        ),
+        (lambda: FedDynSyntheticDataModule(seed=-1), r"`seed` must be a whole number of at least 0, got -1"),
+        (lambda: FedProxSyntheticDataModule(alpha=float("nan")), r"`alpha` must be a finite number of at least 0"),
+        (lambda: FedProxSyntheticDataModule(beta=-0.5), r"`beta` must be a finite number of at least 0, got -0.5"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from datamodules import TableDataModule
+from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.partitioners import IIDPartitioner
+
+ALL = WithinClientSplit(val=0.0, test=0.0)
+
+
+def frame(rows: int = 12) -> pd.DataFrame:
+    """Row i has age i and height 2i, belongs to one of the sites b, a, c in turn, and is of class low or high."""
+    age = np.arange(rows)
+    return pd.DataFrame(
+        {
+            "site": [("b", "a", "c")[i % 3] for i in age],
+            "age": age,
+            "colour": [("red", "blue")[i % 2] for i in age],
+            "height": 2.0 * age,
+            "risk": [("low", "low", "high", "high")[i % 4] for i in age],
+        }
+    )
+
+
+def write(path: Path, table: pd.DataFrame) -> Path:
+    table.to_parquet(path) if path.suffix in (".parquet", ".pq") else table.to_csv(path, index=False)
+    return path
+
+
+def ready(path: Path, client: str | None = "site", **kwargs) -> TableDataModule:
+    options = {"label": "risk", "categorical": ["colour"], "split": ALL, **kwargs}
+    data = TableDataModule(path, client=client, **options)
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "T.PQ"])
+def test_rows_by_client(tmp_path, name):
+    data = ready(write(tmp_path / name, frame()) if name != "T.PQ" else write_upper(tmp_path))
+    assert data.client_names == ["a", "b", "c"]
+    assert data.class_names == ["high", "low"]
+    assert data.feature_names == ["age", "height", "colour=blue", "colour=red"]
+    assert [indices.tolist() for indices in data.partition.indices] == [[1, 4, 7, 10], [0, 3, 6, 9], [2, 5, 8, 11]]
+    ((x, y),) = data.client_batches(0, generator=torch.Generator(), shuffle=False)
+    assert x[x[:, 0].argsort()].tolist() == [
+        [1.0, 2.0, 1.0, 0.0],
+        [4.0, 8.0, 0.0, 1.0],
+        [7.0, 14.0, 1.0, 0.0],
+        [10.0, 20.0, 0.0, 1.0],
+    ]
+    assert y[x[:, 0].argsort()].tolist() == [1, 1, 0, 0]
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+
+
+def write_upper(folder: Path) -> Path:
+    frame().to_parquet(folder / "T.PQ")
+    return folder / "T.PQ"
+
+
+def test_numeric_features_alone_are_standardised(tmp_path):
+    x = ready(write(tmp_path / "t.csv", frame()), standardize="global").source_inputs()
+    # ages 0 to 11: mean 5.5, variance (12^2 - 1) / 12
+    assert x[:, 0].tolist() == pytest.approx([(i - 5.5) / (143 / 12) ** 0.5 for i in range(12)])
+    assert torch.equal(x[:, 2], torch.tensor([0.0, 1.0] * 6))
+
+
+def test_chosen_features_in_their_order(tmp_path):
+    data = ready(write(tmp_path / "t.csv", frame()), features=["height", "age"], categorical=())
+    assert data.source_inputs()[3].tolist() == [6.0, 3.0]
+
+
+def test_whole_clients_can_be_held_out(tmp_path):
+    data = ready(write(tmp_path / "t.csv", frame()), split=ClientSplit(num_folds=3))
+    assert (data.num_clients, len(data.client_names)) == (1, 3)
+    assert len(set(data.eval_client_ids("val")) | set(data.eval_client_ids("test")) | set(data.client_ids)) == 3
+
+
+def test_a_part_of_the_samples_can_be_set_aside_first(tmp_path):
+    data = ready(write(tmp_path / "t.csv", frame(30)), split=SampleSplit(val=0.2, test=0.1))
+    sites = np.array([(1, 0, 2)[i % 3] for i in range(30)])
+    for client, indices in zip(data.client_ids, data.partition.indices, strict=True):
+        assert set(sites[indices]) == {client}
+    assert data.partition.sizes.sum() == 21
+
+
+def test_a_partitioner_takes_the_place_of_the_client_column(tmp_path):
+    data = ready(write(tmp_path / "t.csv", frame()), partitioner=IIDPartitioner(4))
+    assert data.num_clients == 4
+    assert data.client_names is None
+    # the client column is no feature
+    assert data.feature_names == ["age", "height", "colour=blue", "colour=red"]
+    table = frame().drop(columns="site")
+    assert ready(write(tmp_path / "u.csv", table), client=None, partitioner=IIDPartitioner(4)).num_clients == 4
+
+
+def test_neither_client_column_nor_partitioner(tmp_path):
+    path = write(tmp_path / "t.csv", frame().drop(columns="site"))
+    with pytest.raises(ValueError, match="TableDataModule has no `partitioner`"):
+        ready(path, client=None)
+
+
+def test_a_test_file_is_the_official_test_set(tmp_path):
+    test = frame(15).iloc[12:]
+    data = ready(
+        write(tmp_path / "t.csv", frame()),
+        test_path=write(tmp_path / "test.csv", test),
+        split=SampleSplit(val=0.0, test="official"),
+    )
+    ((x, _),) = data.test_dataloader()
+    assert x[:, 0].tolist() == [12.0, 13.0, 14.0]
+    assert data.partition.sizes.tolist() == [4, 4, 4]
+
+
+def test_numbers_are_classes_or_targets(tmp_path):
+    table = frame()
+    table["risk"] = [(3.0, 7.0)[i % 2] for i in range(12)]
+    data = ready(write(tmp_path / "t.csv", table))
+    assert data.class_names == ["3", "7"]
+    assert data.labels.tolist() == [0, 1] * 6
+    data = ready(tmp_path / "t.csv", regression=True)
+    ((_, y),) = data.client_batches(1, generator=torch.Generator(), shuffle=False)
+    assert (y.dtype, sorted(y.tolist())) == (torch.float32, [3.0, 3.0, 7.0, 7.0])
+    assert data.labels is None
+    table["risk"] += 0.25
+    with pytest.raises(ValueError, match=r"`label` column 'risk' holds numbers that are not whole, such as 3.25.*regr"):
+        ready(write(tmp_path / "u.csv", table))
+
+
+def with_gaps() -> pd.DataFrame:
+    """Site a lacks ages 4 and 7, site c all heights, site b nothing."""
+    table = frame()
+    table["age"] = table["age"].astype(float)
+    table.loc[[4, 7], "age"] = np.nan
+    table.loc[table["site"] == "c", "height"] = np.nan
+    return table
+
+
+def test_missing_numbers_take_the_clients_mean(tmp_path):
+    x = ready(write(tmp_path / "t.csv", with_gaps()), impute="local").source_inputs()
+    assert x[[1, 4, 7, 10], 0].tolist() == [1.0, 5.5, 5.5, 10.0]
+    # site c has no height; the others' are 0, 2, 6, 8, 12, 14, 18 and 20
+    assert x[[2, 5, 8, 11], 1].tolist() == [10.0] * 4
+
+
+def test_missing_numbers_take_the_mean_of_all(tmp_path):
+    x = ready(write(tmp_path / "t.csv", with_gaps()), impute="global").source_inputs()
+    # 66 less 4 and 7 over 10 rows
+    assert x[[4, 7], 0].tolist() == [5.5, 5.5]
+    assert x[2, 1] == 10.0
+
+
+@pytest.mark.parametrize("impute", ["local", "global"])
+def test_no_mean_knows_of_held_out_samples(tmp_path, impute):
+    table = frame(30)
+    table["age"] = table["age"].astype(float)
+    table.loc[::5, "age"] = np.nan
+    split = WithinClientSplit(val=0.2, test=0.2, seed=1)
+    first = ready(write(tmp_path / "t.csv", table), impute=impute, split=split)
+    held_out = np.concatenate([*first._parts("val").values(), *first._parts("test").values()])
+    table.loc[held_out, "age"] += 1000.0
+    second = ready(write(tmp_path / "u.csv", table), impute=impute, split=split)
+    filled = np.arange(0, 30, 5)
+    assert torch.equal(first.source_inputs()[filled, 0], second.source_inputs()[filled, 0])
+
+
+def test_a_client_that_is_held_out_fills_with_its_own_mean(tmp_path):
+    table = with_gaps()
+    table.loc[table["site"] == "a", "age"] += 100.0
+    data = ready(write(tmp_path / "t.csv", table), impute="local", split=ClientSplit(num_folds=3))
+    assert data.source_inputs()[[4, 7], 0].tolist() == [105.5, 105.5]
+
+
+def test_a_feature_that_nobody_observed_is_zero(tmp_path):
+    table = frame()
+    table["height"] = np.nan
+    assert ready(write(tmp_path / "t.csv", table), impute="local").source_inputs()[:, 1].tolist() == [0.0] * 12
+
+
+@pytest.mark.parametrize(
+    ("change", "kwargs", "message"),
+    [
+        (lambda t: t, {"label": "outcome"}, r"t.csv has no column 'outcome'; its columns are site, age, colour, heig"),
+        (lambda t: t, {"client": "hospital"}, r"has no column 'hospital'"),
+        (lambda t: t, {"features": ["weight"]}, r"has no column 'weight'"),
+        (lambda t: t, {"categorical": ()}, r"Column 'colour' does not hold numbers but .*`categorical`.*`features`"),
+        (lambda t: t.iloc[:0], {}, r"t.csv has no rows"),
+        (lambda t: with_gaps(), {}, r"Column 'age' of .* has missing numbers. Give `impute='local'`"),
+        (lambda t: t.assign(site=t.site.mask(t.age == 5)), {}, r"Column 'site' has no value in row 5"),
+        (lambda t: t.assign(risk=t.risk.mask(t.age == 7)), {}, r"Column 'risk' has no value in row 7"),
+        (lambda t: t.assign(colour=t.colour.mask(t.age == 1)), {}, r"Column 'colour' has no value in row 1"),
+    ],
+)
+def test_wrong_columns(tmp_path, change, kwargs, message):
+    path = write(tmp_path / "t.csv", change(frame()))
+    with pytest.raises(ValueError, match=message):
+        ready(path, **kwargs)
+
+
+def test_wrong_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*none.csv"):
+        ready(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match=r"t.xlsx must end in one of .csv, .csv.gz, .parquet, .pq"):
+        ready(tmp_path / "t.xlsx")
+    write(tmp_path / "t.parquet", frame())
+    (tmp_path / "half.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"half.parquet cannot be read as a table"):
+        ready(tmp_path / "half.parquet")
+    (tmp_path / "odd.csv").write_text('a,b\n1,2\n"3,4\n')
+    with pytest.raises(ValueError, match=r"odd.csv cannot be read as a table"):
+        ready(tmp_path / "odd.csv")
+    with pytest.raises(ValueError, match=r"`impute` must be one of 'local', 'global', got 'mean'"):
+        TableDataModule("t.csv", "risk", impute="mean")

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datamodules import CropSplit, OrderedSplit
+from fl_lightning.data import FederatedSplit, Split
+from fl_lightning.partitioners import Partition
+
+SIZES = [420, 80, 10, 150, 920, 1]
+TOTAL = sum(SIZES)
+
+
+def clients(labels: np.ndarray) -> Partition:
+    """The client of each size in turn takes the next samples."""
+    assert len(labels) == TOTAL
+    return Partition(tuple(np.split(np.arange(TOTAL), np.cumsum(SIZES)[:-1])))
+
+
+def apply(split: Split, test_indices: np.ndarray | None = None) -> FederatedSplit:
+    return split.apply(TOTAL, clients, test_indices)
+
+
+def sizes(parts: dict[int, np.ndarray]) -> dict[int, int]:
+    return {client: len(indices) for client, indices in parts.items()}
+
+
+def test_the_default_is_leafs_split():
+    split = apply(OrderedSplit())
+    # 0.8 of 420 train, 420 - 336 - 79 test; 0.8 of 920 train, 920 - 736 - 79 test; 150 - 120 is less than the gap
+    assert sizes(split.train) == {0: 336, 1: 736}
+    assert sizes(split.test) == {0: 5, 1: 105}
+    assert split.val == {}
+    assert split.train[1].tolist() == list(range(660, 660 + 736))
+    assert split.test[0].tolist() == list(range(415, 420))
+    assert split.partition.indices[0].tolist() == [*range(336), *range(415, 420)]
+
+
+def test_validation_lies_between_training_and_test():
+    split = apply(OrderedSplit(val=0.2, test=0.3, gap=10))
+    # of 420 samples 210 train, 294 - 220 validate and 420 - 304 test; of 80: 40, 56 - 50 and 80 - 66
+    assert sizes(split.train) == {0: 210, 1: 40, 2: 75, 3: 460}
+    assert sizes(split.val) == {0: 74, 1: 6, 2: 20, 3: 174}
+    assert sizes(split.test) == {0: 116, 1: 14, 2: 35, 3: 266}
+    for client, train in split.train.items():
+        assert split.val[client][0] - train[-1] == 11
+        assert split.test[client][0] - split.val[client][-1] == 11
+
+
+def test_windows_of_training_and_test_text_do_not_overlap():
+    split = apply(OrderedSplit())
+    for client, train in split.train.items():
+        # the first character that a test window sees is the last one that training predicts
+        assert split.test[client][0] == train[-1] + 80
+
+
+def test_without_test_set_all_samples_train():
+    split = apply(OrderedSplit(test=0.0))
+    assert list(sizes(split.train).values()) == SIZES
+    assert split.val == split.test == {}
+
+
+def test_the_files_own_test_part():
+    test_indices = np.array([400, 410, 425, 1000])
+    split = apply(OrderedSplit(val=0.5, test="official", gap=10), test_indices)
+    # 420 - 2 samples are left, of which 209 train and 219 to 417 validate; of 80 - 1, 39 train
+    assert sizes(split.train) == {0: 209, 1: 39, 2: 459}
+    assert sizes(split.val) == {0: 199, 1: 30, 2: 450}
+    assert [indices.tolist() for indices in split.test.values()] == [[400, 410], [425], [1000]]
+
+
+def test_no_test_part():
+    with pytest.raises(ValueError, match=r"`test` is 'official', but the files have no test part. Give a fraction"):
+        apply(OrderedSplit(test="official"))
+
+
+def test_no_client_is_long_enough():
+    with pytest.raises(ValueError, match=r"No client is long enough for `val` 0.0, `test` 0.2 and a `gap` of 500"):
+        apply(OrderedSplit(gap=500))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_clients(seed):
+    split = apply(CropSplit(num_clients=2, train=300, test=4, seed=seed))
+    assert sizes(split.train) == {0: 300, 1: 300}
+    assert sizes(split.test) == {0: 4, 1: 4}
+    whole = apply(OrderedSplit())
+    for stage in ("train", "test"):
+        for indices in getattr(split, stage).values():
+            assert np.diff(indices).tolist() == [1] * (len(indices) - 1)
+            assert any(np.isin(indices, own).all() for own in getattr(whole, stage).values())
+
+
+def test_equal_clients_depend_on_the_seed_alone():
+    partitions = [apply(CropSplit(2, 300, 4, seed=seed)).partition for seed in (0, 0, 1)]
+    assert partitions[0] == partitions[1] != partitions[2]
+
+
+def test_equal_clients_may_be_cut_in_another_way():
+    split = apply(CropSplit(num_clients=1, train=40, test=4, base=OrderedSplit(val=0.1, test=0.1, gap=0)))
+    (size,) = sizes(split.train).values()
+    assert size == 40
+    # a tenth of one of the clients of more than 40 / 0.8 and more than 4 / 0.1 samples
+    assert next(iter(sizes(split.val).values())) in (42, 8, 15, 92)
+
+
+def test_a_client_needs_more_samples_than_a_stretch():
+    # 5 test samples and 336 training samples are the most that two clients have
+    assert len(apply(CropSplit(num_clients=2, train=335, test=4)).train) == 2
+    for train, test in ((336, 4), (335, 5)):
+        with pytest.raises(
+            ValueError, match=rf"`num_clients` is 2, but only 1 clients have more than `train` = {train}"
+        ):
+            apply(CropSplit(num_clients=2, train=train, test=test))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OrderedSplit(test="rest"), r"`test` must be a number in \[0, 1\) or 'official', got 'rest'"),
+        (lambda: OrderedSplit(test=1.0), r"`test` must be a number in \[0, 1\), got 1.0"),
+        (lambda: OrderedSplit(val=-0.1), r"`val` must be a number in \[0, 1\), got -0.1"),
+        (lambda: OrderedSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1, got 0.5 and 0.5"),
+        (lambda: OrderedSplit(gap=-1), "`gap` must be a whole number of at least 0, got -1"),
+        (lambda: CropSplit(num_clients=0), "`num_clients` must be a whole number of at least 1, got 0"),
+        (lambda: CropSplit(train=0), "`train` must be a whole number of at least 1, got 0"),
+        (lambda: CropSplit(test=0), "`test` must be a whole number of at least 1, got 0"),
+        (lambda: CropSplit(seed=-1), "`seed` must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_arguments_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

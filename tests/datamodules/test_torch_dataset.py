@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torchvision.datasets import FakeData
+
+from datamodules import TorchDatasetDataModule
+from fl_lightning.data import SampleSplit, WithinClientSplit
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition
+
+ALL = WithinClientSplit(val=0.0, test=0.0)
+
+
+class Squares(Dataset):
+    """Sample i is (i², class i mod 3)."""
+
+    def __init__(self, length: int = 12, **attributes) -> None:
+        self.length = length
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int):
+        return torch.tensor([float(index**2)]), index % 3
+
+
+def classes(length: int) -> list[int]:
+    return [i % 3 for i in range(length)]
+
+
+def by_class(labels: np.ndarray) -> Partition:
+    return Partition(tuple(np.flatnonzero(labels == label) for label in range(3)))
+
+
+def ready(dataset, partitioner=by_class, **kwargs) -> TorchDatasetDataModule:
+    data = TorchDatasetDataModule(dataset, partitioner, **{"split": ALL, "batch_size": None, **kwargs})
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def samples(data, client: int) -> list[float]:
+    ((x, _),) = data.client_batches(client, generator=torch.Generator(), shuffle=False)
+    return sorted(x.flatten().tolist())
+
+
+@pytest.mark.parametrize("name", ["targets", "labels", "_labels", "y"])
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_targets_are_found(name, kind):
+    data = ready(Squares(**{name: kind(classes(12))}))
+    assert data.labels.tolist() == classes(12)
+    assert samples(data, 1) == [1.0, 16.0, 49.0, 100.0]
+
+
+def test_targets_are_found_within_subsets_and_joined_sets():
+    first, second = Squares(targets=classes(12)), Squares(6, targets=classes(6))
+    data = ready(ConcatDataset([Subset(first, [4, 3, 2]), second]))
+    assert data.labels.tolist() == [1, 0, 2, 0, 1, 2, 0, 1, 2]
+    assert samples(data, 1) == [1.0, 16.0, 16.0]
+
+
+def test_targets_are_given():
+    data = ready(Squares(), targets=torch.tensor(classes(12)))
+    assert samples(data, 0) == [0.0, 9.0, 36.0, 81.0]
+
+
+def test_no_targets():
+    with pytest.raises(ValueError, match=r"No classes were found in the Squares: .*targets, labels.*Give `targets`"):
+        ready(Squares())
+    # neither a text nor numbers that are not whole are classes
+    with pytest.raises(ValueError, match="No classes were found"):
+        ready(Squares(targets="a text.....", labels=[0.5] * 12))
+
+
+def test_tensors_stay_tensors():
+    x = torch.arange(12.0)[:, None]
+    dataset = TensorDataset(x, torch.tensor(classes(12)))
+    data = ready(dataset)
+    assert data.source_inputs() is x
+    half = ready(ConcatDataset([Subset(dataset, [11, 1, 3]), dataset]))
+    assert half.source_inputs()[:5, 0].tolist() == [11.0, 1.0, 3.0, 0.0, 1.0]
+    assert half.labels.tolist() == [2, 1, 0, *classes(12)]
+
+
+def test_tensors_of_different_shapes_are_left_as_they_are():
+    parts = [TensorDataset(torch.zeros(3, size), torch.tensor([0, 1, 2])) for size in (2, 4)]
+    data = ready(ConcatDataset(parts), partitioner=IIDPartitioner(6))
+    assert data.num_clients == 6
+    with pytest.raises(ValueError, match="is a ConcatDataset"):
+        data.source_inputs()
+
+
+def test_clients_are_given_in_place_of_a_partitioner():
+    data = ready(Squares(), None, clients=["x", "y"] * 6)
+    assert data.client_names == ["x", "y"]
+    assert samples(data, 1) == [1.0, 9.0, 25.0, 49.0, 81.0, 121.0]
+    assert data.labels is None
+
+
+def test_an_official_test_set():
+    train, test = Squares(targets=classes(12)), Squares(3, targets=classes(3))
+    official = SampleSplit(val=0.0, test="official")
+    data = ready(train, split=official, test_dataset=test)
+    ((x, y),) = data.test_dataloader()
+    assert (x.flatten().tolist(), y.tolist()) == ([0.0, 1.0, 4.0], [0, 1, 2])
+    assert data.partition.sizes.tolist() == [4, 4, 4]
+    data = ready(train, None, clients=[5] * 3 + [7] * 9, split=official, test_dataset=test)
+    assert data.client_sizes.tolist() == [3, 9]
+    with pytest.raises(ValueError, match=r"`test_dataset` have no client.*SampleSplit\(test='official'\)"):
+        TorchDatasetDataModule(train, clients=[5] * 12, split=ALL, test_dataset=test)
+
+
+def test_torchvisions_images():
+    images = FakeData(20, image_size=(3, 8, 8), num_classes=4, transform=lambda image: torch.tensor(np.array(image)))
+    data = ready(images, DirichletPartitioner(2, 1.0), targets=[images[i][1] for i in range(20)], batch_size=5)
+    x, y = next(data.client_batches(0, generator=torch.Generator()))
+    assert (x.shape, y.shape) == ((5, 8, 8, 3), (5,))
+
+
+def test_names_of_classes_and_a_collate_function():
+    data = ready(Squares(targets=classes(12), classes=["a", "b", "c"]), collate_fn=len)
+    assert data.class_names == ["a", "b", "c"]
+    assert list(data.client_batches(0, generator=torch.Generator())) == [4]
+    assert ready(Squares(targets=classes(12), classes=["a", "b"])).class_names is None
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: TorchDatasetDataModule(Stream()), TypeError, "`dataset` must have __len__ and __getitem__, .*Stream"),
+        (
+            lambda: TorchDatasetDataModule(Squares(), test_dataset=Stream()),
+            TypeError,
+            "`test_dataset` must have __len__",
+        ),
+        (
+            lambda: TorchDatasetDataModule(Squares(), targets=[1, 2]),
+            ValueError,
+            r"`targets` must have one entry per sample, shape \(12,\), got \(2,\)",
+        ),
+        (
+            lambda: TorchDatasetDataModule(Squares(), targets=[0.5] * 12),
+            TypeError,
+            "`targets` must be whole numbers, one class per sample, got float64",
+        ),
+        (
+            lambda: TorchDatasetDataModule(Squares(), clients=[1] * 13),
+            ValueError,
+            r"`clients` must have one entry per sample, shape \(12,\), got \(13,\)",
+        ),
+        (
+            lambda: TorchDatasetDataModule(Squares(), test_dataset=Squares(4), test_targets=[1]),
+            ValueError,
+            r"`test_targets` must have one entry per sample, shape \(4,\), got \(1,\)",
+        ),
+    ],
+)
+def test_wrong_arguments(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

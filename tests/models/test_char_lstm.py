@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn import functional as F
+
+from fl_lightning.models import CharLSTM
+
+CELLS = ["tensorflow", "torch"]
+
+
+def small(**kwargs) -> CharLSTM:
+    return CharLSTM(num_classes=7, embedding_dim=3, hidden_size=5, **kwargs)
+
+
+def characters(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(7, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(module: CharLSTM, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    module.zero_grad()
+    F.cross_entropy(module(x), y).backward()
+    return {name: parameter.grad for name, parameter in module.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters"),
+    [
+        # embedding 80*8; gates 4*256*(8+256+1) and 4*256*(256+256+1); dense 256*80 + 80
+        ({}, 640 + 271_360 + 525_312 + 20_560),
+        # with two biases: gates 4*100*(8+100+2) and 4*100*(100+100+2)
+        ({"hidden_size": 100, "cell": "torch"}, 640 + 44_000 + 80_800 + 8_080),
+    ],
+)
+def test_parameters_of_the_two_papers_networks(arguments, parameters):
+    module = CharLSTM(**arguments)
+    assert sum(parameter.numel() for parameter in module.parameters()) == parameters
+    assert parameters in (817_872, 133_520)
+    assert module(torch.zeros(2, 80, dtype=torch.uint8)).shape == (2, 80)
+
+
+def test_tensorflow_cells_start_with_forget_bias_1_and_glorot_weights():
+    torch.manual_seed(0)
+    module = CharLSTM()
+    for layer, inputs in zip(module.layers, (8, 256), strict=True):
+        i, f, g, o = layer.bias_ih.chunk(4)
+        assert f.tolist() == [1.0] * 256
+        assert not torch.cat([i, g, o]).any()
+        assert not layer.bias_hh.any()
+        bound = math.sqrt(6 / (inputs + 256 + 1024))
+        for weight in (layer.weight_ih, layer.weight_hh):
+            assert weight.abs().max() <= bound
+            assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert module.embedding.weight.abs().max() <= math.sqrt(6 / 88)
+    assert not module.logits.bias.any()
+
+
+@pytest.mark.parametrize("recurrence", ["fused", "plain"])
+def test_one_step_by_hand(recurrence):
+    module = CharLSTM(num_classes=2, embedding_dim=1, hidden_size=1, num_layers=1, recurrence=recurrence)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        module.embedding.weight[1] = 1.0
+        module.layers[0].weight_ih[:, 0] = torch.tensor([0.0, 0.0, 1.0, 0.0])  # the cell gate alone sees the input
+        module.layers[0].bias_ih[1] = 1.0
+        module.logits.weight[0] = 1.0
+    # step 1: c = tanh(1)/2; step 2, input 0: c = sigmoid(1) tanh(1)/2 and h = tanh(c)/2
+    cell = 1 / (1 + math.exp(-1)) * math.tanh(1) / 2
+    assert module(torch.tensor([[1, 0]]))[0].tolist() == pytest.approx([math.tanh(cell) / 2, 0.0])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_it_computes_what_torchs_lstm_does(cell):
+    module = small(cell=cell)
+    reference = nn.LSTM(3, 5, num_layers=2, batch_first=True)
+    with torch.no_grad():
+        for number, layer in enumerate(module.layers):
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                getattr(reference, f"{name}_l{number}").copy_(getattr(layer, name))
+    x = characters(4, 9)
+    outputs, _ = reference(module.embedding(x.long()))
+    assert torch.allclose(module(x), module.logits(outputs[:, -1]), atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_plain_and_fused_recurrence_share_weights_outputs_and_gradients(cell):
+    fused, plain = small(cell=cell), small(cell=cell, recurrence="plain")
+    plain.load_state_dict(fused.state_dict())
+    x, y = characters(6, 20), characters(6).long()
+    assert torch.allclose(plain(x), fused(x), atol=1e-6)
+    ours, theirs = gradients(plain, x, y), gradients(fused, x, y)
+    assert ours.keys() == theirs.keys()
+    for name, gradient in ours.items():
+        assert torch.allclose(gradient, theirs[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_plain_recurrence_can_be_vectorised_over_models(cell):
+    modules = [small(cell=cell, recurrence="plain") for _ in range(3)]
+    x, y = characters(3, 6, 20), characters(3, 6).long()
+
+    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(modules[0], (parameters, buffers), (x,)), y)
+
+    stacked = vmap(grad(loss))(*stack_module_state(modules), x, y)
+    for number, module in enumerate(modules):
+        for name, gradient in gradients(module, x[number], y[number]).items():
+            assert torch.allclose(stacked[name][number], gradient, atol=1e-6), name
+
+
+def test_weights_are_read_at_each_call():
+    module, other = small(), small()
+    x = characters(2, 5)
+    assert torch.equal(functional_call(module, dict(other.named_parameters()), (x,)), other(x))
+
+
+def test_a_checkpoint_holds_the_parameters_alone():
+    module = small()
+    assert set(module.state_dict()) == {name for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hidden_size": 0}, "`hidden_size` must be a whole number of at least 1, got 0"),
+        ({"embedding_dim": 0}, "`embedding_dim` must be a whole number of at least 1, got 0"),
+        ({"num_layers": 0}, "`num_layers` must be a whole number of at least 1, got 0"),
+        ({"cell": "gru"}, "`cell` must be one of 'tensorflow', 'torch', got 'gru'"),
+        ({"recurrence": "loop"}, "`recurrence` must be one of 'fused', 'plain', got 'loop'"),
+    ],
+)
+def test_arguments_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CharLSTM(**arguments)

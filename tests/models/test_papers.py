@@ -1,0 +1,185 @@
+"""The networks of the papers have the papers' numbers of parameters, and can be trained, saved and vectorised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toys import quiet_trainer
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.models import (
+    Classifier,
+    ConvNetClassifier,
+    LogisticRegressionClassifier,
+    MLPClassifier,
+    ResNet18Classifier,
+)
+
+
+def mcmahan_cnn() -> ConvNetClassifier:
+    return ConvNetClassifier(in_channels=1, image_size=28, channels=(32, 64), hidden=(512,), padding="same")
+
+
+def feddyn_cnn(num_classes: int) -> ConvNetClassifier:
+    return ConvNetClassifier(num_classes, channels=(64, 64), hidden=(384, 192))
+
+
+MODELS: dict[str, tuple[Callable[[], Classifier], tuple[int, ...], int, int]] = {
+    # name: model, shape of an input, classes, parameters
+    "2nn": (MLPClassifier, (1, 28, 28), 10, 199_210),
+    "emnist_mlp": (lambda: MLPClassifier(hidden=(100, 100)), (1, 28, 28), 10, 89_610),
+    "covertype_ffn": (lambda: MLPClassifier(49, (64, 64), 2, init="truncated_normal"), (49,), 2, 7_490),
+    "mcmahan_cnn": (mcmahan_cnn, (1, 28, 28), 10, 1_663_370),
+    "feddyn_cifar10": (lambda: feddyn_cnn(10), (3, 32, 32), 10, 797_962),
+    "feddyn_cifar100": (lambda: feddyn_cnn(100), (3, 32, 32), 100, 815_332),
+    # 75*6 + 6, 150*16 + 16, 400*120 + 120, 120*84 + 84, 84*10 + 10
+    "lenet": (
+        lambda: ConvNetClassifier(channels=(6, 16), hidden=(120, 84)),
+        (3, 32, 32),
+        10,
+        456 + 2_416 + 48_120 + 10_164 + 850,
+    ),
+    "synthetic": (lambda: LogisticRegressionClassifier(30, 5), (30,), 5, 155),
+    "thesis": (lambda: LogisticRegressionClassifier(8_250, 12), (165, 50), 12, 99_012),
+    "thesis_weights": (lambda: LogisticRegressionClassifier(8_250, 12, bias=False), (165, 50), 12, 99_000),
+    # torchvision's 11,689,512 for 1,000 classes less 513,000 of the last layer, and 512*10 + 10 for the new one
+    "resnet18": (ResNet18Classifier, (3, 32, 32), 10, 11_689_512 - 513_000 + 5_130),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_and_logits(name: str) -> None:
+    make, shape, classes, parameters = MODELS[name]
+    module = make()
+    assert sum(parameter.numel() for parameter in module.parameters()) == parameters
+    assert module(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_round_of_federated_averaging(name: str) -> None:
+    make, shape, classes, _ = MODELS[name]
+    x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([0, classes - 1, 1, 1])
+    module = make()
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    data = TensorDataModule(clients=[(x[:2], y[:2]), (x[2:], y[2:])], val=(x, y), batch_size=2)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg()])
+    trainer.fit(module, datamodule=data)
+    assert math.isfinite(trainer.callback_metrics["val_loss"])
+    assert not torch.equal(nn.utils.parameters_to_vector(module.parameters()), before)
+
+
+@pytest.mark.parametrize("name", ["2nn", "mcmahan_cnn", "synthetic", "resnet18"])
+def test_training_step_can_be_vectorised_over_models(name: str) -> None:
+    make, shape, classes, _ = MODELS[name]
+    module = make()
+    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    stacked = {name: torch.stack([p, p]) for name, p in module.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 3, *shape, generator=generator), torch.randint(0, classes, (2, 3), generator=generator)
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.module.training_step((x, y), 0)
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        named = {f"module.{name}": p for name, p in parameters.items()}
+        return torch.func.functional_call(Step(), named, (x, y))
+
+    losses = torch.vmap(loss)(stacked, x, y)
+    expected = [module.training_step((x[i], y[i]), 0).item() for i in range(2)]
+    assert losses.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_checkpoints_rebuild_the_network(tmp_path: Path) -> None:
+    trainer = quiet_trainer(max_epochs=1, default_root_dir=tmp_path)
+    module = ConvNetClassifier(2, channels=(2, 3), hidden=range(4, 6), image_size=16, metrics=("acc", "f1", "auroc"))
+    data = TensorDataModule(clients=[(torch.zeros(2, 3, 16, 16), torch.tensor([0, 1]))])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    again = ConvNetClassifier.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)
+    assert again.hparams["hidden"] == [4, 5]
+    assert list(again.val_metrics) == ["acc", "f1", "auroc"]
+    for name, value in module.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)
+
+
+def step(module: LogisticRegressionClassifier, steps: int) -> None:
+    """Train on the one sample x = 2 of class 0."""
+    data = TensorDataModule(clients=[(torch.tensor([[2.0]]), torch.tensor([0]))], batch_size=1)
+    quiet_trainer(max_epochs=steps).fit(module, datamodule=data)
+
+
+def test_logistic_regression_starts_from_zero_and_penalises_the_weights_only() -> None:
+    module = LogisticRegressionClassifier(1, 2, lr=0.1, l2=0.5)
+    assert not any(parameter.any() for parameter in module.parameters())
+    step(module, 1)  # softmax - one-hot is (-1/2, 1/2), times x = 2 for the weights
+    weight, bias = module.parameters()
+    assert weight.flatten().tolist() == pytest.approx([0.1, -0.1])
+    assert bias.tolist() == pytest.approx([0.05, -0.05])
+    # logits 0.25 and -0.25; the penalty is 0.5 * 1/2 * (0.01 + 0.01)
+    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    objective = module.training_step((torch.tensor([[2.0]]), torch.tensor([0])), 0)
+    assert objective.item() == pytest.approx(math.log(1 + math.exp(-0.5)) + 0.005)
+    objective.backward()
+    missed = 1 - 1 / (1 + math.exp(-0.5))
+    assert weight.grad.flatten().tolist() == pytest.approx([-2 * missed + 0.05, 2 * missed - 0.05])
+    assert bias.grad.tolist() == pytest.approx([-missed, missed])
+
+
+def test_logged_training_loss_leaves_the_penalty_out() -> None:
+    module = LogisticRegressionClassifier(1, 2, lr=0.0, l2=0.5)
+    nn.init.ones_(module.weight)
+    data = TensorDataModule(clients=[(torch.tensor([[2.0]]), torch.tensor([0]))])
+    trainer = quiet_trainer(max_epochs=1)
+    trainer.fit(module, datamodule=data)
+    assert trainer.callback_metrics["train_loss"].item() == pytest.approx(math.log(2))
+
+
+def test_adam_moves_by_its_learning_rate_first() -> None:
+    module = LogisticRegressionClassifier(1, 2, lr=1e-3, optimizer="adam")
+    step(module, 1)
+    assert module.weight.flatten().tolist() == pytest.approx([1e-3, -1e-3], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LogisticRegressionClassifier(1, 2, l2=-1.0), "`l2` must be a finite number of at least 0, got -1.0"),
+        (
+            lambda: LogisticRegressionClassifier(1, 2, optimizer="lion"),  # type: ignore[arg-type]
+            "`optimizer` must be one of 'sgd', 'adam', got 'lion'",
+        ),
+        (
+            lambda: LogisticRegressionClassifier(1, 2, optimizer="adam", momentum=0.9),
+            "`momentum` must be 0 with `optimizer='adam'`, which has its own, got 0.9",
+        ),
+        (
+            lambda: ConvNetClassifier(padding="full"),  # type: ignore[arg-type]
+            "`padding` must be one of 'valid', 'same', got 'full'",
+        ),
+        (lambda: ConvNetClassifier(image_size=3, padding="same"), "image_size is 3; it must be at least 4"),
+        (lambda: ResNet18Classifier(groups=3), "`groups` must divide 64, the channels of the first layers, got 3"),
+        (lambda: ResNet18Classifier(groups=0), "`groups` must be a whole number of at least 1, got 0"),
+        (
+            lambda: MLPClassifier(metrics=("acc", "mse")),  # type: ignore[arg-type]
+            "`metrics` must be one of 'acc', 'f1', 'auroc', got 'mse'",
+        ),
+        (
+            lambda: MLPClassifier(metrics="acc"),  # type: ignore[arg-type]
+            "`metrics` must be one of 'acc', 'f1', 'auroc', got 'a'. Give a sequence of names",
+        ),
+    ],
+)
+def test_arguments_are_checked(make: Callable[[], Classifier], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

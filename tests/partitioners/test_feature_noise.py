@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fl_lightning.partitioners import IIDPartitioner, Partition, add_feature_noise
+
+PARTITION = IIDPartitioner(5)(np.zeros(20_000, dtype=int))
+
+
+def test_noise_grows_with_the_client() -> None:
+    x = torch.full((20_000, 3, 2), 7.0)
+    noise = add_feature_noise(x, PARTITION, level=0.4) - x
+    stds = [float(noise[torch.from_numpy(indices)].std()) for indices in PARTITION.indices]
+
+    # 0.4 i / 4, of 24,000 draws each
+    assert stds[0] == 0.0
+    assert stds[1:] == pytest.approx([0.1, 0.2, 0.3, 0.4], rel=0.03)
+    assert (x == 7.0).all()
+
+
+def test_noise_does_not_depend_on_other_clients_or_the_order_of_the_data_set() -> None:
+    x = torch.zeros(6, 2)
+    first = add_feature_noise(x, Partition((np.array([0, 1]), np.array([2, 3]), np.array([4, 5]))), 1.0, seed=3)
+    second = add_feature_noise(x, Partition((np.array([0]), np.array([4, 5]), np.array([1, 2]))), 1.0, seed=3)
+
+    assert first[2:4].tolist() == second[4:6].tolist()
+    assert first[4:6].tolist() == second[1:3].tolist()
+    assert second[3].tolist() == [0.0, 0.0]
+
+
+def test_noise_is_a_function_of_the_seed() -> None:
+    x = torch.zeros(20_000, 1, dtype=torch.float64)
+    first, again, other = (add_feature_noise(x, PARTITION, 1.0, seed=seed) for seed in (0, 0, 1))
+
+    assert first.dtype == torch.float64
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_single_client_and_a_level_of_0_have_no_noise() -> None:
+    x = torch.arange(4.0)
+
+    assert add_feature_noise(x, Partition((np.arange(4),)), level=1.0).tolist() == x.tolist()
+    assert add_feature_noise(x, Partition((np.array([0]), np.array([1]))), level=0.0).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"level": -1.0}, "`level` must be a finite number of at least 0, got -1.0"),
+        ({"level": math.inf}, "`level` must be a finite number of at least 0, got inf"),
+        ({"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
+        ({"x": torch.zeros(20_000, dtype=torch.uint8)}, "`x` must be floating point, got torch.uint8"),
+        ({"x": torch.zeros(19_999)}, "`partition` has sample 19999, but `x` has only 19999"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        add_feature_noise(**{"x": torch.zeros(20_000), "partition": PARTITION, "level": 1.0, **arguments})

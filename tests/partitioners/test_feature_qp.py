@@ -1,0 +1,204 @@
+"""The QP partition over sizes, classes and categorical features."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_lightning.data import ClientSplit
+from fl_lightning.partitioners import FeatureQPPartitioner, Partition, c_score, label_counts
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(3, size=2000)
+FEATURES = {"area": RNG.integers(4, size=2000), "soil": RNG.choice(["clay", "loam", "sand"], 2000, p=[0.7, 0.2, 0.1])}
+
+
+def table_counts(partition: Partition) -> np.ndarray:
+    """Samples of each client with each combination of class, area and soil, shape (clients, 36)."""
+    code = LABELS * 12 + FEATURES["area"] * 3 + np.unique(FEATURES["soil"], return_inverse=True)[1]
+    return np.stack([np.bincount(code[indices], minlength=36) for indices in partition.indices])
+
+
+@pytest.mark.parametrize("moves", [0, 3000])
+@pytest.mark.parametrize("seed", range(3))
+def test_sizes_and_configurations_are_met_exactly(seed: int, moves: int) -> None:
+    partitioner = FeatureQPPartitioner(15, burn_in=moves, search=moves, seed=seed)
+    solution = partitioner.solve(LABELS, FEATURES)
+    partition = partitioner(LABELS, FEATURES)
+    sizes = solution.target[:, :3].sum(axis=1)
+
+    np.testing.assert_array_equal(table_counts(partition), solution.counts)
+    np.testing.assert_allclose(partition.sizes, sizes, rtol=0, atol=1e-9)
+    for matrix in (solution.optimal, solution.chosen):
+        np.testing.assert_allclose(matrix.sum(axis=1), sizes, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(matrix.sum(axis=0), solution.counts.sum(axis=0), rtol=0, atol=1e-9)
+        assert matrix.min() >= 0
+    assert np.abs(solution.counts - solution.chosen).max() < 1
+    assert sorted(np.concatenate(partition.indices)) == list(range(2000))
+
+
+def test_losses_are_those_of_classes_and_features() -> None:
+    solution = FeatureQPPartitioner(15, burn_in=3000, search=3000).solve(LABELS, FEATURES)
+    classes, area, soil = solution.configurations.T
+    sums = [
+        solution.counts[:, codes == value].sum(axis=1)
+        for codes, values in ((classes, 3), (area, 4), (soil, 3))
+        for value in range(values)
+    ]
+
+    assert solution.counts_loss == pytest.approx(((np.stack(sums, axis=1) - solution.target) ** 2).sum())
+    assert solution.bound * (1 - 1e-6) <= solution.optimal_loss <= solution.bound * (1 + 1e-6)
+    assert solution.chosen_loss > solution.optimal_loss
+
+
+def test_without_moves_the_optimum_is_chosen() -> None:
+    solution = FeatureQPPartitioner(15, burn_in=0, search=0).solve(LABELS, FEATURES)
+
+    np.testing.assert_array_equal(solution.chosen, solution.optimal)
+    assert solution.chosen_loss == solution.optimal_loss
+
+
+def test_a_burn_in_can_stop_at_a_multiple_of_the_optimum() -> None:
+    solution = FeatureQPPartitioner(15, burn_in=10**9, search=0, step=0.05, burn_in_stop=1.01).solve(LABELS, FEATURES)
+
+    # the last move is small
+    assert 1.01 - 1e-9 <= math.sqrt(solution.chosen_loss / solution.optimal_loss) < 1.012
+
+
+def test_concentrations_of_classes_and_features_are_independent() -> None:
+    labels, feature = RNG.integers(4, size=(2, 40_000))
+
+    def skews(class_alpha: float, feature_alpha: float) -> tuple[float, float]:
+        partitioner = FeatureQPPartitioner(
+            20, 1e6, class_alpha=class_alpha, feature_alpha=feature_alpha, burn_in=0, search=0
+        )
+        partition = partitioner(labels, feature)
+        return c_score(label_counts(partition, labels)), c_score(label_counts(partition, feature))
+
+    by_class, by_feature = skews(0.05, 1e6), skews(1e6, 0.05)
+    assert by_class[0] > 1.0 > 0.1 > by_class[1]
+    assert by_feature[1] > 1.0 > 0.1 > by_feature[0]
+
+
+def test_features_may_be_an_array_or_named_and_their_numbers_do_not_matter() -> None:
+    partitioner = FeatureQPPartitioner(10, burn_in=200, search=200)
+    soil = np.unique(FEATURES["soil"], return_inverse=True)[1]
+    expected = partitioner(LABELS, FEATURES)
+
+    for features in (
+        np.stack([FEATURES["area"], soil], axis=1),
+        {"a": FEATURES["area"].astype(np.uint8) * 7, "s": FEATURES["soil"].astype(object)},
+    ):
+        assert partitioner(LABELS, features) == expected
+    assert partitioner(LABELS, soil == 0) == partitioner(LABELS, (soil == 0)[:, None])
+
+
+def test_floating_point_features_are_cut_into_buckets() -> None:
+    height = RNG.normal(size=2000)
+    solution = FeatureQPPartitioner(10, num_buckets=5, burn_in=0, search=0).solve(LABELS, height)
+    quintile = np.searchsorted(np.sort(height)[400::400], height, side="right")
+
+    assert solution.configurations.tolist() == [[label, bucket] for label in range(3) for bucket in range(5)]
+    totals = [((label == LABELS) & (bucket == quintile)).sum() for label in range(3) for bucket in range(5)]
+    assert solution.counts.sum(axis=0).tolist() == totals
+
+
+def test_a_partition_is_a_function_of_labels_features_and_seed() -> None:
+    def partition(seed: int) -> Partition:
+        return FeatureQPPartitioner(15, burn_in=500, search=500, seed=seed)(LABELS, FEATURES)
+
+    assert partition(3) == partition(3) != partition(4)
+
+
+def test_partitions_do_not_change_between_releases() -> None:
+    samples = np.arange(600)
+    features = np.stack([samples // 7 % 4, samples // 5 % 2], axis=1)
+    partition = FeatureQPPartitioner(10, burn_in=500, search=500)(samples % 3, features)
+
+    assert partition.fingerprint() == "04b26ee5ccdfe0e624cda3da74281e2648a76a481e8f4ff69eae9442cb79187d"
+
+
+def test_a_split_takes_the_partitioner_with_its_features_bound() -> None:
+    partitioner = FeatureQPPartitioner(10, burn_in=0, search=0)
+    split = ClientSplit().apply(LABELS, functools.partial(partitioner, features=FEATURES))
+
+    assert split.partition == partitioner(LABELS, FEATURES)
+
+
+@pytest.mark.parametrize(("labels", "num_clients"), [(LABELS, 1), (np.zeros(2000, dtype=int), 3)])
+def test_a_single_client_or_configuration_leaves_no_choice(labels: np.ndarray, num_clients: int) -> None:
+    features = FEATURES if num_clients == 1 else np.ones(2000, dtype=int)
+    partition = FeatureQPPartitioner(num_clients, burn_in=10, search=10)(labels, features)
+
+    assert partition.sizes.sum() == 2000
+    assert partition.sizes.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_clients": 0}, "`num_clients` must be a whole number of at least 1, got 0"),
+        ({"size_alpha": 0.0}, "`size_alpha` must be a finite number greater than 0"),
+        ({"class_alpha": -1.0}, "`class_alpha` must be a finite number greater than 0"),
+        ({"feature_alpha": math.nan}, "`feature_alpha` must be a finite number greater than 0"),
+        ({"num_buckets": 0}, "`num_buckets` must be a whole number of at least 1"),
+        ({"burn_in": -1}, "`burn_in` must be a whole number of at least 0"),
+        ({"search": 0.5}, "`search` must be a whole number of at least 0"),
+        ({"step": 2.0}, "`step` must be at most 1"),
+        ({"step_rule": "fixed"}, "`step_rule` must be one of 'relative', 'absolute', got 'fixed'"),
+        ({"burn_in_stop": 1.0}, "`burn_in_stop` must be greater than 1.*give `burn_in=0`"),
+        ({"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FeatureQPPartitioner(**{"num_clients": 10, **arguments})
+
+
+DATES = np.full(2000, "2020-01-01", dtype="datetime64[D]")
+
+
+@pytest.mark.parametrize(
+    ("labels", "features", "error", "message"),
+    [
+        (LABELS[:5], FEATURES, ValueError, "`num_clients` is 10, but there are only 5 samples"),
+        (LABELS * 0.5, FEATURES, TypeError, "`labels` must be integers, got float64"),
+        (LABELS, {}, ValueError, "`features` are none at all.*use `QPPartitioner`"),
+        (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features` must have shape \(num_samples, J\).*\(2, 2, 2\)"),
+        (LABELS, {"area": np.arange(3)}, ValueError, r"each of the 2000 samples; feature 'area' has shape \(3,\)"),
+        (LABELS, np.full(2000, np.nan), ValueError, "`values` must be finite numbers"),
+        (LABELS, DATES, TypeError, r"numbers, booleans or texts; feature 0 is datetime64\[D\]"),
+        (np.arange(100_000), np.arange(100_000), ValueError, "100000 combinations; with 10 clients.*Give fewer"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(
+    labels: np.ndarray, features: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        FeatureQPPartitioner(10)(labels, features)
+
+
+def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"In 100 draws from Dir\(size_alpha=1.0\).*50 clients.*Raise `size_alpha`"):
+        FeatureQPPartitioner(50)(np.arange(50) % 2, np.arange(50) % 3)
+
+
+@pytest.mark.realdata
+def test_covertype_by_wilderness_area_and_soil_type(real_data: Path) -> None:
+    with gzip.open(real_data / "covertype" / "covtype.data.gz") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.int16, usecols=range(10, 55), max_rows=50_000)
+    table = table[table[:, -1] <= 2]
+    labels, area, soil = table[:, -1], table[:, :4].argmax(axis=1), table[:, 4:44].argmax(axis=1)
+    solution = FeatureQPPartitioner(100).solve(labels, {"area": area, "soil": soil})
+
+    assert len(solution.configurations) == len(np.unique(np.stack([labels, area, soil]), axis=1).T)
+    np.testing.assert_allclose(solution.counts.sum(axis=1), solution.target.sum(axis=1) / 3)
+    assert solution.counts.sum() == len(labels)
+    assert solution.optimal_loss <= solution.bound * (1 + 1e-6)
+    assert solution.optimal_loss < solution.chosen_loss < 1.01 * solution.bound

@@ -1,0 +1,166 @@
+"""The steps of the QP partition by features: solver and bound, moves, buckets, dealing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fl_lightning.partitioners import quantile_buckets
+from fl_lightning.partitioners.dealing import deal, share_equally
+from fl_lightning.partitioners.feature_qp_solver import lower_bound, solve_grouped_qp
+from fl_lightning.partitioners.rectangle_moves import RectangleMoves, group_sums
+
+# oracle O13e: (class, feature) = 00, 01, 10, 11 with 3, 2, 1, 4 samples; two clients of 5
+GROUPS = np.array([[0, 2], [0, 3], [1, 2], [1, 3]])
+TARGET = np.array([[4.0, 1.0, 3.0, 2.0], [1.0, 4.0, 2.0, 3.0]])
+ROWS, COLS = np.array([5, 5]), np.array([3, 2, 1, 4])
+OPTIMA = [np.array([first, COLS - first]) for first in ([2, 2, 0.5, 0.5], [2.5, 1.5, 0, 1])]
+
+
+def loss(alpha: np.ndarray) -> float:
+    return float(((group_sums(alpha, GROUPS, 4) - TARGET) ** 2).sum())
+
+
+def test_the_solver_finds_the_least_loss_and_proves_it() -> None:
+    alpha, bound = solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
+
+    assert loss(alpha) == pytest.approx(1.0, abs=1e-6)
+    assert bound == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_allclose(alpha.sum(axis=1), ROWS, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(alpha.sum(axis=0), COLS, rtol=0, atol=1e-9)
+    assert alpha.min() >= 0
+
+
+@pytest.mark.parametrize("alpha", OPTIMA)
+def test_optima_have_the_loss_of_the_bound(alpha: np.ndarray) -> None:
+    assert loss(alpha) == pytest.approx(1.0)
+    assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) == pytest.approx(1.0)
+
+
+def test_the_bound_of_another_matrix_is_below_the_optimum() -> None:
+    alpha = np.outer(ROWS, COLS) / 10.0
+
+    assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) < 1.0 < loss(alpha)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "cols", "optimum"),
+    [
+        # oracles O13a to O13c: each column a group of its own
+        ([[4, 1], [1, 4]], (5, 5), (6, 4), [[4.5, 0.5], [1.5, 3.5]]),
+        ([[5, 0], [0, 5]], (5, 5), (6, 4), [[5, 0], [1, 4]]),
+        ([[3, 0, 0], [0, 2, 2], [1, 1, 4]], (3, 4, 6), (5, 4, 4), [[3, 0, 0], [0.5, 2.5, 1], [1.5, 1.5, 3]]),
+        # a single row or column
+        ([[0, 0]], (7,), (3, 4), [[3, 4]]),
+        ([[9], [9]], (3, 4), (7,), [[3], [4]]),
+    ],
+)
+def test_without_features_it_is_the_partition_by_classes(target: Any, rows: Any, cols: Any, optimum: Any) -> None:
+    groups = np.arange(len(cols))[:, None]
+    alpha, bound = solve_grouped_qp(np.array(target, dtype=float), groups, np.array(rows), np.array(cols))
+
+    np.testing.assert_allclose(alpha, optimum, atol=1e-4)
+    assert bound == pytest.approx(((np.array(optimum) - np.array(target)) ** 2).sum(), abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.integers(0, 20)),
+    st.integers(0, 2**32),
+)
+def test_the_solution_has_its_margins_and_its_loss_is_the_bound(feasible: np.ndarray, seed: int) -> None:
+    feasible = feasible + (feasible.sum(axis=1) == 0)[:, None] + (feasible.sum(axis=0) == 0)
+    rng = np.random.default_rng(seed)
+    groups = rng.integers(3, size=(feasible.shape[1], 2)) + np.array([0, 3])
+    target = rng.uniform(-5, 40, size=(len(feasible), 6))
+    alpha, bound = solve_grouped_qp(target, groups, feasible.sum(axis=1), feasible.sum(axis=0))
+    reached = ((group_sums(alpha, groups, 6) - target) ** 2).sum()
+
+    np.testing.assert_allclose(alpha.sum(axis=1), feasible.sum(axis=1), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(alpha.sum(axis=0), feasible.sum(axis=0), rtol=0, atol=1e-9)
+    assert alpha.min() >= 0
+    assert reached - 1e-5 * max(reached, 1) <= bound <= ((group_sums(feasible, groups, 6) - target) ** 2).sum() + 1e-6
+
+
+def test_failing_solvers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("cvxpy.Problem.solve", lambda *args, **kwargs: None)
+        with pytest.raises(RuntimeError, match="CLARABEL found no solution of the QP"):
+            solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
+    with pytest.raises(RuntimeError, match="transportation problem of the bound was not solved"):
+        lower_bound(OPTIMA[0], TARGET, GROUPS, ROWS, COLS + 1)
+
+
+def test_the_loss_of_every_move_is_known() -> None:
+    stopped = RectangleMoves(step=0.02).burn_in(
+        OPTIMA[0], TARGET, 10**6, np.random.default_rng(0), stop_at=1.25, groups=GROUPS
+    )
+
+    # a step is at most 0.02 * 3.5, which changes a residual of at most 0.8 by as much, in four places of two features
+    assert 1.25 - 1e-9 <= loss(stopped) < 1.25 + 0.5
+    assert stopped.min() >= 0
+    np.testing.assert_allclose(stopped.sum(axis=1), ROWS)
+    np.testing.assert_allclose(stopped.sum(axis=0), COLS)
+
+
+@pytest.mark.parametrize("moves", [RectangleMoves(1.0, "relative"), RectangleMoves(0.5, "absolute")])
+def test_the_search_returns_its_best_matrix(moves: RectangleMoves) -> None:
+    start = np.outer(ROWS, COLS) / 10.0
+    found = moves.search(start, TARGET, 20_000, np.random.default_rng(1), GROUPS)
+    last = moves.burn_in(start, TARGET, 20_000, np.random.default_rng(1), groups=GROUPS)
+
+    # the walk passes near the optima, of loss 1, many times, and does not end there
+    assert 1 - 1e-9 <= loss(found) < 1.05
+    assert loss(last) > 1.1
+
+
+@pytest.mark.parametrize(
+    ("values", "num_buckets", "expected"),
+    [
+        ([40, 10, 30, 20], 2, [1, 0, 1, 0]),
+        ([1.5, 2.5, 3.5, 4.5, 5.5, 6.5], 3, [0, 0, 1, 1, 2, 2]),
+        # equal values share a bucket
+        ([0, 0, 0, 9], 2, [0, 0, 0, 1]),
+        ([0, 9, 9, 9], 2, [0, 1, 1, 1]),
+        ([5, 5, 5], 4, [0, 0, 0]),
+        ([3, 1, 2], 10, [2, 0, 1]),
+        ([3, 1, 2], 1, [0, 0, 0]),
+    ],
+)
+def test_buckets_go_by_rank(values: list[float], num_buckets: int, expected: list[int]) -> None:
+    assert quantile_buckets(np.array(values), num_buckets).tolist() == expected
+
+
+def test_buckets_of_different_values_are_equally_large() -> None:
+    buckets = quantile_buckets(np.random.default_rng(0).normal(size=1003), 10)
+
+    assert set(np.bincount(buckets)) == {100, 101}
+
+
+def test_values_without_quantiles_are_refused() -> None:
+    for values in (np.array([1.0, np.inf]), np.zeros((2, 2)), np.array(["a"])):
+        with pytest.raises(ValueError, match="`values` must be finite numbers, one for each sample"):
+            quantile_buckets(values, 2)
+    with pytest.raises(ValueError, match="`num_buckets` must be a whole number of at least 1, got 0"):
+        quantile_buckets(np.arange(3), 0)
+
+
+def test_samples_are_dealt_by_counts() -> None:
+    groups = np.array([1, 0, 1, 0, 1, 0])
+    counts = np.array([[1, 2], [2, 0]])
+    in_order = deal(groups, counts, np.random.default_rng(0), mix=False)
+    mixed = {frozenset(deal(groups, counts, np.random.default_rng(seed))[1].tolist()) for seed in range(30)}
+
+    assert [sorted(client) for client in in_order] == [[0, 1, 2], [3, 5]]
+    assert mixed == {frozenset({1, 3}), frozenset({1, 5}), frozenset({3, 5})}
+
+
+def test_a_class_is_shared_equally_among_its_holders() -> None:
+    holders = np.array([[True, False, False], [True, True, False], [True, True, False]])
+
+    assert share_equally(holders, np.array([8, 3, 5])).tolist() == [[3, 0, 0], [3, 2, 0], [2, 1, 0]]

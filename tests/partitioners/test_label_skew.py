@@ -1,0 +1,219 @@
+"""Shards, fixed numbers of classes, class-wise Dirichlet, quantity skew, fast and slow devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_lightning.partitioners import (
+    ClasswiseDirichletPartitioner,
+    DirichletPartitioner,
+    IIDPartitioner,
+    LimitedClassesPartitioner,
+    Partitioner,
+    PathologicalPartitioner,
+    QuantitySkewPartitioner,
+    ShardPartitioner,
+    c_score,
+    device_experiment_partitioner,
+    label_counts,
+)
+
+LABELS = np.random.default_rng(0).permutation(np.arange(6000) % 10)
+
+
+def uses_all(partitioner: Partitioner, labels: np.ndarray) -> bool:
+    return sorted(np.concatenate(partitioner(labels).indices)) == list(range(len(labels)))
+
+
+def test_shards_are_contiguous_pieces_of_the_sorted_samples() -> None:
+    labels = np.array([1, 0, 1, 0, 1, 0, 1, 0])
+    indices = ShardPartitioner(2, num_shards_per_partition=2)(labels).indices
+    shards = sorted(shard.tolist() for client in indices for shard in client.reshape(2, 2))
+
+    assert shards == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+def test_two_shards_of_300_as_in_fedavgs_experiments() -> None:
+    labels = np.random.default_rng(0).permutation(np.arange(60_000) % 10)
+    partition = ShardPartitioner(100)(labels)
+    counts = label_counts(partition, labels)
+
+    assert partition.sizes.tolist() == [600] * 100
+    # 6,000 samples of a class make 20 whole shards
+    assert set(np.unique(counts)) == {0, 300, 600}
+    assert sorted(np.concatenate(partition.indices)) == list(range(60_000))
+
+
+def test_shards_of_a_given_size_leave_out_the_rest() -> None:
+    partition = ShardPartitioner(5, num_shards_per_partition=3, shard_size=100)(LABELS)
+
+    assert partition.sizes.tolist() == [300] * 5
+    # 1,500 of 6,000 samples, not the first ones of the sorted order alone
+    assert len(np.unique(LABELS[np.concatenate(partition.indices)])) > 3
+
+
+@pytest.mark.parametrize("mode", ["first-deterministic", "random", "deterministic"])
+def test_a_pathological_client_has_exactly_its_number_of_classes(mode: Any) -> None:
+    partition = PathologicalPartitioner(20, 3, mode)(LABELS)
+    present = label_counts(partition, LABELS) > 0
+
+    assert present.sum(axis=1).tolist() == [3] * 20
+
+
+def test_pathological_classes_follow_the_mode() -> None:
+    labels = np.arange(40) % 4
+    deterministic = label_counts(PathologicalPartitioner(4, 2, "deterministic")(labels), labels)
+    first = label_counts(PathologicalPartitioner(8, 2)(labels), labels)
+
+    # client i has classes i and i + 1, of which another client has the other half
+    assert deterministic.tolist() == [[5, 5, 0, 0], [0, 5, 5, 0], [0, 0, 5, 5], [5, 0, 0, 5]]
+    assert all(first[client, client % 4] > 0 for client in range(8))
+
+
+def test_a_pathological_class_is_shared_equally_and_all_are_used() -> None:
+    counts = label_counts(PathologicalPartitioner(30, 2)(LABELS), LABELS)
+
+    for column in counts.T:
+        shares = column[column > 0]
+        assert shares.max() - shares.min() <= 1
+    assert counts.sum(axis=0).tolist() == [600] * 10
+
+
+def test_a_class_that_nobody_draws_is_left_out() -> None:
+    partition = PathologicalPartitioner(2, 1, "deterministic")(LABELS)
+
+    assert label_counts(partition, LABELS).tolist() == [[600] + [0] * 9, [0, 600] + [0] * 8]
+
+
+def test_a_class_wise_draw_uses_all_samples_and_keeps_the_minimum() -> None:
+    partitioner = ClasswiseDirichletPartitioner(20, alpha=0.3, min_partition_size=25)
+
+    assert uses_all(partitioner, LABELS)
+    assert partitioner(LABELS).sizes.min() >= 25
+
+
+def test_a_smaller_class_wise_alpha_makes_clients_more_different() -> None:
+    scores = [
+        c_score(label_counts(ClasswiseDirichletPartitioner(10, alpha)(LABELS), LABELS)) for alpha in (0.1, 1.0, 100.0)
+    ]
+
+    assert scores[0] > scores[1] > scores[2]
+    assert scores[2] < 0.15
+
+
+def test_a_balanced_client_gets_nothing_more() -> None:
+    # with alpha near 0 one client takes a class whole; with balancing nobody takes a second one
+    labels = np.repeat(np.arange(4), 50)
+    balanced = label_counts(ClasswiseDirichletPartitioner(4, alpha=1e-3)(labels), labels)
+    free = [
+        label_counts(ClasswiseDirichletPartitioner(2, 1e-3, self_balancing=False, seed=seed)(labels), labels)
+        for seed in range(10)
+    ]
+
+    assert sorted(balanced.max(axis=1).tolist()) == [50] * 4
+    assert max(counts.sum(axis=1).max() for counts in free) == 150
+
+
+def test_quantity_skew_changes_sizes_and_not_classes() -> None:
+    labels = np.arange(60_000) % 10
+    partitioner = QuantitySkewPartitioner(10, alpha=1.0, min_partition_size=500)
+    partition = partitioner(labels)
+
+    assert uses_all(partitioner, labels)
+    assert partition.sizes.min() >= 500
+    assert partition.sizes.max() > 3 * partition.sizes.min()
+    assert c_score(label_counts(partition, labels)) < 0.1
+    assert QuantitySkewPartitioner(10, alpha=1e9)(labels).sizes.std() < 2
+
+
+def test_three_classes_for_slow_devices() -> None:
+    labels = np.random.default_rng(1).permutation(np.arange(60_000) % 10)
+    counts = label_counts(device_experiment_partitioner("1.2")(labels), labels)
+
+    assert (counts[:5] == 600).all()
+    # oracle O13g; classes {0,1,2}, {3,4,5}, {6,7,8}, {9,0,1}, {2,3,4}
+    assert counts[5:].sum(axis=1).tolist() == [4500, 6000, 9000, 6000, 4500]
+    assert counts[5:].tolist() == [
+        [1500, 1500, 1500, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 1500, 1500, 3000, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 3000, 3000, 3000, 0],
+        [1500, 1500, 0, 0, 0, 0, 0, 0, 0, 3000],
+        [0, 0, 1500, 1500, 1500, 0, 0, 0, 0, 0],
+    ]
+    assert counts.sum(axis=0).tolist() == [6000] * 10
+
+
+def test_three_classes_for_fast_devices() -> None:
+    counts = label_counts(device_experiment_partitioner("1.3")(LABELS), LABELS)
+
+    assert counts[:5].sum(axis=1).tolist() == [450, 600, 900, 600, 450]
+    assert (counts[5:] == 60).all()
+
+
+def test_the_iid_experiment() -> None:
+    assert device_experiment_partitioner("1.1", seed=3)(LABELS) == IIDPartitioner(10, seed=3)(LABELS)
+
+
+def test_four_to_five_classes_each_and_nobody_all() -> None:
+    labels = np.arange(60_000) % 10
+    present = [label_counts(device_experiment_partitioner("1.4", seed)(labels), labels) > 0 for seed in range(5)]
+
+    assert 4 <= np.mean([counts.sum(axis=1).mean() for counts in present]) <= 5
+    assert max(counts.sum(axis=1).max() for counts in present) <= 9
+    assert isinstance(device_experiment_partitioner("1.4"), DirichletPartitioner)
+
+
+def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:
+    labels = np.repeat([0, 1, 2], [10, 9, 8])
+    partition = LimitedClassesPartitioner(3, limited_clients=[1], num_classes_per_partition=1)(labels)
+
+    # floor(n / 3) each, then the rest of class 0 to client 1, of classes 1 and 2 to clients 0 and 2
+    assert label_counts(partition, labels).tolist() == [[3, 5, 4], [4, 0, 0], [3, 4, 4]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ShardPartitioner(2, 0), "`num_shards_per_partition` must be a whole number of at least 1, got 0"),
+        (lambda: ShardPartitioner(2, shard_size=0), "`shard_size` must be a whole number.*None cuts all samples"),
+        (lambda: PathologicalPartitioner(2, 0), "`num_classes_per_partition` must be a whole number of at least 1"),
+        (lambda: PathologicalPartitioner(2, 1, "best"), "`class_assignment_mode` must be one of.*got 'best'"),  # type: ignore[arg-type]
+        (lambda: QuantitySkewPartitioner(2, 0.0), "`alpha` must be a finite number.*use `IIDPartitioner`"),
+        (lambda: QuantitySkewPartitioner(2, 1.0, 0), "`min_partition_size` must be a whole number of at least 1"),
+        (lambda: ClasswiseDirichletPartitioner(2, -1.0), "`alpha` must be a finite number.*use `IIDPartitioner`"),
+        (lambda: ClasswiseDirichletPartitioner(2, 1.0, 0), "`min_partition_size` must be a whole number of at least 1"),
+        (lambda: LimitedClassesPartitioner(3, [3]), r"`limited_clients` must name.*of 0 to 2, got \[3\]"),
+        (lambda: LimitedClassesPartitioner(3, [0, 0]), r"each once, of 0 to 2, got \[0, 0\]"),
+        (lambda: LimitedClassesPartitioner(2, [0, 1]), "not all.*For all use `PathologicalPartitioner`"),
+        (lambda: LimitedClassesPartitioner(2, []), "at least one client.*for none `IIDPartitioner`"),
+        (lambda: LimitedClassesPartitioner(2, [0], 0), "`num_classes_per_partition` must be a whole number"),
+        (lambda: device_experiment_partitioner("2.1"), "`experiment` must be one of '1.1'.*got '2.1'"),  # type: ignore[arg-type]
+    ],
+)
+def test_invalid_arguments_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "message"),
+    [
+        (ShardPartitioner(7, 3), "7 clients with `num_shards_per_partition=3` need 21 shards, more than 20 samples"),
+        (ShardPartitioner(3, 2, shard_size=4), "need 6 shards of 4, more than 20 samples give"),
+        (PathologicalPartitioner(2, 5), "`num_classes_per_partition` is 5, but there are only 4 classes"),
+        (PathologicalPartitioner(6, 4), "6 clients hold a class that has only 5 samples"),
+        (QuantitySkewPartitioner(3, 1.0), "`min_partition_size` is 10, but 20 samples are too few for 3 clients"),
+        (QuantitySkewPartitioner(10, 0.01, 1), r"In 1000 draws from Dir\(alpha=0.01\).*`min_partition_size`, 1. Raise"),
+        (ClasswiseDirichletPartitioner(3, 1.0), "`min_partition_size` is 10, but 20 samples are too few for 3 clients"),
+        (ClasswiseDirichletPartitioner(10, 1e-3, 1), r"In 1000 draws from Dir\(alpha=0.001\).*`min_partition_size`, 1"),
+        (LimitedClassesPartitioner(2, [0], 5), "`num_classes_per_partition` is 5, but there are only 4 classes"),
+        (LimitedClassesPartitioner(6, [0, 1], 4), "Client 2 gets none of the 20 samples"),
+    ],
+)
+def test_samples_that_do_not_suffice_are_refused(partitioner: Partitioner, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partitioner(np.arange(20) % 4)

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, diffuse, entropy_curve
+
+PAIR = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
+PATH = TopicGraph(("Top/A", "Top/B", "Top/C"), np.array([[2, 1], [0, 1]]))
+LONELY = TopicGraph(("Top/A", "Top/B"), np.array([], dtype=np.int64))
+
+
+def after(graph: TopicGraph, steps: int, start: list[float]) -> list[float]:
+    return (np.array(start) @ np.linalg.matrix_power(graph.transitions(), steps)).tolist()
+
+
+# oracle O15: two linked clients, and a path of three
+def test_probabilities_of_one_step() -> None:
+    np.testing.assert_allclose(PAIR.transitions(), [[2 / 3, 1 / 3], [1 / 3, 2 / 3]], rtol=1e-15)
+    np.testing.assert_allclose(
+        PATH.transitions(), [[2 / 3, 1 / 3, 0], [1 / 4, 1 / 2, 1 / 4], [0, 1 / 3, 2 / 3]], rtol=1e-15
+    )
+
+
+def test_probabilities_of_many_steps() -> None:
+    assert after(PAIR, 5, [1, 0])[0] == pytest.approx(0.502057613, abs=5e-10)
+    assert after(PATH, 10, [1, 0, 0]) == pytest.approx([0.308670768, 0.399999993, 0.291329238], abs=5e-10)
+    assert after(PATH, 1000, [0, 0, 1]) == pytest.approx([0.3, 0.4, 0.3], abs=1e-12)
+
+
+def test_the_weight_of_staying() -> None:
+    np.testing.assert_allclose(PATH.transitions(0.5)[1], [0.4, 0.2, 0.4], rtol=1e-15)
+
+
+@pytest.mark.parametrize(("graph", "steps"), [(PAIR, 1), (PAIR, 5), (PATH, 1), (PATH, 10)])
+@pytest.mark.parametrize("stay_weight", [2.0, 0.5])
+def test_samples_move_with_these_probabilities(graph: TopicGraph, steps: int, stay_weight: float) -> None:
+    size = 200_000
+    *_, clients = diffuse(graph, np.zeros(size, dtype=np.int64), steps, stay_weight=stay_weight)
+
+    expected = np.linalg.matrix_power(graph.transitions(stay_weight), steps)[0]
+    # six standard deviations of a share of 200,000 samples
+    np.testing.assert_allclose(np.bincount(clients, minlength=graph.num_clients) / size, expected, atol=6 * 0.00112)
+
+
+def test_the_first_distribution_is_the_homes_and_later_ones_do_not_depend_on_the_number_of_steps() -> None:
+    homes = np.arange(300) % 3
+    few, many = list(diffuse(PATH, homes, 2)), list(diffuse(PATH, homes, 7))
+
+    assert few[0].tolist() == homes.tolist()
+    assert (len(few), len(many)) == (3, 8)
+    assert all(np.array_equal(a, b) for a, b in zip(few, many, strict=False))
+    assert not np.array_equal(few[1], few[2])
+    assert homes.tolist() == (np.arange(300) % 3).tolist()
+
+
+def test_samples_without_neighbours_stay() -> None:
+    *_, clients = diffuse(LONELY, np.array([0, 1, 1]), 10)
+
+    assert clients.tolist() == [0, 1, 1]
+
+
+def test_neighbours_are_listed_client_by_client() -> None:
+    graph = TopicGraph(("a", "b", "c", "d"), np.array([[3, 1], [1, 3], [0, 3], [0, 1]]))
+
+    assert graph.edges.tolist() == [[0, 1], [0, 3], [1, 3]]
+    assert graph.degrees.tolist() == [2, 2, 0, 2]
+    assert graph.neighbours.tolist() == [1, 3, 0, 3, 0, 1]
+
+
+def test_the_home_of_a_topic_is_its_deepest_ancestor_that_is_a_client() -> None:
+    graph = TopicGraph(("Top/A", "Top/A/B", "Top/A/B/C/D"), np.array([[0, 1], [1, 2]]))
+    topics = ["Top/A", "Top/A/X/Y", "Top/A/B", "Top/A/B/C", "Top/A/B/C/D", "Top/A/B/C/D/E", "Top/A/BB"]
+
+    assert graph.homes(topics).tolist() == [0, 0, 1, 1, 2, 2, 0]
+    with pytest.raises(ValueError, match="Topic 'Top/World/A' has no ancestor among the 3 client topics"):
+        graph.homes(["Top/World/A"])
+
+
+def test_a_partition_is_a_distribution_of_the_sequence() -> None:
+    homes = np.arange(90) % 3
+    distributions = list(diffuse(PATH, homes, 5))
+    for steps in (0, 3, 5):
+        partition = TopicGraphPartitioner(PATH, steps)(homes)
+        assert [indices.tolist() for indices in partition.indices] == [
+            np.flatnonzero(distributions[steps] == client).tolist() for client in range(3)
+        ]
+
+
+def test_iid_gives_every_client_a_like_share_whatever_the_homes() -> None:
+    partition = TopicGraphPartitioner(PATH, "iid")(np.zeros(30_000, dtype=np.int64))
+
+    # six standard deviations, sqrt(30000 * 1/3 * 2/3) = 81.6 each
+    assert np.abs(partition.sizes - 10_000).max() < 490
+
+
+def test_seeds() -> None:
+    homes = np.arange(60) % 3
+    assert TopicGraphPartitioner(PATH, 3)(homes) == TopicGraphPartitioner(PATH, 3, seed=42)(homes)
+    assert TopicGraphPartitioner(PATH, "iid")(homes) == TopicGraphPartitioner(PATH, "iid", seed=510)(homes)
+    assert TopicGraphPartitioner(PATH, 3)(homes) != TopicGraphPartitioner(PATH, 3, seed=1)(homes)
+
+
+def test_the_same_partition_on_every_machine() -> None:
+    program = (
+        "import numpy as np; from fl_lightning.partitioners import *;"
+        "counts = {'Top/A': 3, 'Top/A/X': 5, 'Top/B': 2, 'Top/B/Y': 4, 'Top/B/Y/Z': 9};"
+        "names = sorted(counts); pairs = {(a, b) for a in names for b in names if a < b};"
+        "graph = pick_client_topics(counts, pairs, min_samples=4);"
+        "homes = graph.homes(names * 20);"
+        "print(*(TopicGraphPartitioner(graph, steps)(homes).fingerprint()[:16] for steps in (3, 'iid')))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": "5", "PYTHONPATH": ":".join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == ["4cfc4b88193f8ed2", "982a6db52099c8b3"]
+
+
+def test_entropy_by_hand() -> None:
+    # all samples of a client are of one class: d_0 has the entropy of the clients' shares, here ln 2
+    curve = entropy_curve(PAIR, np.array([0, 1] * 50_000), np.array([5, 9] * 50_000), steps=30)
+
+    assert curve.shape == (31,)
+    assert curve[0] == pytest.approx(0.693147181, abs=5e-10)
+    # after one step the four pairs of client and class have shares 1/3, 1/3, 1/6, 1/6: ln 6 - 2/3 ln 2 = 1.329661349
+    assert curve[1] == pytest.approx(1.329661349, abs=2e-3)
+    # in the end client and class are independent: ln 4
+    assert curve[30] == pytest.approx(1.386294361, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("topics", "edges", "message"),
+    [
+        ((), [], "`topics` must be one or more different paths"),
+        (("a", "a"), [], "`topics` must be one or more different paths"),
+        (("a", "b"), [[0, 2]], "`edges` must be pairs of two different clients from 0 to 1"),
+        (("a", "b"), [[-1, 0]], "`edges` must be pairs of two different clients from 0 to 1"),
+        (("a", "b"), [[1, 1]], "`edges` must be pairs of two different clients from 0 to 1"),
+    ],
+)
+def test_an_invalid_graph_is_refused(topics: tuple[str, ...], edges: list[list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TopicGraph(topics, np.array(edges, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": -1}, "`steps` must be a whole number of at least 0, got -1. 'iid' gives"),
+        ({"steps": "all"}, "`steps` must be a whole number of at least 0, got 'all'. 'iid' gives"),
+        ({"stay_weight": 0}, "`stay_weight` must be a finite number greater than 0, got 0"),
+        ({"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_invalid_arguments_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TopicGraphPartitioner(PATH, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("homes", "error", "message"),
+    [
+        ([0, 1, 3], ValueError, "`homes` must be clients from 0 to 2, got 0 to 3.*graph.homes"),
+        ([-1, 1, 2], ValueError, "`homes` must be clients from 0 to 2, got -1 to 2"),
+        ([[0], [1]], ValueError, "must be 1-D"),
+        ([0.0, 1.0], TypeError, "must be integers"),
+        ([0, 0, 2], ValueError, r"Client 1 \(Top/B\) has no samples with `steps` 0 and `seed` 42. Use more samples"),
+        ([], ValueError, r"Client 0 \(Top/A\) has no samples"),
+    ],
+)
+def test_homes_must_be_clients_and_every_client_gets_samples(
+    homes: list[object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        TopicGraphPartitioner(PATH)(np.array(homes, dtype=None if homes else np.int64))
+
+
+def test_an_entropy_curve_needs_a_class_for_each_sample() -> None:
+    with pytest.raises(ValueError, match="`labels` must be one for each of the 2 `homes`, got 3"):
+        entropy_curve(PAIR, np.array([0, 1]), np.array([0, 1, 1]))

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from fl_lightning.partitioners import pick_client_topics
+
+
+def picked(counts: dict[str, int], relations: Iterable[tuple[str, str]], **options: object) -> list[str]:
+    return list(pick_client_topics(counts, relations, **options).topics)  # type: ignore[arg-type]
+
+
+def test_small_topics_are_merged_upwards_level_by_level() -> None:
+    counts = {"Top/A": 1, "Top/A/X": 4, "Top/A/X/P": 5, "Top/A/X/P/Q": 5, "Top/A/X/R": 3, "Top/A/Y": 9}
+    chain = [("Top/A", "Top/A/X"), ("Top/A/X", "Top/A/X/P"), ("Top/A/X/P", "Top/A/X/P/Q"), ("Top/A/X", "Top/A/X/R")]
+    chain.append(("Top/A", "Top/A/Y"))
+
+    # Q (5) goes into P, which then has 10; R (3) goes into X: 7, not enough, so X goes into A; that cuts P off, which
+    # so becomes X
+    graph = pick_client_topics(counts, chain, min_samples=8)
+    assert list(graph.topics) == ["Top/A", "Top/A/X", "Top/A/Y"]
+    assert graph.edges.tolist() == [[0, 1], [0, 2]]
+    # with 7 X stays, and so does P
+    assert picked(counts, chain, min_samples=7) == ["Top/A", "Top/A/X", "Top/A/X/P", "Top/A/Y"]
+    assert picked(counts, chain, min_samples=3) == sorted(counts)
+
+
+def test_the_threshold_is_met_by_exactly_as_many_samples_and_is_200_by_default() -> None:
+    relations = [("Top/A", "Top/A/X"), ("Top/A", "Top/A/Y")]
+
+    assert picked({"Top/A": 1, "Top/A/X": 200, "Top/A/Y": 199}, relations) == ["Top/A", "Top/A/X"]
+
+
+def test_a_topic_without_relations_is_merged_whatever_its_size() -> None:
+    counts = {"Top/A": 1, "Top/A/X": 500, "Top/A/Y": 500}
+
+    assert picked(counts, [("Top/A/X", "Top/A"), ("Top/A/Y", "Top/A/Y")]) == ["Top/A", "Top/A/X"]
+
+
+def test_a_parent_without_samples_of_its_own_takes_them_in() -> None:
+    counts = {"Top/A": 1, "Top/A/X/P": 150, "Top/A/X/Q": 150}
+
+    assert picked(counts, [("Top/A", "Top/A/X"), ("Top/A/X/P", "Top/A")]) == ["Top/A", "Top/A/X"]
+
+
+def test_topics_outside_the_largest_component_are_merged_until_all_are_inside() -> None:
+    counts = {"Top/A": 9, "Top/A/X": 9, "Top/A/Y": 9, "Top/B": 9, "Top/B/Z": 9, "Top/B/Z/U": 9, "Top/B/Z/V": 9}
+    # U and V are related with each other alone; Z with B; B with X
+    relations = [("Top/A", "Top/A/X"), ("Top/A", "Top/A/Y"), ("Top/B/Z/U", "Top/B/Z/V"), ("Top/B/Z", "Top/B")]
+
+    assert picked(counts, [*relations, ("Top/B", "Top/A/X")], min_samples=5) == [
+        "Top/A",
+        "Top/A/X",
+        "Top/A/Y",
+        "Top/B",
+        "Top/B/Z",
+    ]
+
+
+def test_a_topic_that_comes_back_takes_its_own_samples_along() -> None:
+    counts = {"Top/A": 1, "Top/A/X": 6, "Top/A/X/P": 2, "Top/A/X/P/Q": 8}
+    relations = [("Top/A", "Top/A/X"), ("Top/A/X", "Top/A/X/P"), ("Top/A/X/P/Q", "Top/Elsewhere")]
+
+    # P (2) goes into X, which then has 8; Q is outside and becomes P, now with both of its pages and those of Q
+    graph = pick_client_topics(counts, relations, min_samples=8)
+    homes = np.repeat(graph.homes(counts), list(counts.values()))
+    assert graph.topics == ("Top/A", "Top/A/X", "Top/A/X/P")
+    assert np.bincount(homes).tolist() == [1, 6, 10]
+
+
+def test_of_equal_components_the_one_with_the_first_topic_is_taken_unless_a_root_is_named() -> None:
+    counts = {"Top/A": 9, "Top/A/X": 9, "Top/A/X/P": 9, "Top/A/X/Q": 9}
+    relations = [("Top/A", "Top/A/X"), ("Top/A/X/P", "Top/A/X/Q")]
+
+    assert picked(counts, relations, min_samples=5) == ["Top/A", "Top/A/X"]
+    assert picked(counts, relations, min_samples=5, root="Top/A/X") == ["Top/A", "Top/A/X"]
+    # P and Q alone are kept; A and X stay outside, and A cannot be merged
+    with pytest.raises(ValueError, match="Top/A and their subtopics have no relation to the component of 2 topics"):
+        picked(counts, relations, min_samples=5, root="Top/A/X/P")
+
+
+def test_neither_the_order_nor_the_direction_of_relations_counts() -> None:
+    counts = {"Top/A": 9, "Top/A/X": 9, "Top/B": 9}
+    graphs = [
+        pick_client_topics(counts, relations, min_samples=5)
+        for relations in (
+            [("Top/A", "Top/A/X"), ("Top/B", "Top/A/X")],
+            [("Top/A/X", "Top/B"), ("Top/A/X", "Top/A"), ("Top/A", "Top/A/X"), ("Top/A", "Top/Gone")],
+        )
+    ]
+
+    assert [graph.topics for graph in graphs] == [("Top/A", "Top/A/X", "Top/B")] * 2
+    assert [graph.edges.tolist() for graph in graphs] == [[[0, 1], [1, 2]]] * 2
+
+
+def test_the_given_counts_stay_as_they_are() -> None:
+    counts = {"Top/A": 1, "Top/A/X": 1}
+    picked(counts, [])
+
+    assert counts == {"Top/A": 1, "Top/A/X": 1}
+
+
+@pytest.mark.parametrize(
+    ("counts", "relations", "options", "message"),
+    [
+        ({}, [], {}, "`counts` must hold one or more topics"),
+        ({"Top": 3}, [], {}, "`counts` must hold one or more topics, each a path below a common root, as 'Top/Arts'"),
+        ({"Top/A": 3}, [], {"min_samples": 0}, "`min_samples` must be a whole number of at least 1, got 0"),
+        ({"Top/A": 3}, [], {"root": "Top/B"}, "`root` must be one of the 1 topics with relations.*got 'Top/B'"),
+        (
+            {"Top/A": 3, "Top/B": 3, "Top/B/X": 300, "Top/C": 3},
+            [("Top/A", "Top/C")],
+            {},
+            "Top/B and their subtopics have no relation to the component of 2 topics around Top/A.*Leave",
+        ),
+    ],
+)
+def test_what_cannot_be_picked_is_refused(
+    counts: dict[str, int], relations: list[tuple[str, str]], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        picked(counts, relations, **options)

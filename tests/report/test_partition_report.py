@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from torch.utils.data import TensorDataset
+
+from datamodules import DigitsDataModule
+from fl_lightning import TensorDataModule, partition_report
+from fl_lightning.data import FederatedDataModule, SampleSplit, Source
+from fl_lightning.partitioners import IIDPartitioner, Partition
+
+LABELS = np.array([0, 0, 0, 1, 0, 1, 1, 1])
+
+
+def halves(labels: np.ndarray) -> Partition:
+    """Give samples 0-3 to client 0 and 4-7 to client 1: class counts (3, 1) and (1, 3)."""
+    return Partition((np.arange(4), np.arange(4, 8)))
+
+
+class Eight(FederatedDataModule):
+    """Eight samples; all of the two clients train."""
+
+    def __init__(self, partitioner: Any = halves, labels: np.ndarray | None = LABELS) -> None:
+        super().__init__(partitioner, split=SampleSplit(val=0, test=0))
+        self._labels = labels
+
+    def load(self) -> Source:
+        dataset = TensorDataset(torch.zeros(8, 1), torch.from_numpy(LABELS))
+        return Source(dataset, self._labels, class_names=["<cat>", "dog & co"] if self._labels is not None else None)
+
+
+class WithFeatures(Eight):
+    # the second feature belongs to the client alone
+    categorical_features = np.stack([LABELS, np.repeat([5, 9], 4)], axis=1)
+
+
+def ready(datamodule: FederatedDataModule) -> FederatedDataModule:
+    datamodule.prepare_data()
+    datamodule.setup()
+    return datamodule
+
+
+class Page(HTMLParser):
+    """The table, the tags and the links of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.in_table = True
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href") and value is not None]
+        if tag in ("th", "td"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_table = tag != "table" and self.in_table
+
+    def handle_data(self, data: str) -> None:
+        if self.cells and self.in_table:
+            self.cells[-1] += data.strip("\n")
+
+    @property
+    def rows(self) -> dict[str, str]:
+        return dict(zip(self.cells[::2], self.cells[1::2], strict=True))
+
+
+def test_numbers_of_two_clients() -> None:
+    # oracle O14: counts (3, 1), (1, 3) have C-score 0.5; entropy -2 (3/8 ln 3/8 + 1/8 ln 1/8)
+    report = partition_report(ready(Eight()))
+    assert report.summary.numbers() == {
+        "num_clients": 2,
+        "num_samples": 8,
+        "min": 4,
+        "max": 4,
+        "mean": 4.0,
+        "std": 0.0,
+        "c_score": 0.5,
+        "entropy": pytest.approx(1.2554823251787537),
+    }
+    rows = report.summary.rows()
+    assert rows.pop("split").startswith("SampleSplit(val=0, test=0, seed=0")
+    assert rows == {
+        "data": "Eight",
+        "partitioner": "halves",
+        "training": "2 clients, 8 samples",
+        "validation": "none",
+        "test": "none",
+        "clients": "2",
+        "samples of all clients": "8",
+        "smallest client": "4",
+        "largest client": "4",
+        "mean size": "4.0",
+        "standard deviation": "0.0",
+        "C-score": "0.500",
+        "joint entropy (nats)": "1.255",
+        "fingerprint": halves(LABELS).fingerprint()[:16],
+    }
+    assert re.search(r"^C-score +0\.500$", str(report), re.MULTILINE)
+
+
+def test_sets_by_client_and_of_no_client() -> None:
+    rows = partition_report(ready(DigitsDataModule(IIDPartitioner(10, seed=3)))).summary.rows()
+    assert rows["partitioner"] == "IIDPartitioner(num_clients=10, seed=3)"
+    # 7 clients of 180 samples and 3 of 179
+    assert [rows[name].split(",")[0] for name in ("training", "validation", "test")] == [
+        "6 clients",
+        "2 clients",
+        "2 clients",
+    ]
+    split = SampleSplit(val=0.1, test=0.1)
+    rows = partition_report(ready(DigitsDataModule(IIDPartitioner(10), split=split))).summary.rows()
+    assert rows["validation"] == rows["test"] == "180 samples of no client"
+    assert rows["samples of all clients"] == "1,437"
+
+
+@pytest.mark.parametrize(
+    ("datamodule", "given", "names"),
+    [
+        (WithFeatures(), None, ("0", "1")),
+        (Eight(), WithFeatures.categorical_features, ("0", "1")),
+        (WithFeatures(), {"mixed": LABELS, "own": np.repeat([5, 9], 4)}, ("mixed", "own")),
+    ],
+    ids=["from the data module", "array", "by name"],
+)
+def test_skew_of_categorical_features(datamodule: Eight, given: Any, names: tuple[str, str]) -> None:
+    report = partition_report(ready(datamodule), features=given)
+    # as the classes: 0.5; one value a client, two equally frequent values: 2 (1 - 1/2)
+    assert report.summary.feature_skew == {names[0]: 0.5, names[1]: 1.0}
+    assert report.summary.numbers()[f"feature_skew/{names[1]}"] == 1.0
+    assert report.summary.rows()[f"feature skew, {names[1]}"] == "1.000"
+
+
+def test_without_labels_there_are_sizes_alone() -> None:
+    clients = [(torch.zeros(n, 1), torch.zeros(n)) for n in (1, 3)]
+    report = partition_report(ready(TensorDataModule(clients, val=clients[:1])))
+    rows = report.summary.rows()
+    assert rows["largest client"] == "3"
+    assert rows["partitioner"] == "the data's own clients"
+    assert rows["split"] == "as given"
+    assert rows["validation"] == "1 client, 1 sample"
+    assert "C-score" not in rows
+    assert not {"c_score", "entropy"} & set(report.summary.numbers())
+    assert [axes.get_ylabel() for axes in report.figure.axes] == ["samples", "clients"]
+
+
+def test_the_figure_shows_samples_mixes_and_sizes() -> None:
+    sizes, mixes, histogram = partition_report(ready(Eight())).figure.axes
+    assert [bar.get_height() for bar in sizes.patches] == [3, 1, 1, 3]  # type: ignore[attr-defined]
+    assert [bar.get_height() for bar in mixes.patches] == [0.75, 0.25, 0.25, 0.75]  # type: ignore[attr-defined]
+    assert [bar.get_y() for bar in mixes.patches] == [0, 0, 0.75, 0.25]  # type: ignore[attr-defined]
+    colours = [[bar.get_facecolor() for bar in axes.patches] for axes in (sizes, mixes)]
+    assert colours[0] == colours[1]
+    assert sum(bar.get_height() for bar in histogram.patches) == 2  # type: ignore[attr-defined]
+    assert histogram.get_title(loc="right") == "dashed: mean 4.0"
+
+
+def test_axes_count_whole_samples() -> None:
+    clients = [(torch.zeros(n, 1), torch.zeros(n)) for n in (6, 9, 9, 18)]
+    sizes, histogram = partition_report(ready(TensorDataModule(clients))).figure.axes
+    for axis in (sizes.yaxis, histogram.xaxis, histogram.yaxis):
+        assert all(tick == round(tick) for tick in axis.get_majorticklocs())
+    bars = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in histogram.patches}  # type: ignore[attr-defined]
+    assert {place: height for place, height in bars.items() if height} == {6: 1, 9: 2, 18: 1}
+
+
+def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
+    data = ready(DigitsDataModule(IIDPartitioner(10)))
+    _, mixes, histogram = partition_report(data, max_clients=4).figure.axes
+    assert mixes.get_xlabel() == "client, largest first (4 of 10 clients)"
+    assert sum(bar.get_height() for bar in histogram.patches) == 10  # type: ignore[attr-defined]
+
+
+def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
+    report = partition_report(ready(WithFeatures()), tmp_path, features={"<soil>": LABELS})
+    page = Page((tmp_path / "partition.html").read_text(encoding="utf-8"))
+    assert page.rows == report.summary.rows()
+    assert page.rows["feature skew, <soil>"] == "0.500"
+    assert not {"script", "link", "soil"} & set(page.tags)
+    [image] = page.links
+    assert image.startswith("data:image/png;base64,")
+    assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_report_again_changes_nothing_and_another_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    partition_report(ready(Eight()), folder)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    assert set(before) == {"partition.png", "partition.html"}
+    partition_report(ready(Eight()), folder)
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+
+    other = ready(Eight(IIDPartitioner(2)))
+    with pytest.raises(FileExistsError, match=r"partition\.png holds something other than this report.*overwrite=True"):
+        partition_report(other, folder)
+    assert (folder / "partition.html").read_bytes() == before["partition.html"][0]
+    report = partition_report(other, folder, overwrite=True)
+    assert (folder / "partition.html").read_text(encoding="utf-8") == report.html
+
+
+class FakeRun:
+    """What the report uses of a run of Weights & Biases."""
+
+    def __init__(self) -> None:
+        self.summary: dict[str, Any] = {}
+        self.logged: dict[str, Any] = {}
+
+    def log(self, values: dict[str, Any]) -> None:
+        self.logged |= values
+
+
+def test_weights_and_biases_gets_numbers_figure_and_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeRun()
+    monkeypatch.setattr(WandbLogger, "experiment", run)
+    partition_report(ready(Eight()), logger=WandbLogger(offline=True))
+    assert run.summary["partition/c_score"] == 0.5
+    assert {name: type(value).__name__ for name, value in run.logged.items()} == {
+        "partition/figure": "Image",
+        "partition/report": "Html",
+    }
+
+
+def test_other_loggers_get_the_numbers(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    partition_report(ready(Eight()), logger=logger)
+    logger.save()
+    assert "partition/c_score" in (Path(logger.log_dir) / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (LABELS, r"must have shape \(num_samples, num_features\), got \(8,\)"),
+        ({"soil": LABELS[:7]}, r"one value per sample.*feature 'soil' has shape \(7,\).* up to number 7"),
+        ({"height": LABELS / 2}, "must be categories, numbered by integers; feature 'height' is float64"),
+    ],
+)
+def test_features_are_checked(features: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partition_report(ready(Eight()), features=features)
+
+
+def test_other_errors(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"known after `setup\(\)`"):
+        partition_report(Eight())
+    with pytest.raises(TypeError, match="`datamodule` must be a FederatedDataModule, got ndarray"):
+        partition_report(LABELS)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`logger` must be a Lightning logger, got bool"):
+        partition_report(ready(Eight()), logger=True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`max_clients` must be a whole number of at least 1, got 0"):
+        partition_report(ready(Eight()), max_clients=0)
+    with pytest.raises(FileExistsError):
+        (tmp_path / "file").write_text("kept")
+        partition_report(ready(Eight()), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "kept"

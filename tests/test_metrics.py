@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from toys import quiet_trainer
+
+from fl_lightning import ClientMetrics, TensorDataModule
+from fl_lightning.metrics import OneVsRestAUROC, auroc, weighted_f1
+from fl_lightning.models import Classifier
+
+
+def two_class(odds: list[float]) -> Tensor:
+    """Return logits of two classes whose difference is given."""
+    return torch.stack([torch.zeros(len(odds)), torch.tensor(odds)], dim=1)
+
+
+def random_scores(n: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, classes, generator=generator), torch.randint(0, classes, (n,), generator=generator)
+
+
+def test_weighted_f1_by_hand() -> None:
+    predictions = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1, 1])).float()
+    # class 0: 1 hit, 2 predicted, 2 samples: 1/2; class 1: 2 hits, 3 predicted, 3 samples: 2/3; (2 * 1/2 + 3 * 2/3) / 5
+    assert weighted_f1(predictions, torch.tensor([0, 1, 1, 1, 0])).item() == pytest.approx(0.6)
+
+
+def test_weighted_f1_of_classes_without_samples_or_predictions() -> None:
+    scores = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    # class 0: 1 hit, 1 predicted, 2 samples: 2/3; class 1 has no samples, classes 2 and 3 nothing at all
+    assert weighted_f1(scores, torch.tensor([0, 0])).item() == pytest.approx(2 / 3)
+    assert weighted_f1(scores, torch.tensor([2, 3])).item() == 0.0
+    assert math.isnan(weighted_f1(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).item())
+
+
+def test_weighted_f1_is_scikit_learns() -> None:
+    from sklearn.metrics import f1_score
+
+    scores, target = random_scores(200, 7, seed=0)
+    expected = f1_score(target, scores.argmax(1), average="weighted", zero_division=0)
+    assert weighted_f1(scores, target).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_auroc_counts_ties_half() -> None:
+    # pairs: 0.8 > 0.4, 0.8 > 0.1, 0.4 = 0.4, 0.4 > 0.1
+    assert auroc(two_class([0.8, 0.4, 0.4, 0.1]), torch.tensor([1, 1, 0, 0])).item() == pytest.approx(3.5 / 4)
+
+
+def test_auroc_tells_very_sure_samples_apart() -> None:
+    # all of these have probability 1 in float64
+    assert auroc(two_class([100.0, 200.0, 150.0]), torch.tensor([0, 1, 0])).item() == 1.0
+
+
+@pytest.mark.parametrize("average", ["macro", "weighted"])
+def test_auroc_is_scikit_learns(average: str) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    scores, target = random_scores(300, 4, seed=1)
+    probabilities = torch.softmax(scores.double(), 1).numpy()
+    expected = roc_auc_score(target, probabilities, multi_class="ovr", average=average)
+    assert auroc(scores, target, average).item() == pytest.approx(expected, abs=1e-9)  # type: ignore[arg-type]
+
+
+def test_auroc_averages_over_the_classes_that_occur() -> None:
+    scores = torch.tensor([[3.0, 0.0, 0.0], [1.0, 9.0, 0.0], [0.0, 0.0, 2.0], [2.0, 0.0, 0.0]])
+    target = torch.tensor([0, 0, 2, 2])
+    # log-odds of class 0: 2.3, -8.0, -2.1, 1.3: 2 of 4 pairs; of class 2: -3.0, -9.0, 1.3, -2.1: all 4. No class 1.
+    assert auroc(scores, target).item() == pytest.approx((2 / 4 + 1) / 2)
+
+
+@pytest.mark.parametrize("labels", [[1, 1, 1], []])
+def test_auroc_of_one_class_is_nan_or_the_value_asked_for(labels: list[int]) -> None:
+    scores, target = torch.zeros(len(labels), 2), torch.tensor(labels, dtype=torch.long)
+    assert math.isnan(auroc(scores, target).item())
+    assert auroc(scores, target, one_class=0.0).item() == 0.0
+
+
+def test_auroc_of_a_diverged_model_is_nan() -> None:
+    assert math.isnan(auroc(two_class([0.1, math.nan]), torch.tensor([0, 1]), one_class=0.0).item())
+
+
+def test_unknown_average_is_refused() -> None:
+    with pytest.raises(ValueError, match="`average` must be one of 'macro', 'weighted', got 'micro'"):
+        auroc(torch.zeros(2, 2), torch.tensor([0, 1]), average="micro")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`average` must be one of 'macro', 'weighted', got 'micro'"):
+        OneVsRestAUROC(average="micro")  # type: ignore[arg-type]
+
+
+def test_the_metric_object_pools_batches_and_resets() -> None:
+    metric = OneVsRestAUROC()
+    # each batch alone would be 1
+    metric.update(two_class([0.8, 0.4]), torch.tensor([1, 0]))
+    metric.update(two_class([0.3, 0.1]), torch.tensor([1, 0]))
+    assert metric.compute().item() == pytest.approx(3 / 4)
+    metric.reset()
+    metric.update(two_class([0.8, 0.4]), torch.tensor([1, 0]))
+    assert metric.compute().item() == 1.0
+
+
+class Echo(Classifier):
+    """Logits are the inputs themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(2, lr=0.1, metrics=("acc", "f1", "auroc"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+CLIENTS = [
+    (two_class([0.8, 0.4, 0.4, 0.1]), torch.tensor([1, 1, 0, 0])),  # F1: all predicted 1: (0 + 2/3) / 2
+    (two_class([0.2, 0.3]), torch.tensor([1, 1])),  # one class only; F1 1
+]
+
+
+def test_metrics_by_client_and_over_all_samples() -> None:
+    f1, area = ClientMetrics(weighted_f1, name="f1"), ClientMetrics(auroc, name="auroc")
+    data = TensorDataModule(clients=CLIENTS, val=CLIENTS, eval_batch_size=3)
+    [logged] = quiet_trainer(callbacks=[f1, area]).validate(Echo(), datamodule=data, verbose=False)
+    assert f1.values["val"] == {0: pytest.approx(1 / 3), 1: 1.0}
+    assert logged["val_f1_clients"] == pytest.approx(2 / 3)
+    # over all six samples class 1 has 4 of 6 predictions right: F1 8/10, weight 4/6
+    assert logged["val_f1"] == pytest.approx(0.8 * 4 / 6)
+    # positives 0.8, 0.4, 0.2, 0.3 against negatives 0.4, 0.1: 2 + 1.5 + 1 + 1 of 8
+    assert logged["val_auroc"] == pytest.approx(5.5 / 8)
+    # the client of one class is left out, but listed
+    assert logged["val_auroc_clients"] == pytest.approx(7 / 8)
+    assert np.isnan(area.values["val"][1])
+
+
+def test_clients_of_one_class_may_count_as_zero() -> None:
+    callback = ClientMetrics(partial(auroc, one_class=0.0), name="auroc")
+    data = TensorDataModule(clients=CLIENTS, val=CLIENTS)
+    [logged] = quiet_trainer(callbacks=[callback]).validate(Echo(), datamodule=data, verbose=False)
+    assert logged["val_auroc_clients"] == pytest.approx((7 / 8 + 0) / 2)
