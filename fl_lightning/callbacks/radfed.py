@@ -38,7 +38,7 @@ class RADFed(AggregationCallback):
         kwargs: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or clients may drop out under ``unequal="subsample"``.
     """
 
     def __init__(
@@ -59,6 +59,12 @@ class RADFed(AggregationCallback):
         self._local = local
         self._server = server
         super().__init__(clients_per_round, **kwargs)
+        participation = self.algorithm.participation
+        if unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
+            raise ValueError(
+                "`participation` lets clients drop out, so that some rounds have fewer clients than models "
+                'circulate, which `unequal="subsample"` does not allow. Give `unequal="reduce"`, "park" or "count".'
+            )
 
     def configure_algorithm(self) -> Algorithm:
         """Return the five parts."""
