@@ -112,6 +112,11 @@ class Algorithm:
         holders = (self.objective, self.aggregation, self.schedule, self.buffers)
         return any(holder.states is not None for holder in holders)
 
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of the last synchronous round, those of clients that dropped out left out."""
+        return self._tasks
+
     # ---- a fit ----
 
     def begin(self, federation: Federation, *, fresh: bool) -> None:

@@ -81,7 +81,7 @@ class FederatedLoop(RoundLoop):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self.vector = StateVector(self.trainer.lightning_module)
         self.__dict__.pop("quiet", None)
-        self.callback.algorithm.begin(self._federation(), fresh=self.round_index == 0)
+        self.callback.algorithm.begin(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.callback.past_settings
         self._published = self.vector.read()
         self._score_clients()
@@ -91,7 +91,8 @@ class FederatedLoop(RoundLoop):
         """Runs the module without a trace."""
         return QuietTraining(self.epoch_loop)
 
-    def _federation(self) -> Federation:
+    def federation(self) -> Federation:
+        """Return what the parts of an algorithm may know about the run."""
         trainer, vector = self.trainer, self.vector
         return Federation(
             sizes=self.data.client_sizes,

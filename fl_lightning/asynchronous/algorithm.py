@@ -19,7 +19,7 @@ from fl_lightning.buffers import BufferPolicy
 from fl_lightning.federation import ClientResult, Federation, Task
 from fl_lightning.objectives import LocalObjective
 from fl_lightning.participation import Participation
-from fl_lightning.sampling import ClientSampler, UniformSampler
+from fl_lightning.sampling import ClientSampler
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.server import ServerOptimizer
 
@@ -65,11 +65,6 @@ class AsynchronousAlgorithm(Algorithm):
         check_count("max_staleness", 0 if max_staleness is None else max_staleness, minimum=0)
         if broadcast_threshold is not None:
             check_positive("broadcast_threshold", broadcast_threshold)
-        if not isinstance(sampler, UniformSampler):
-            raise ValueError(
-                f"`sampler` cannot be a {type(sampler).__name__}: clients train whenever they are free. Give "
-                "`clients_per_round`, the number of results in a round."
-            )
         if objective is not None and type(objective).end is not LocalObjective.end:
             raise ValueError(
                 f"{type(objective).__name__} cannot be the local objective of an asynchronous algorithm: its clients "
