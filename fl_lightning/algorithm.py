@@ -157,7 +157,7 @@ class Algorithm:
 
     # ---- a round ----
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task] | None:
+    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task] | int:
         """Draw the clients of a round.
 
         Args:
@@ -167,7 +167,7 @@ class Algorithm:
             full_work: Local epochs (or steps) of a client that does all.
 
         Returns:
-            One task for each client that reports; ``None`` if they are not known yet.
+            One task for each client that reports; or about how many there will be, if they are not known yet.
 
         Raises:
             ValueError: If the number of circulating models would change in the middle of a cycle.

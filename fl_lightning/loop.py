@@ -137,10 +137,9 @@ class FederatedLoop(RoundLoop):
         algorithm, callback, trainer = self.callback.algorithm, self.callback, self.trainer
         full_work = callback.local_steps or callback.local_epochs
         tasks = algorithm.plan(self.round_index, self.data.client_sizes, callback.seed, full_work)
-        if tasks is None:
+        if isinstance(tasks, int):
             self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
-            expected = algorithm.sampler.cohort_size(self.data.num_clients) * self.batches_per_client()
-            return -(-expected // trainer.world_size)
+            return -(-tasks * self.batches_per_client() // trainer.world_size)
         return sum(map(self._num_batches, self._share_of(tasks)))
 
     def train_round(self) -> None:

@@ -103,14 +103,20 @@ class AsynchronousAlgorithm(Algorithm):
 
     # ---- a round ----
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> None:
-        """Begin a round; its tasks come in :meth:`batches`."""
+    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> int:
+        """Begin a round; its tasks come in :meth:`batches`.
+
+        Returns:
+            About how many of them there will be: what arrives and is not there yet, and what is trained ahead.
+        """
         self._boundary = self._present(self.schedule.freeze())
         for part in self._parts.values():
             part.begin_round(round_index)
         self._arrivals = self.sampler.cohort_size(len(sizes))
         self.schedule.enter(round_index, numpy_generator(seed, Stream.SAMPLING, round_index), self._arrivals)
         self.report = ArrivalReport()
+        ahead = min(self.schedule.lookahead or self._arrivals, self.schedule.most_at_once)
+        return max(0, self._arrivals - len(self.schedule.sky.results)) + ahead
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
@@ -140,7 +146,7 @@ class AsynchronousAlgorithm(Algorithm):
         Raises:
             FloatingPointError: If it has NaN or infinite values and ``invalid_updates`` is ``"raise"``.
         """
-        if not is_finite(result.vector):
+        if self.invalid_updates == "raise" and not is_finite(result.vector):
             self._raise_if_asked(result.task)
         self.schedule.receive(result, self.server)
 
