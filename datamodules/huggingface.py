@@ -42,7 +42,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         data_files: Files by split, as ``datasets.load_dataset`` takes them.
         cache_dir: Where downloads and converted files are kept; that of ``datasets`` if ``None``.
         transform: Makes an array of one value of the input column, for example the token ids of a text.
-        pad_value: Fills up lists of numbers and 1-D results of ``transform`` to the longest.
+        pad_value: Fills up lists of numbers and 1-D results of ``transform`` to the longest, if ``in_memory``.
         mean: Mean of each channel of images after division by 255, or one for all.
         std: Standard deviation of each channel, or one for all.
         regression: Whether the target is a number, float32, instead of a class.
@@ -129,6 +129,11 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         """Return the targets, shape (N,), and the names of the classes."""
         values = read_column(whole, self.label)
         if self.regression:
+            if values.dtype.kind not in "biuf":
+                raise ValueError(
+                    f"Column {self.label!r} of {self.path} must hold numbers for `regression=True`, got "
+                    f"{whole.features[self.label]}. For classes give `regression=False`."
+                )
             return torch.from_numpy(values.astype(np.float32)), None
         names = getattr(whole.features[self.label], "names", None)
         if names is None:

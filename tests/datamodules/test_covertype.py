@@ -219,6 +219,14 @@ def test_a_truncated_archive_is_named(folder):
         ready(folder)
 
 
+def test_an_archive_with_wrong_bytes_is_named(folder):
+    path = folder / "covertype" / "covtype.data.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + b"\xff" * 20 + content[60:])
+    with pytest.raises(RuntimeError, match=r"covtype.data.gz is damaged.*Delete and refetch it"):
+        ready(folder)
+
+
 def test_no_file(tmp_path, no_network):
     with pytest.raises(
         FileNotFoundError,

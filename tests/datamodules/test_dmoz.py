@@ -216,6 +216,17 @@ def test_a_damaged_cache_is_named(dumps: Path, name: str) -> None:
         ready(dumps)
 
 
+@pytest.mark.parametrize("content", [None, "", "{}", "[]"])
+def test_a_cache_without_its_sizes_is_named(dumps: Path, content: str | None) -> None:
+    ready(dumps)
+    (folder,) = (dumps / "dmoz" / "cache").iterdir()
+    (folder / "sizes.json").unlink()
+    if content is not None:
+        (folder / "sizes.json").write_text(content)
+    with pytest.raises(RuntimeError, match=rf"{folder.name} is damaged: sizes.json cannot be read. Delete the folder"):
+        ready(dumps)
+
+
 def test_the_caches_folder_is_an_argument(dumps: Path) -> None:
     ready(dumps, cache_dir=dumps / "elsewhere" / "cache")
 

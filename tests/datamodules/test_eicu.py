@@ -145,6 +145,41 @@ def test_a_table_without_a_column_or_damaged_is_named(tmp_path):
         ready(tmp_path)
 
 
+def test_a_gzipped_table_with_wrong_bytes_is_named(tmp_path):
+    write(tmp_path, small(), ".csv.gz")
+    path = tmp_path / "eicu" / "patient.csv.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + b"\xff" * 20 + content[60:])
+    with pytest.raises(RuntimeError, match=r"patient.csv.gz cannot be read as eICU's table patient.*Fetch it again"):
+        ready(tmp_path)
+
+
+def test_a_text_in_place_of_a_number_is_named(tmp_path):
+    content = small()
+    content["apachePredVar"] = content["apachePredVar"].astype({"age": object})
+    content["apachePredVar"].loc[3, "age"] = "> 89"
+    write(tmp_path, content)
+    with pytest.raises(RuntimeError, match=r"apachePredVar.csv cannot be read .*> 89"):
+        ready(tmp_path)
+
+
+@pytest.mark.parametrize("unknown", [np.nan, -1.0])
+def test_a_stay_without_outcome_is_left_out(tmp_path, unknown):
+    content = small()
+    content["apachePredVar"] = content["apachePredVar"].astype({"diedinhospital": float})
+    content["apachePredVar"].loc[7, "diedinhospital"] = unknown
+    data = ready(write(tmp_path, content))
+    # one of the eight stays of hospital 4, a death
+    assert data.client_sizes.tolist() == [7, 6]
+    assert np.bincount(data.labels).tolist() == [9, 4]
+
+
+def test_a_stay_that_is_listed_twice_counts_once(tmp_path):
+    content = small()
+    content["patient"] = pd.concat([content["patient"]] * 2)
+    assert ready(write(tmp_path, content)).client_sizes.tolist() == [8, 6]
+
+
 def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"`cohort` must be one of 'paper', 'demo', got 'small'"):
         EICUDataModule(cohort="small")
