@@ -231,14 +231,14 @@ def test_a_client_without_samples_after_the_split_is_left_out(tmp_path):
 
 def test_a_test_file_without_an_input_column(tmp_path):
     path, test_path = write(tmp_path / "t.csv", frame()), write(tmp_path / "u.csv", frame().drop(columns="height"))
-    with pytest.raises(ValueError, match="u.csv has no column 'height'"):
+    with pytest.raises(ValueError, match=r"u.csv has no column 'height'"):
         ready(path, test_path=test_path, impute="global", split=SampleSplit(val=0.0, test="official"))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39])
 def test_numbers_that_float32_does_not_hold(tmp_path, value):
     table = frame().assign(height=[value, *range(11)])
-    with pytest.raises(ValueError, match="Column 'height' of .*t.csv has numbers that are infinite or too large"):
+    with pytest.raises(ValueError, match=r"Column 'height' of .*t.csv has numbers that are infinite or too large"):
         ready(write(tmp_path / "t.csv", table))
 
 

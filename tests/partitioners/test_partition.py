@@ -276,7 +276,7 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
         {"client": [0.0, 1.0], "sample": [0, 1]},
     ):
         parquet.write_table(pyarrow.table(columns).replace_schema_metadata(table.schema.metadata), path)
-        with pytest.raises(ValueError, match="is damaged: it must have a column `(client|sample)` of whole numbers"):
+        with pytest.raises(ValueError, match=r"is damaged: it must have a column `(client|sample)` of whole numbers"):
             Partition.load(path)
     with pytest.raises(FileNotFoundError):
         Partition.load(tmp_path / "other.parquet")
