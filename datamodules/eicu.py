@@ -143,6 +143,7 @@ class EICUDataModule(NaturalDataModule):
         path = self._find(table)
         wanted = (STAY, *columns)
         try:
+            _check_end(path)
             content = pandas.read_csv(path, usecols=lambda name: name.lower() in wanted)
             content = content.rename(columns=str.lower)[list(wanted)].apply(pandas.to_numeric)
         except (*UNREADABLE, KeyError) as error:
@@ -165,3 +166,12 @@ class EICUDataModule(NaturalDataModule):
             "eicu-crd-demo for the open demo), or name that folder's parent by `data_dir` or the environment variable "
             f"{ENVIRONMENT_VARIABLE}."
         )
+
+
+def _check_end(path: Path) -> None:
+    """Raise ``ValueError`` if a table that is not gzipped ends within a line."""
+    if path.suffix.lower() == ".csv" and path.stat().st_size > 0:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                raise ValueError("its last line is cut off")

