@@ -116,7 +116,8 @@ class AsynchronousAlgorithm(Algorithm):
         self.schedule.enter(round_index, numpy_generator(seed, Stream.SAMPLING, round_index), self._arrivals)
         self.report = ArrivalReport()
         ahead = min(self.schedule.lookahead or self._arrivals, self.schedule.most_at_once)
-        return max(0, self._arrivals - len(self.schedule.sky.results)) + ahead
+        # what is trained ahead is on average half used up when a round ends
+        return max(0, self._arrivals - len(self.schedule.sky.results)) + ahead // 2
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""

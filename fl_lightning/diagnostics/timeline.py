@@ -94,6 +94,7 @@ class Timeline(RoundObserver):
             RuntimeError: If nothing was recorded.
         """
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         if not self.arrivals:
             raise RuntimeError("Nothing was recorded: plot a Timeline after `trainer.fit`.")
@@ -106,6 +107,8 @@ class Timeline(RoundObserver):
         contributions = self.contributions
         who.bar(list(contributions), list(contributions.values()), width=0.9, color=_COLOURS["used"])
         who.set(xlabel="client", ylabel="results that were used")
+        for axes in (late, who):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in (when, late, who):
             axes.spines[["top", "right"]].set_visible(False)
         return figure, (when, late, who)
