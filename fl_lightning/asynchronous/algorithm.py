@@ -115,7 +115,7 @@ class AsynchronousAlgorithm(Algorithm):
         self._arrivals = self.sampler.cohort_size(len(sizes))
         self.schedule.enter(round_index, numpy_generator(seed, Stream.SAMPLING, round_index), self._arrivals)
         self.report = ArrivalReport()
-        ahead = min(self.schedule.lookahead or self._arrivals, self.schedule.most_at_once)
+        ahead = min(self.schedule.together(self._arrivals), self.schedule.most_at_once)
         # what is trained ahead is on average half used up when a round ends
         return max(0, self._arrivals - len(self.schedule.sky.results)) + ahead // 2
 

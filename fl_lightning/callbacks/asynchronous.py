@@ -27,8 +27,8 @@ class AsynchronousCallback(AggregationCallback):
         concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
             from those that do not train.
         max_staleness: Results that are staler are rejected; ``None`` takes all.
-        lookahead: How many clients are trained together, ahead of their results' arrival; as many as arrive in a round
-            if ``None``. Results do not depend on it.
+        lookahead: How many clients are trained together, ahead of their results' arrival; as many as arrive in a round,
+            but at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
         kwargs: The other arguments of :class:`AggregationCallback`, without ``sampler`` and ``participation``.
 
     Raises:
