@@ -55,7 +55,8 @@ class ClientStep(_TrainingEpochLoop):
         )
         self._clips = trainer.gradient_clip_val is not None or is_overridden("configure_gradient_clipping", module)
         # a reduction over a gradient, as for clipping, is rounded by its memory's order, which a lean pass may change
-        self._may_be_lean = self._plain_backward and not self._clips and self._automatic
+        corrected_alone = len(self._hooks["on_before_optimizer_step"]) <= 1  # the aggregation callback's
+        self._may_be_lean = self._plain_backward and not self._clips and self._automatic and corrected_alone
         self._lean: LeanBackward | None = None
         self._actions = (
             f"[Strategy]{type(trainer.strategy).__name__}.training_step",
