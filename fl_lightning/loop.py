@@ -201,18 +201,18 @@ class FederatedLoop(RoundLoop):
     def batches(self, task: Task) -> Iterator[Any]:
         """Yield the client's batches, epoch after epoch, each shuffled anew."""
         generator = torch_generator(self.callback.seed, Stream.SHUFFLE, *task.seeds)
-        limit = self._epoch_length(task.client)
+        limit = self.epoch_length(task.client)
         shuffle = False if self.trainer.overfit_batches else None
         while True:
             yield from islice(self.data.client_batches(task.client, generator=generator, shuffle=shuffle), limit)
 
-    def _epoch_length(self, client: int) -> int:
+    def epoch_length(self, client: int) -> int:
         """Return the number of batches of one local epoch."""
         return self._limit(self.data.num_client_batches(client))
 
     def one_pass(self, task: Task) -> int:
         """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""
-        return self.num_batches(task) if self.callback.local_steps is not None else self._epoch_length(task.client)
+        return self.num_batches(task) if self.callback.local_steps is not None else self.epoch_length(task.client)
 
     def at_work(self, task: Task, start: Tensor) -> ClientAtWork:
         """Return the client of a task, as local objectives and samplers see it."""
@@ -222,7 +222,7 @@ class FederatedLoop(RoundLoop):
         """Return the number of batches of a task's local training."""
         if self.callback.local_steps is not None:
             return (task.work or self.callback.local_steps) * int(self.trainer.accumulate_grad_batches)
-        return (task.work or self.callback.local_epochs) * self._epoch_length(task.client)
+        return (task.work or self.callback.local_epochs) * self.epoch_length(task.client)
 
     def _limit(self, batches: int) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
@@ -253,7 +253,7 @@ class FederatedLoop(RoundLoop):
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through, repeated ones counted again."""
         size, n = self.data.batch_size, task.num_samples
-        one_pass = self._epoch_length(task.client)
+        one_pass = self.epoch_length(task.client)
         passes, rest = divmod(self.num_batches(task), one_pass)
         return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
 

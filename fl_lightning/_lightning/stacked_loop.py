@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,8 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.transfer import is_plain_transfer
+from fl_lightning.executors.batching import StackedBatch
 from fl_lightning.executors.errors import CannotVectorize
 
 #: Hooks that see one model's batch or gradients.
@@ -120,13 +122,19 @@ class StackedLoop:
         """
         output = self._loop._training_step(batch, batch_idx)
         loss = output.get("loss") if isinstance(output, dict) else output
-        if not isinstance(loss, Tensor):
+        if not hasattr(loss, "detach"):
             raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")
         return loss
 
-    def transfer(self, batch: Any) -> Any:
-        """Bring a client's batch to the module as a single client's is."""
-        return self._loop._transfer(batch)
+    @property
+    def transfer(self) -> Callable[[Any], Any]:
+        """Brings a client's batch to the module as a single client's is."""
+        return self._loop._transfer
+
+    @property
+    def transfers_plainly(self) -> bool:
+        """Whether batches are only moved to the device."""
+        return is_plain_transfer(self._loop.trainer)
 
     def _record(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
@@ -137,25 +145,27 @@ class StackedLoop:
             )
         if kwargs.get("reduce_fx", "mean") not in _REDUCTIONS or kwargs.get("enable_graph"):
             raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
-        value = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device=self._module.device)
+        # a stand-in for a tensor, as of a fused step, is none by its type
+        tensor = hasattr(value, "detach")
+        value = value.detach() if tensor else torch.tensor(float(value), device=self._module.device)
         self._logged.calls.append((self._module._current_fx_name, name, kwargs))
         self._logged.values.append(value.reshape(()))
 
     # ---- what Lightning is told ----
 
-    def log(self, logged: Logged, values: Sequence[Tensor], batch: Any) -> None:
+    def log(self, logged: Logged, values: Sequence[Tensor], batch: StackedBatch) -> None:
         """Log one step's values of several clients, weighted as if each had logged its own.
 
         Args:
             logged: Names and options.
             values: Each of shape ``(K,)``.
-            batch: One client's batch, for its size.
+            batch: The batches, for the size of one.
         """
         size: int | None = None
         for (fx, name, options), value in zip(logged.calls, values, strict=True):
             weight = options.get("batch_size")
             if weight is None:
-                size = weight = extract_batch_size(batch) if size is None else size
+                size = weight = extract_batch_size(batch.first) if size is None else size
             kind = _REDUCTIONS[options.get("reduce_fx", "mean")]
             if kind in ("max", "min"):
                 joint = value.amax() if kind == "max" else value.amin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,40 +16,43 @@ class StackedBatch:
     """One batch of each of several clients, equal in structure and shapes.
 
     Args:
-        batches: The batches: tensors, or lists, tuples and dictionaries of tensors and of values that are the same for
-            all clients.
-
-    Raises:
-        CannotVectorize: If a value that is no tensor differs among clients.
+        tensors: The batches' tensors, stacked, shape ``(K, ...)``.
+        rebuild: Returns a batch that holds the given tensors in the place of its own.
     """
 
-    def __init__(self, batches: Sequence[Any]) -> None:
-        flat = [pytree.tree_flatten(batch) for batch in batches]
-        self._spec = flat[0][1]
-        self._leaves: list[Any] = []
-        self.tensors: list[Tensor] = []
-        for leaves in zip(*(leaves for leaves, _ in flat), strict=True):
-            if isinstance(leaves[0], Tensor):
-                self._leaves.append(None)
-                self.tensors.append(torch.stack(leaves))
-            elif all(leaf == leaves[0] for leaf in leaves):
-                self._leaves.append(leaves[0])
-            else:
-                raise CannotVectorize(
-                    f"batches hold values that are no tensors and differ among clients ({leaves[0]!r}, ...)"
-                )
-        self._is_tensor = [isinstance(leaf, Tensor) for leaf in flat[0][0]]
-
-    def rebuild(self, tensors: Iterable[Tensor]) -> Any:
-        """Return a batch that holds ``tensors`` in the place of its own."""
-        given = iter(tensors)
-        leaves = [next(given) if own else leaf for own, leaf in zip(self._is_tensor, self._leaves, strict=True)]
-        return pytree.tree_unflatten(leaves, self._spec)
+    def __init__(self, tensors: list[Tensor], rebuild: Callable[[list[Tensor]], Any] = list) -> None:
+        self.tensors = tensors
+        self.rebuild = rebuild
 
     @property
     def first(self) -> Any:
         """The first client's batch."""
         return self.rebuild([tensor[0] for tensor in self.tensors])
+
+
+def stack_batches(batches: Sequence[Any]) -> StackedBatch:
+    """Stack batches: tensors, or lists, tuples and dictionaries of tensors and of values that are the same for all.
+
+    Raises:
+        CannotVectorize: If a value that is no tensor differs among clients.
+    """
+    flat = [pytree.tree_flatten(batch) for batch in batches]
+    first, spec = flat[0]
+    tensors: list[Tensor] = []
+    for leaves in zip(*(leaves for leaves, _ in flat), strict=True):
+        if isinstance(leaves[0], Tensor):
+            tensors.append(torch.stack(leaves))
+        elif any(leaf != leaves[0] for leaf in leaves):
+            raise CannotVectorize(
+                f"batches hold values that are no tensors and differ among clients ({leaves[0]!r}, ...)"
+            )
+
+    def rebuild(tensors: list[Tensor]) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in first]
+        return pytree.tree_unflatten(leaves, spec)
+
+    return StackedBatch(tensors, rebuild)
 
 
 def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[Any]]]:

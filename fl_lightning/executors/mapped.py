@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
-from fl_lightning.executors.batching import StackedBatch
+from fl_lightning.executors.batching import StackedBatch, stack_batches
 from fl_lightning.executors.errors import CannotVectorize
 from fl_lightning.executors.stack import ModelStack, standing_in
 from fl_lightning.vector import StateVector
@@ -95,7 +95,7 @@ class MappedStep:
 
     def _gradients_at_once(self, models: Sequence[Tensor], batch: Any) -> Sequence[Tensor | None]:
         stack = ModelStack(self._vector, models)
-        losses, *_ = self(stack.parameters, stack.buffers, StackedBatch([batch] * len(models)), 0)
+        losses, *_ = self(stack.parameters, stack.buffers, stack_batches([batch] * len(models)), 0)
         return torch.autograd.grad(losses.sum(), stack.parameters, allow_unused=True)
 
     def _gradients_alone(self, model: Tensor, batch: Any) -> Sequence[Tensor | None]:

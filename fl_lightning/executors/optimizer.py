@@ -38,6 +38,7 @@ class StackedOptimizer:
 
     def __init__(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         place = {id(parameter): index for index, parameter in enumerate(parameters)}
+        self._number = len(parameters)
         self._origin = optimizer
         self._places = [[place[id(p)] for p in group["params"] if id(p) in place] for group in optimizer.param_groups]
         self._own = own = optimizer.__class__.__new__(optimizer.__class__)
@@ -99,12 +100,17 @@ class StackedOptimizer:
         for leaf in leaves:
             leaf.grad = None
 
-    def learning_rates(self, gradients: Sequence[Tensor | None]) -> list[float]:
-        """Return the learning rate of each parameter tensor in the next step; 0 where there is no gradient."""
-        rates = [0.0] * len(gradients)
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is ``parameter -= lr * gradient`` at the present settings."""
+        return is_plain_sgd(self._own)
+
+    def learning_rates(self) -> list[float]:
+        """Return the present learning rate of each parameter tensor; 0 of those that are not stepped."""
+        rates = [0.0] * self._number
         for group, places in zip(self._own.param_groups, self._places, strict=True):
             for place in places:
-                rates[place] = 0.0 if gradients[place] is None else float(group["lr"])
+                rates[place] = float(group["lr"])
         return rates
 
 
