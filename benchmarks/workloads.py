@@ -23,7 +23,6 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +94,7 @@ def make_module(name: str, lr: float) -> Any:
         return models.ConvNetClassifier(10, lr)
     if name == "W4":
         return models.CharLSTM(lr=lr)
-    return Tail(lr) if name == "W5" else models.MLPClassifier(lr=lr)
+    return make_tail(lr) if name == "W5" else models.MLPClassifier(lr=lr)
 
 
 def make_network(name: str) -> nn.Module:
@@ -136,7 +135,7 @@ def tail() -> nn.Sequential:
     return nn.Sequential(*block, *head, nn.Flatten(), nn.Linear(1280, 10))
 
 
-def Tail(lr: float) -> Any:  # noqa: N802 (a class that is made where Lightning is imported)
+def make_tail(lr: float) -> Any:
     """Return a Classifier of :func:`tail`."""
     from fl_lightning.models.classifier import Classifier
 
@@ -290,13 +289,13 @@ def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool,
             num_sanity_val_steps=0,
             check_val_every_n_epoch=rounds + 1,
         )
-        result = Reporter(timer, trainer)
+        result = make_report(timer)
         trainer.callbacks.append(result)
         trainer.fit(make_module(name, work.lr), datamodule=data)
         return json.loads(result.path.read())
 
 
-def Reporter(timer: Any, trainer: Any) -> Any:  # noqa: N802
+def make_report(timer: Any) -> Any:
     """Return a callback that writes the figures to a file: with forked processes the trainer's own are lost."""
     import lightning as L
 

@@ -202,9 +202,13 @@ class FederatedLoop(RoundLoop):
         """Yield the client's batches, epoch after epoch, each shuffled anew."""
         generator = torch_generator(self.callback.seed, Stream.SHUFFLE, *task.seeds)
         limit = self.epoch_length(task.client)
-        shuffle = False if self.trainer.overfit_batches else None
         while True:
-            yield from islice(self.data.client_batches(task.client, generator=generator, shuffle=shuffle), limit)
+            yield from islice(self.data.client_batches(task.client, generator=generator, shuffle=self.shuffles), limit)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether a client's samples are drawn in a new order each epoch."""
+        return self.data.shuffle and not self.trainer.overfit_batches
 
     def epoch_length(self, client: int) -> int:
         """Return the number of batches of one local epoch."""

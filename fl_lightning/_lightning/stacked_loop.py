@@ -121,10 +121,10 @@ class StackedLoop:
             CannotVectorize: If it returns no loss.
         """
         output = self._loop._training_step(batch, batch_idx)
-        loss = output.get("loss") if isinstance(output, dict) else output
+        loss: Any = output.get("loss") if isinstance(output, dict) else output
         if not hasattr(loss, "detach"):
             raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")
-        return loss
+        return loss  # type: ignore[no-any-return]
 
     @property
     def transfer(self) -> Callable[[Any], Any]:

@@ -20,7 +20,7 @@ class StackedBatch:
         rebuild: Returns a batch that holds the given tensors in the place of its own.
     """
 
-    def __init__(self, tensors: list[Tensor], rebuild: Callable[[list[Tensor]], Any] = list) -> None:
+    def __init__(self, tensors: list[Tensor], rebuild: Callable[[list[Any]], Any] = list) -> None:
         self.tensors = tensors
         self.rebuild = rebuild
 

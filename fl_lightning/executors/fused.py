@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class FusedStep:
         weights = [Weight(parameter, rate) for parameter, rate in zip(parameters, rates, strict=True)]
         stand_ins = [StandIn(tensor) for tensor in batch.tensors]
         with self._stacked.recording() as logged, standing_in(self._places, weights):
-            loss = self._stacked.training_step(batch.rebuild(stand_ins), batch_idx)
+            loss: Any = self._stacked.training_step(batch.rebuild(stand_ins), batch_idx)
         if type(loss) is not StandIn or loss.held.dim() != 1:
             raise CannotVectorize("the loss does not come from a linear layer")
         losses = loss.held

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,9 @@ class MappedStep:
         self._stacked = stacked
         self._vector = vector
         self._places = vector.places()
+        #: Whether the module draws random numbers when it trains, known after :meth:`check`.
+        self.draws = False
+        self._randomness: Literal["different", "error"] = "different"
 
     def __call__(
         self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], batch: StackedBatch, batch_idx: int
@@ -54,7 +57,7 @@ class MappedStep:
             return loss.reshape(()), logged.values, after
 
         with self._stacked.recording() as logged:
-            mapped = torch.func.vmap(one, randomness="different")
+            mapped = torch.func.vmap(one, randomness=self._randomness)
             losses, values, after = mapped([*parameters, *buffers], batch.tensors)
         return losses, logged, values, after
 
@@ -71,16 +74,31 @@ class MappedStep:
             CannotVectorize: If it fails, leaves something behind in the module, or gives other gradients.
         """
         module = self._vector.module
-        other = start * 1.01
+        models = [start, start * 1.01]
         with _generators_kept(), _attributes_kept(module) as changes:
-            self._try(lambda: self._gradients_at_once([start, other], batch))
+            self._try(lambda: self._gradients_at_once(models, batch))
             if changed := changes():
                 raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
-            with _eval_mode(module):
-                at_once = self._try(lambda: self._gradients_at_once([start, other], batch))
-                for row, model in enumerate((start, other)):
+            self.draws = self._without_randomness(models, batch) is None
+            with _eval_mode(module) if self.draws else nullcontext():
+                at_once = self._without_randomness(models, batch)
+                if at_once is None:
+                    return  # random in any mode: two runs cannot be compared
+                for row, model in enumerate(models):
                     alone = self._gradients_alone(model, batch)
                     self._compare(alone, [None if g is None else g[row] for g in at_once])
+
+    def _without_randomness(self, models: Sequence[Tensor], batch: Any) -> list[Tensor | None] | None:
+        """Return the gradients; ``None`` if the module draws random numbers."""
+        self._randomness = "error"
+        try:
+            return list(self._gradients_at_once(models, batch))
+        except RuntimeError as error:
+            if "random" in str(error):
+                return None
+            raise
+        finally:
+            self._randomness = "different"
 
     def _try(self, work: Any) -> list[Tensor | None]:
         try:

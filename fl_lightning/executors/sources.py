@@ -88,7 +88,7 @@ class GatheredBatches:
         self._sizes = [task.num_samples for task in tasks]
         self._batch = data.batch_size or max(self._sizes)
         self._epoch = max(loop.epoch_length(task.client) for task in tasks)
-        self._shuffle = data.shuffle and not loop.trainer.overfit_batches
+        self._shuffle = loop.shuffles
         seed = loop.callback.seed
         self._generators = [torch_generator(seed, Stream.SHUFFLE, *task.seeds) for task in tasks]
         self._device = device

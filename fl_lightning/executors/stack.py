@@ -72,7 +72,7 @@ def _copy(rows: Tensor, like: Tensor) -> Tensor:
 
 
 @contextmanager
-def standing_in(places: Places, values: Sequence[Tensor]) -> Iterator[None]:
+def standing_in(places: Places, values: Sequence[Any]) -> Iterator[None]:
     """Let ``values`` stand where a module holds the tensors of its state."""
     before = [[held[name] for held, name in spots] for spots in places]
     for spots, value in zip(places, values, strict=True):

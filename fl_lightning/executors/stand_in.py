@@ -27,7 +27,7 @@ class StandIn:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> StandIn:
         rule = _RULES.get(function)
-        if rule is None or any(type(arg) is Weight for arg in args) and function is not F.linear:
+        if rule is None or (function is not F.linear and any(type(arg) is Weight for arg in args)):
             raise CannotVectorize(f"{getattr(function, '__name__', function)} has no fused form")
         return rule(*args, **(kwargs or {}))
 
@@ -35,18 +35,22 @@ class StandIn:
 
     @property
     def shape(self) -> torch.Size:
+        """One client's shape."""
         return self.held.shape[1:]
 
     @property
     def dtype(self) -> torch.dtype:
+        """The tensors' type."""
         return self.held.dtype
 
     @property
     def device(self) -> torch.device:
+        """Where they are."""
         return self.held.device
 
     @property
     def ndim(self) -> int:
+        """Dimensions of one client's tensor."""
         return self.held.dim() - 1
 
     def __len__(self) -> int:
@@ -56,36 +60,46 @@ class StandIn:
         return id(self)
 
     def dim(self) -> int:
+        """Return the dimensions of one client's tensor."""
         return self.held.dim() - 1
 
     def size(self, dim: int | None = None) -> Any:
+        """Return one client's shape, or one of its sizes."""
         return self.shape if dim is None else self.shape[dim]
 
     def detach(self) -> StandIn:
+        """Return the values without their graph."""
         return StandIn(self.held.detach())
 
     def float(self) -> StandIn:
+        """Return the values in single precision."""
         return StandIn(self.held.float())
 
     def long(self) -> StandIn:
+        """Return the values as whole numbers."""
         return StandIn(self.held.long())
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> StandIn:
+        """Flatten dimensions of one client's tensor."""
         return StandIn(self.held.flatten(_shifted(start_dim), _shifted(end_dim)))
 
     def reshape(self, *shape: Any) -> StandIn:
+        """Give one client's tensor another shape."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return StandIn(self.held.reshape(len(self.held), *sizes))
 
     view = reshape
 
     def argmax(self, dim: int) -> StandIn:
+        """Return the largest value's place along a dimension of one client's tensor."""
         return StandIn(self.held.argmax(_shifted(dim)))
 
     def mean(self) -> StandIn:
+        """Return each client's mean."""
         return StandIn(self.held.flatten(1).mean(1))
 
     def sum(self) -> StandIn:
+        """Return each client's sum."""
         return StandIn(self.held.flatten(1).sum(1))
 
     def __eq__(self, other: object) -> StandIn:  # type: ignore[override]
@@ -159,8 +173,8 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> StandIn:
 
 
 def _cross_entropy(input: Any, target: Any, **options: Any) -> StandIn:
-    usual = {"weight": None, "size_average": None, "reduce": None, "ignore_index": -100, "reduction": "mean"}
-    usual["label_smoothing"] = 0.0
+    """Return each client's mean cross-entropy."""
+    usual: dict[str, Any] = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
     if any(value != usual.get(name) for name, value in options.items()) or target.held.is_floating_point():
         raise CannotVectorize("this cross-entropy has no fused form")
     logits, classes = input.held, target.held

@@ -20,7 +20,7 @@ from fl_lightning.executors.sequential import SequentialExecutor, TrainClient
 from fl_lightning.executors.sources import make_source
 from fl_lightning.executors.stack import ModelStack
 from fl_lightning.executors.terms import StackedTerms
-from fl_lightning.executors.training import Steps, StackTraining
+from fl_lightning.executors.training import StackTraining, Steps
 from fl_lightning.federation import Task
 from fl_lightning.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
