@@ -174,6 +174,15 @@ def _register(description: dict[str, Any], reduce_fn: Callable[..., Any]) -> _Re
 
 def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float]) -> None:
     """Log numbers that are the same on all processes, at a round's end."""
-    if not trainer.barebones:  # it warns of every value that is logged
-        numbers = {name: float(value) for name, value in values.items()}
-        module.log_dict(numbers, sync_dist=trainer.world_size > 1)
+    if trainer.barebones:  # it warns of every value that is logged
+        return
+    results = trainer._results
+    for place, (name, value) in enumerate(values.items()):
+        key = f"{module._current_fx_name}.{name}"
+        metric = None if results is None else results.get(key)
+        # the first call lets Lightning empty what the hook logged in the round before; each costs 0.4 ms
+        if place and results is not None and metric is not None and metric.is_tensor:
+            number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
+            results.update_metrics(key, number, 1)
+        else:
+            module.log(name, float(value), sync_dist=trainer.world_size > 1)

@@ -167,6 +167,8 @@ class StackedLoop:
             if weight is None:
                 size = weight = extract_batch_size(batch.first) if size is None else size
             kind = _REDUCTIONS[options.get("reduce_fx", "mean")]
+            if not value.is_floating_point():
+                value = value.to(torch.get_default_dtype())
             if kind in ("max", "min"):
                 joint = value.amax() if kind == "max" else value.amin()
             else:

@@ -109,6 +109,8 @@ class AutoExecutor:
             vectorized.check(tasks[0], algorithm)
         except CannotVectorize as error:
             return Choice("sequential", f"not vectorised: {error}", one)
+        except Exception as error:  # a mistake of the user's is reported where it is made in earnest
+            return Choice("sequential", f"a step fails when it is tried out: {type(error).__name__}", one)
         if vectorized.draws:
             return Choice("sequential", "the module draws random numbers, and executors draw them differently", one)
         if trial.clients == 1:
