@@ -38,7 +38,11 @@ class Trial:
         self.clients = clients
 
     def seconds_alone(self) -> float:
-        """Return the seconds of one client's step."""
+        """Return the seconds of one client's step.
+
+        Raises:
+            CannotVectorize: If the step leaves something behind.
+        """
         vector, stacked = self._loop.vector, self._steps.stacked
         scratch = [parameter.detach().clone() for parameter in vector.parameters]
 
@@ -49,9 +53,12 @@ class Trial:
             _add(scratch, gradients)
 
         held = vector.read()
-        with self._kept():
+        with self._kept() as changes:
             seconds = _shortest(step)
+            changed = changes()
         vector.write(held)  # a training pass moves buffers
+        if changed:
+            raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
         return seconds
 
     def seconds_at_once(self) -> float:
@@ -81,9 +88,9 @@ class Trial:
         return plain and self._steps.fused.works and int(trainer.accumulate_grad_batches) == 1
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
-        with generators_kept(), attributes_kept(self._loop.vector.module), self._loop.quiet.unnoticed():
-            yield
+    def _kept(self) -> Iterator[Callable[[], str | None]]:
+        with generators_kept(), attributes_kept(self._loop.vector.module) as changes, self._loop.quiet.unnoticed():
+            yield changes
 
 
 def _add(scratch: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:

@@ -55,6 +55,22 @@ class KeepsLosses(Module):
         return loss
 
 
+def keeps_losses_elsewhere() -> Module:
+    held: dict[str, list[Tensor]] = {"losses": []}
+
+    class KeepsElsewhere(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+            held["losses"].append(loss.detach())
+            return loss
+
+        @property
+        def losses(self) -> list[Tensor]:
+            return held["losses"]
+
+    return KeepsElsewhere(linear())
+
+
 class Branches(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = F.cross_entropy(self.layers(batch[0]), batch[1])
@@ -84,6 +100,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "manual": (lambda: Manual(linear()), [], "Manual optimises manually"),
     "metric": (lambda: WithMetric(linear()), [], "the metric"),
     "list": (lambda: KeepsLosses(linear()), [], "changes `self.losses`"),
+    "closure": (keeps_losses_elsewhere, [], "changes `held`"),
     "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
     "reference": (lambda: KeepsReference(linear()), [], "another one on stacked models"),
