@@ -78,8 +78,9 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save if it is time."""
-        if time.monotonic() - self._saved < self.seconds:
+        """Save if it is time; not the last round, after which a resumed fit would have nothing to run."""
+        last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if last or time.monotonic() - self._saved < self.seconds:
             return
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         trainer.save_checkpoint(temporary)

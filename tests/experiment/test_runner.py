@@ -129,12 +129,9 @@ def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path) -> None:
-    table = with_methods(Deadly={"callback": {"class_path": "os._exit", "init_args": {"status": 7}}})
-    # the method's seed is one argument too many for os._exit, so it dies as a callback beside FedAvg
-    table["methods"]["Deadly"] = {
-        **table["methods"]["FedAvg"],
-        "callbacks": [{"class_path": "os._exit", "init_args": {"status": 7}}],
-    }
+    fedavg = small()["methods"]["FedAvg"]
+    deadly = {"class_path": "os._exit", "init_args": {"status": 7}}
+    table = with_methods(Deadly={**fedavg, "callbacks": [deadly]})
     rows, _ = run(table, tmp_path, workers=1)
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
     assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
