@@ -124,6 +124,7 @@ class Table:
         select: Which model is tested: the best on validation among ``"aggregated"`` ones, among all (``"virtual"``
             means between RADFed's aggregations too), or the ``"last"``.
         wandb: Arguments of a WandbLogger for every fit; none if empty.
+        comparisons: Names of data sets whose differences the report shows side by side, by a title.
     """
 
     data: dict[str, DataSet]
@@ -138,6 +139,7 @@ class Table:
     baseline: str = ""
     select: Select = "aggregated"
     wandb: dict[str, Any] = field(default_factory=dict)
+    comparisons: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("select", self.select, ("aggregated", "virtual", "last"))
