@@ -2,6 +2,7 @@
 
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.runner import run_table
+from fl_lightning.experiment.sweep import run_sweep
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning, read_table
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "describe_time",
     "measure_paces",
     "read_table",
+    "run_sweep",
     "run_table",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.runner import run_table
+from fl_lightning.experiment.sweep import run_sweep
 from fl_lightning.experiment.table import read_table
 
 
@@ -16,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status, 1 if the table is wrong or a cell failed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _table(arguments)
+        return _sweep(arguments[1:]) if arguments[:1] == ["sweep"] else _table(arguments)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -39,6 +40,27 @@ def _table(arguments: list[str]) -> int:
         checkpoint_seconds=options.checkpoint_seconds,
     )
     return int(any(row["status"] == "failed" for row in rows))
+
+
+def _sweep(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fl_lightning.experiment sweep",
+        description="Run a sweep's file, which `wandb sweep` takes too, with neither account nor network.",
+        epilog="what follows -- is given to every run",
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--count", type=int, help="most runs; needed by random and bayes")
+    parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
+    parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
+    own, further = _cut(arguments)
+    options = parser.parse_args(own)
+    rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
+    return int(any(row["score"] is None for row in rows))
+
+
+def _cut(arguments: list[str]) -> tuple[list[str], list[str]]:
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
