@@ -27,7 +27,7 @@ FeaturePartitioner = Callable[[np.ndarray], PartitionFunction]
 """Makes a partitioner of the categorical features, int64, shape (N, 2): wilderness area 0-3 and soil type 0-39."""
 
 
-def _by_features(features: np.ndarray) -> PartitionFunction:
+def covfeat_partitioner(features: np.ndarray) -> PartitionFunction:
     """Return COVFEAT's partitioner: mu = 1, lambda = theta = 0.1 over classes x areas x soil types."""
     return partial(FeatureQPPartitioner(100, seed=1122), features=features)
 
@@ -58,6 +58,7 @@ class CovertypeDataModule(FederatedDataModule):
     """
 
     standardized_features = slice(0, NUM_NUMERIC)
+    categorical_names = ("wilderness area", "soil type")
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class CovertypeDataModule(FederatedDataModule):
         partitioner = None if by_features else QPPartitioner(100, 1.0, 0.1, burn_in_stop=1.1, seed=1020)
         settings = {
             "partitioner": partitioner,
-            "feature_partitioner": (feature_partitioner or _by_features) if by_features else None,
+            "feature_partitioner": (feature_partitioner or covfeat_partitioner) if by_features else None,
             "standardize": "global" if name.endswith("-G") else "local",
             "batch_size": 256,
         }

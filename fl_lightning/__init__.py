@@ -2,7 +2,9 @@
 
 from fl_lightning.callbacks.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.callbacks.fedasync import FedAsync
 from fl_lightning.callbacks.fedavg import FedAvg
+from fl_lightning.callbacks.fedbuff import DynamicWeightFedBuff, FedBuff
 from fl_lightning.callbacks.feddyn import FedDyn
 from fl_lightning.callbacks.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.callbacks.fedprox import FedProx
@@ -18,10 +20,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AggregationCallback",
     "ClientMetrics",
+    "DynamicWeightFedBuff",
     "FedAdagrad",
     "FedAdam",
+    "FedAsync",
     "FedAvg",
     "FedAvgM",
+    "FedBuff",
     "FedDyn",
     "FedProx",
     "FedYogi",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,25 @@ from fl_lightning.federation import ClientResult, Federation, Part
 Weighting = Literal["samples", "uniform"]
 
 
-class WeightedMean(Part):
+class Aggregation(Part, ABC):
+    """Merges what clients hand back into what the server moves to."""
+
+    #: Vectors that clients keep between rounds; a client then belongs to one process.
+    states: ClientStates | None = None
+
+    @abstractmethod
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return what the server is to move to, over all processes, and empty the aggregation.
+
+        Args:
+            model: The server's model, shape ``(size,)``.
+
+        Returns:
+            Float64 of shape ``(size,)``; None when no client reported.
+        """
+
+
+class WeightedMean(Aggregation):
     """The weighted mean of the clients' models, as a running sum.
 
     ``sum_k p_k w_k / sum_k p_k`` with ``p_k = n_k`` (FedAvg, eq. (3a)) or ``p_k = 1`` (RADFed, eq. (37):
@@ -28,9 +47,6 @@ class WeightedMean(Part):
     Raises:
         ValueError: If ``weighting`` is anything else; if a client's model has another size than the others'.
     """
-
-    #: Vectors that clients keep between rounds; a client then belongs to one process.
-    states: ClientStates | None = None
 
     def __init__(self, weighting: Weighting = "samples") -> None:
         check_choice("weighting", weighting, ("samples", "uniform"))
@@ -66,14 +82,7 @@ class WeightedMean(Part):
         return self._sum[:-1] / self._sum[-1]
 
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return what the server is to move to, over all processes, and empty the sum: one flat reduction.
-
-        Args:
-            model: The server's model, shape ``(size,)``.
-
-        Returns:
-            Float64 of shape ``(size,)``; None when no client reported.
-        """
+        """Return what the server is to move to, over all processes, and empty the sum: one flat reduction."""
         assert self._federation is not None
         if self._sum is None:
             self._sum = torch.zeros(len(model) + 1, dtype=accumulator(model), device=model.device)

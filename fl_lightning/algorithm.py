@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.aggregation import WeightedMean
+from fl_lightning.accounts import RoundReport, Traffic
+from fl_lightning.aggregation import Aggregation
 from fl_lightning.arguments import check_choice
 from fl_lightning.buffers import BufferPolicy
 from fl_lightning.federation import ClientResult, Federation, LocalClient, Part, Task
@@ -21,38 +22,6 @@ from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.server import ServerOptimizer
 
 Invalid = Literal["skip", "raise"]
-
-
-@dataclass
-class Traffic:
-    """What was sent since the fit began.
-
-    Attributes:
-        models_down: Models (vectors of the model's length) from the server to clients.
-        models_up: Models from clients to the server.
-        values_down: Single numbers from the server to clients, in whole.
-        values_up: Single numbers from clients to the server, in whole.
-    """
-
-    models_down: int = 0
-    models_up: int = 0
-    values_down: int = 0
-    values_up: int = 0
-
-
-@dataclass
-class RoundReport:
-    """What became of a round's clients.
-
-    Attributes:
-        reported: Clients whose work the server used.
-        dropped: Clients that received a model and did not report.
-        left_out: Clients that handed back NaN or infinite values.
-    """
-
-    reported: list[int] = field(default_factory=list)
-    dropped: int = 0
-    left_out: list[int] = field(default_factory=list)
 
 
 class Algorithm:
@@ -75,7 +44,7 @@ class Algorithm:
         *,
         sampler: ClientSampler,
         schedule: Schedule,
-        aggregation: WeightedMean,
+        aggregation: Aggregation,
         server: ServerOptimizer,
         objective: LocalObjective | None = None,
     ) -> None:
@@ -183,7 +152,7 @@ class Algorithm:
 
     # ---- a round ----
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task]:
+    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task] | None:
         """Draw the clients of a round.
 
         Args:
@@ -193,7 +162,7 @@ class Algorithm:
             full_work: Local epochs (or steps) of a client that does all.
 
         Returns:
-            One task for each client that reports.
+            One task for each client that reports; ``None`` if they are not known yet.
 
         Raises:
             ValueError: If the number of circulating models would change in the middle of a cycle.
@@ -207,11 +176,15 @@ class Algorithm:
         clients, work = self.participation.outcome(drawn, full_work, chances)
         slots = self.schedule.open(len(clients), self.sampler.cohort_size(len(sizes)), rng)
         self._tasks = [
-            Task(slot, int(client), int(sizes[client]), part)
+            Task(slot, int(client), int(sizes[client]), part, round_index)
             for slot, client, part in zip(slots, clients, work, strict=False)
         ]
         self._dropped = len(drawn) - len(clients)
         return self._tasks
+
+    def batches(self) -> Iterator[list[Task]]:
+        """Yield the round's tasks, in groups whose results must be there before the next group is known."""
+        yield self._tasks
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
@@ -228,18 +201,21 @@ class Algorithm:
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
         """
         task = result.task
-        if not _is_finite(result.vector):
-            if self.invalid_updates == "raise":
-                raise FloatingPointError(
-                    f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values. Lower the "
-                    'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
-                )
+        if not is_finite(result.vector):
+            self._raise_if_asked(task)
             self._failed.append(task.slot)
             return
         result = self.buffers.receive(result, self.server.model)
         self.objective.end(result)
         self.schedule.receive(result, self.server)
         self._mine[task.slot] = task.client, result.score
+
+    def _raise_if_asked(self, task: Task) -> None:
+        if self.invalid_updates == "raise":
+            raise FloatingPointError(
+                f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values. Lower the "
+                'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
+            )
 
     def close_round(self) -> Tensor:
         """End the round.
@@ -271,6 +247,14 @@ class Algorithm:
         self.traffic.models_up += each * up
         self.traffic.values_down += values * down
         self.traffic.values_up += (values + int(self.sampler.needs_scores)) * up
+
+    def rounds_under_way(self) -> Collection[int]:
+        """Return the earlier rounds on whose models clients have yet to be trained."""
+        return ()
+
+    def values(self) -> dict[str, float]:
+        """Return what the round logs beside its clients and cost."""
+        return {}
 
     def discard_round(self) -> None:
         """Forget the results of a round that was broken off."""
@@ -310,6 +294,7 @@ class Algorithm:
             part.load_state_dict(state[name])
 
 
-def _is_finite(vector: Tensor) -> bool:
+def is_finite(vector: Tensor) -> bool:
+    """Return whether a vector has neither NaN nor infinite values."""
     # one sum is cheaper than a test of every value; only if it overflowed is each looked at
     return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())

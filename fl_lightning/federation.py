@@ -21,12 +21,21 @@ class Task:
         num_samples: Size n_k of the client's data set.
         work: Local epochs to do (local steps, if the algorithm counts steps); ``None`` means all of them. A straggler
             does fewer.
+        round: The round in which the client receives its model, from 0. Its learning rates are that round's.
+        repetition: How often the client received a model before in that round.
     """
 
     slot: int
     client: int
     num_samples: int
     work: int | None = None
+    round: int = 0
+    repetition: int = 0
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """What the task's random numbers depend on, beside the run's seed."""
+        return (self.round, self.client, self.repetition) if self.repetition else (self.round, self.client)
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,8 @@ class Federation:
         state_dir: Folder for clients' states; ``None`` keeps them in memory.
         sum_over_ranks: Returns the sum of a tensor over all processes.
         gather: Returns the object of every process, in the order of ranks.
+        local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
+            (batches), shape ``(K,)``.
     """
 
     sizes: np.ndarray
@@ -102,6 +113,7 @@ class Federation:
     state_dir: Path | None = None
     sum_over_ranks: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor)
     gather: Callable[[Any], list[Any]] = field(default=lambda mine: [mine])
+    local_work: Callable[[str], Sequence[int]] = field(default=lambda kind: [])
 
     @property
     def num_clients(self) -> int:

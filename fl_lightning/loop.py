@@ -82,6 +82,7 @@ class FederatedLoop(RoundLoop):
         self.vector = StateVector(self.trainer.lightning_module)
         self.__dict__.pop("quiet", None)
         self.callback.algorithm.begin(self._federation(), fresh=self.round_index == 0)
+        self.epoch_loop.optimizers.past = self.callback.past_settings
         self._published = self.vector.read()
         self._score_clients()
 
@@ -102,7 +103,13 @@ class FederatedLoop(RoundLoop):
             state_dir=self.callback.state_dir,
             sum_over_ranks=self.sum_over_ranks,
             gather=self.gather_objects,
+            local_work=self._local_work,
         )
+
+    def _local_work(self, kind: str) -> list[int]:
+        """Return the samples or batches of each client's local training."""
+        tasks = [Task(0, client, int(size)) for client, size in enumerate(self.data.client_sizes)]
+        return [self.num_samples(task) if kind == "samples" else self._num_batches(task) for task in tasks]
 
     def _score_clients(self) -> None:
         """Score the clients that the sampler must know before its first draw, at the server's model."""
@@ -125,19 +132,29 @@ class FederatedLoop(RoundLoop):
     # ---- a round ----
 
     def plan_round(self) -> int:
-        """Draw the clients and share them out; return how many batches this process will train."""
+        """Draw the clients; return how many batches this process will train, or about how many."""
         algorithm, callback, trainer = self.callback.algorithm, self.callback, self.trainer
         full_work = callback.local_steps or callback.local_epochs
-        self._tasks = algorithm.plan(self.round_index, self.data.client_sizes, callback.seed, full_work)
-        costs = [self._num_batches(task) for task in self._tasks]
-        shares = share_out(self._tasks, costs, trainer.world_size, algorithm.owner)
-        self._share = shares[trainer.global_rank]
-        return sum(cost for task, cost in zip(self._tasks, costs, strict=True) if task in self._share)
+        tasks = algorithm.plan(self.round_index, self.data.client_sizes, callback.seed, full_work)
+        if tasks is None:
+            self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
+            expected = algorithm.sampler.cohort_size(self.data.num_clients) * self.batches_per_client()
+            return -(-expected // trainer.world_size)
+        return sum(map(self._num_batches, self._share_of(tasks)))
 
     def train_round(self) -> None:
         """Train this process's clients."""
         self.vector.check_unchanged()
-        self._executor.run(self._share, self.callback.algorithm, self._train_client)
+        algorithm = self.callback.algorithm
+        for tasks in algorithm.batches():
+            self._share = self._share_of(tasks)
+            self._executor.run(self._share, algorithm, self._train_client)
+
+    def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks that this process trains."""
+        costs = [self._num_batches(task) for task in tasks]
+        shares = share_out(tasks, costs, self.trainer.world_size, self.callback.algorithm.owner)
+        return shares[self.trainer.global_rank]
 
     def close_round(self) -> None:
         """Let the server act and load the model that the user sees."""
@@ -168,25 +185,25 @@ class FederatedLoop(RoundLoop):
         self.show_client(self._share.index(task) + 1, len(self._share))
         callback, loop = self.callback, self.epoch_loop
         self.vector.write(start)
-        loop.begin_client()
+        loop.begin_client(task.round)
         client = ClientAtWork(task, start, self)
         callback.begin_client(client, self.vector)
-        seed_global_generators(callback.seed, Stream.CLIENT, self.round_index, task.client)
+        seed_global_generators(callback.seed, Stream.CLIENT, *task.seeds)
         number = self._num_batches(task)
         one_pass = number if callback.local_steps is not None else self._epoch_length(task.client)
-        for index, batch in enumerate(islice(self._batches(task.client), number)):
+        for index, batch in enumerate(islice(self._batches(task), number)):
             if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                 break
         steps = loop.end_client(task.slot)
         return callback.end_client(client, self.vector.read(), steps)
 
-    def _batches(self, client: int) -> Iterator[Any]:
+    def _batches(self, task: Task) -> Iterator[Any]:
         """Yield the client's batches, epoch after epoch, each shuffled anew."""
-        generator = torch_generator(self.callback.seed, Stream.SHUFFLE, self.round_index, client)
-        limit = self._epoch_length(client)
+        generator = torch_generator(self.callback.seed, Stream.SHUFFLE, *task.seeds)
+        limit = self._epoch_length(task.client)
         shuffle = False if self.trainer.overfit_batches else None
         while True:
-            yield from islice(self.data.client_batches(client, generator=generator, shuffle=shuffle), limit)
+            yield from islice(self.data.client_batches(task.client, generator=generator, shuffle=shuffle), limit)
 
     def _epoch_length(self, client: int) -> int:
         """Return the number of batches of one local epoch."""

@@ -103,15 +103,10 @@ class Proximal(LocalObjective):
 
     def __init__(self, mu: Scheduled) -> None:
         self._mu = Hyperparameter("mu", mu, check_not_negative, "0 is FedAvg's objective.")
-        self.mu = self._mu.at(0)
-
-    def begin_round(self, round_index: int) -> None:
-        """Take the round's mu."""
-        self.mu = self._mu.at(round_index)
 
     def correction(self, client: LocalClient) -> Correction:
-        """Return the proximal term."""
-        return Correction(pull=self.mu)
+        """Return the proximal term, with the mu of the round in which the client received its model."""
+        return Correction(pull=self._mu.at(client.task.round))
 
 
 class DynamicRegularizer(LocalObjective):

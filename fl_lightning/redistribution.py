@@ -150,7 +150,7 @@ class Redistribution(Schedule):
         assert self._federation is not None
         for slot in sorted(self.trainings):
             if slot % self._federation.num_ranks == self._federation.rank:
-                server.aggregation.add(self.start(slot, server), 1.0)
+                server.running_mean.add(self.start(slot, server), 1.0)
         return server.merge()
 
     def discard(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.aggregation import WeightedMean
+from fl_lightning.aggregation import Aggregation, WeightedMean
 from fl_lightning.arguments import check_choice
 from fl_lightning.client_states import ClientStates
 from fl_lightning.federation import ClientResult, Federation, Part
@@ -36,13 +36,19 @@ class Server:
 
     model: Tensor
     num_parameters: int
-    aggregation: WeightedMean
+    aggregation: Aggregation
     optimizer: ServerOptimizer
     aggregations: int = 0
 
     def merge(self) -> Tensor | None:
         """Return what the aggregation holds over all processes, and empty it; None if no client reported."""
         return self.aggregation.merge(self.model)
+
+    @property
+    def running_mean(self) -> WeightedMean:
+        """The aggregation of a schedule that adds models up one by one."""
+        assert isinstance(self.aggregation, WeightedMean)
+        return self.aggregation
 
     def move(self, aggregate: Tensor | None) -> None:
         """Take one step toward ``aggregate``; without one the model stays."""
@@ -124,7 +130,7 @@ class Synchronous(Schedule):
 
     def receive(self, result: ClientResult, server: Server) -> None:
         """Add the model to the aggregate."""
-        server.aggregation.update(result)
+        server.running_mean.update(result)
         if self.evaluate == "active":
             self._active.update(result)
         elif self.states is not None:

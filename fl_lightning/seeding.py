@@ -25,6 +25,7 @@ class Stream(IntEnum):
     PARTICIPATION = 4
     SCORE = 5
     TWIN = 6
+    CLOCK = 7
 
 
 def default_seed() -> int:

@@ -1,4 +1,4 @@
-"""Every synchronous algorithm, and a network to train with it: a new one is covered by a line here."""
+"""Every algorithm, and a network to train with it: a new one is covered by a line here."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from torch.nn import functional as F
 
 from fl_lightning import (
     AggregationCallback,
+    DynamicWeightFedBuff,
     FedAdagrad,
     FedAdam,
+    FedAsync,
     FedAvg,
     FedAvgM,
+    FedBuff,
     FedDyn,
     FedProx,
     FedYogi,
@@ -23,11 +26,13 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
+from fl_lightning.asynchronous import VirtualClock
 from fl_lightning.objectives import Proximal
 from fl_lightning.participation import Participation
 from fl_lightning.sampling import BernoulliSampler, ImportanceSampler
-from fl_lightning.server import Adaptive, Mixing
+from fl_lightning.server import Adaptive, Mixing, Momentum
 
+SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., AggregationCallback]
 
 ALGORITHMS: dict[str, Make] = {
@@ -63,6 +68,17 @@ ALGORITHMS: dict[str, Make] = {
     "RADFedi": lambda **k: RADFed(3, sampler=ImportanceSampler(4), **k),
     "RADFedp": lambda **k: RADFed(3, 4, local=Proximal(0.1), **k),
     "RADFedm": lambda **k: RADFed(3, 4, server=Mixing(0.6), **k),
+    "FedAsync": lambda **k: FedAsync(4, mixing=lambda t: 0.8 / (1 + t), rho=0.1, speeds=SPEEDS, **k),
+    "FedAsync-one-by-one": lambda **k: FedAsync(4, max_staleness=3, speeds=SPEEDS, lookahead=1, **k),
+    "FedAsync-history": lambda **k: FedAsync(4, staleness="hinge", history=5, **k),
+    "FedBuff": lambda **k: FedBuff(
+        3, 4, clock=VirtualClock(SPEEDS, work="steps", jitter=0.1, dropout=0.2), concurrency=4, server=Momentum(0.9), **k
+    ),
+    "FedBuff-waiting": lambda **k: FedBuff(3, 4, wait_for_flush=True, weighting="samples", speeds=SPEEDS, **k),
+    "FedBuff-coming-and-going": lambda **k: FedBuff(
+        5, 4, clock=VirtualClock(SPEEDS, online={0: [(1, 3), (9, 30)], 4: [(0, 2)]}), buffers="server", **k
+    ),
+    "DynamicWeightFedBuff": lambda **k: DynamicWeightFedBuff(3, 4, speeds=SPEEDS, **k),
     "RADFeda": lambda **k: RADFed(3, 4, server=Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
 }
 

@@ -139,9 +139,9 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a client ----
 
-    def begin_client(self) -> None:
-        """Give the client fresh optimizers and the round's learning rates."""
-        self.optimizers.reset()
+    def begin_client(self, round_index: int) -> None:
+        """Give the client fresh optimizers and the learning rates of the round in which it received its model."""
+        self.optimizers.reset(round_index)
         self._steps_before_client = self._step_counter.completed
         self._window = 0  # batches whose gradients are accumulated
 

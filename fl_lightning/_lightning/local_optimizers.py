@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,6 +11,7 @@ from lightning.pytorch.trainer import call
 from torch import Tensor
 
 Options = list[list[dict[str, Any]]]
+Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
 
 
 class LocalOptimizers:
@@ -28,20 +30,34 @@ class LocalOptimizers:
         self._automatic = trainer.lightning_module.automatic_optimization
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
         self._by_step = by_step if self._automatic else []
+        #: Settings of earlier rounds, on whose models clients still train.
+        self.past: dict[int, Settings] = {}
         #: With manual optimisation, the settings that the round's first client left.
-        self.first_client_end: tuple[Options, list[dict[str, Any]]] | None = None
+        self.first_client_end: Settings | None = None
 
     def begin_round(self) -> None:
         """Note the settings from which every client of the round starts."""
         self._options, self._schedules = self._settings()
         self.first_client_end = None
 
-    def reset(self) -> None:
-        """Clear state and gradients and return to the settings of the round's start."""
+    def keep_settings(self, round_index: int, under_way: Collection[int]) -> None:
+        """Keep the present settings for clients that train later on a model of this round.
+
+        Args:
+            round_index: This round.
+            under_way: Earlier rounds whose clients have not all been trained; the others are forgotten.
+        """
+        for number in [number for number in self.past if number not in under_way]:
+            del self.past[number]
+        self.past[round_index] = self._settings()
+
+    def reset(self, round_index: int | None = None) -> None:
+        """Clear state and gradients and return to the settings of a round's start, by default this one's."""
         for optimizer in self._trainer.optimizers:
             optimizer.state.clear()
             optimizer.zero_grad()
-        self._restore(self._options, self._schedules)
+        present = self._options, self._schedules
+        self._restore(*(present if round_index is None else self.past.get(round_index, present)))
 
     def end_client(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""
@@ -75,7 +91,7 @@ class LocalOptimizers:
         if "lr_schedulers" in checkpoint:
             checkpoint["lr_schedulers"] = list(self._schedules)
 
-    def _settings(self) -> tuple[Options, list[dict[str, Any]]]:
+    def _settings(self) -> Settings:
         options = [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
         schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]
         return options, schedules

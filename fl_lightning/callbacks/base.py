@@ -89,6 +89,8 @@ class AggregationCallback(Callback):
         self.algorithm.configure(participation, BufferPolicy(buffers), invalid_updates)
         self._loop: FederatedLoop | None = None
         self._fitting = False
+        #: Optimizers' settings of earlier rounds on whose models clients still train.
+        self.past_settings: dict[int, Any] = {}
         self._client = _ClientTerms()
 
     @abstractmethod
@@ -184,6 +186,7 @@ class AggregationCallback(Callback):
             "fed/left_out": len(report.left_out),
             "fed/aggregations": self.algorithm.server.aggregations,
             "fed/models_sent": self.algorithm.models_sent,
+            **self.algorithm.values(),
         }
         log_round(trainer, pl_module, values)
 
@@ -192,7 +195,8 @@ class AggregationCallback(Callback):
         if self._loop is None:
             return {}
         state = self.algorithm.state_dict()
-        return {**state, "seed": self.seed, "federation": self._loop.federation_fingerprint()} if state else {}
+        about = {"seed": self.seed, "federation": self._loop.federation_fingerprint(), "past": self.past_settings}
+        return {**state, **about} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -208,7 +212,7 @@ class AggregationCallback(Callback):
                 f"The checkpoint was written with another federation ({state_dict['federation']}, now {present}): "
                 "number or sizes of clients differ. Resume with the same data, partitioner, split and seeds."
             )
-        self._seed = state_dict["seed"]
+        self._seed, self.past_settings = state_dict["seed"], state_dict["past"]
         self.algorithm.load_state_dict(state_dict)
 
     def on_save_checkpoint(

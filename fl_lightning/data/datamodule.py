@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import lightning as L
 import numpy as np
@@ -12,23 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_count, check_not_negative
 from fl_lightning.data.batches import Collate, client_batches, make_loader
+from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.source import Source, fingerprint
 from fl_lightning.data.splits import GLOBAL, ClientSplit, FederatedSplit, PartitionFunction, Split
 from fl_lightning.data.standardize import Standardization, standardize
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-    from fl_lightning.partitioners import Partition, PartitionStatistics
+from fl_lightning.partitioners.feature_noise import add_feature_noise
 
 Stage = Literal["train", "val", "test"]
 
 
-class FederatedDataModule(L.LightningDataModule):
+class FederatedDataModule(PartitionView, L.LightningDataModule):
     """Reads a data set, shares it out among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
@@ -41,6 +36,10 @@ class FederatedDataModule(L.LightningDataModule):
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
         standardize: ``"global"`` standardises inputs by the training clients' samples, ``"local"`` each client by its
             own (validation and test clients by theirs); floating-point ``TensorDataset`` inputs only.
+        feature_noise: Standard deviation of the last client's noise, in the units of the source's inputs, before they
+            are standardised; the first client has none, those between a share
+            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. It is drawn
+            with the partitioner's ``seed``, or 0.
         shuffle: Whether training samples are drawn in a new order each epoch.
         num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
 
@@ -50,7 +49,7 @@ class FederatedDataModule(L.LightningDataModule):
     """
 
     standardized_features: ClassVar[slice] = slice(None)
-    """Which features or channels ``standardize`` changes; a subclass leaves categorical ones out."""
+    """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
 
     def __init__(
         self,
@@ -60,6 +59,7 @@ class FederatedDataModule(L.LightningDataModule):
         eval_batch_size: int = 256,
         split: Split | None = None,
         standardize: Standardization | None = None,
+        feature_noise: float = 0.0,
         shuffle: bool = True,
         num_workers: int = 0,
     ) -> None:
@@ -70,11 +70,13 @@ class FederatedDataModule(L.LightningDataModule):
         check_count("num_workers", num_workers, minimum=0)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
+        check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.split = ClientSplit() if split is None else split
         self.standardize = standardize
+        self.feature_noise = feature_noise
         self.shuffle = shuffle
         self.num_workers = num_workers
         self._federation: tuple[Source, FederatedSplit] | None = None
@@ -116,20 +118,30 @@ class FederatedDataModule(L.LightningDataModule):
                 f"Client {empty[0]} has no training samples ({len(empty)} of {len(split.train)} training clients have "
                 "none). Use fewer clients, a partitioner with a minimum size, or another seed."
             )
-        if self.standardize is not None:
+        if self.feature_noise or self.standardize is not None:
             x, *rest = self._tensors_of(source)
-            x = standardize(x, self.standardize, split.train, [split.val, split.test], self.standardized_features)
-            source = replace(source, dataset=TensorDataset(x, *rest))
+            source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
         self._federation = source, split
         self._client_ids = list(split.train)
         self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
+
+    def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
+        """Return the inputs of all samples with noise added, then standardised, where either is asked for."""
+        if self.feature_noise:
+            x, numeric = x.clone(), (slice(None), self.standardized_features)[: x.dim()]
+            seed = getattr(self.partitioner, "seed", 0)
+            x[numeric] = add_feature_noise(x[numeric], split.partition, self.feature_noise, seed)
+        if self.standardize is not None:
+            x = standardize(x, self.standardize, split.train, [split.val, split.test], self.standardized_features)
+        return x
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""
         if not isinstance(source.dataset, TensorDataset):
             raise ValueError(
-                f"`standardize`, replaced inputs and fingerprints need the samples as a TensorDataset; the source of "
-                f"{type(self).__name__} is a {type(source.dataset).__name__}. Return a TensorDataset from `load()`."
+                f"`standardize`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
+                f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return a TensorDataset "
+                "from `load()`."
             )
         return source.dataset.tensors
 
@@ -235,45 +247,6 @@ class FederatedDataModule(L.LightningDataModule):
             num_workers=self.num_workers,
             collate_fn=self.source_collate_fn,
         )
-
-    # ---- the partition ----
-
-    @property
-    def partition(self) -> Partition:
-        """Which client holds which samples, over all clients."""
-        return self._ready()[1].partition
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        """Class of each sample of the source, shape (N,), if there are classes."""
-        return self._ready()[0].labels
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, if they are known."""
-        names = self._ready()[0].class_names
-        return None if names is None else list(names)
-
-    def statistics(self) -> PartitionStatistics:
-        """Return sizes and heterogeneity over all clients, those that validate and test too."""
-        from fl_lightning.partitioners import partition_statistics
-
-        return partition_statistics(self.partition, self._known_labels())
-
-    def plot(self) -> tuple[Figure, Axes, DataFrame]:
-        """Plot the clients' label distributions; return ``(fig, ax, df)``."""
-        from fl_lightning.partitioners import plot_label_distributions
-
-        labels, names = self._known_labels(), self.class_names
-        present = None if names is None else [names[label] for label in np.unique(labels)]
-        return plot_label_distributions(self.partition, labels, class_names=present)
-
-    def _known_labels(self) -> np.ndarray:
-        if self.labels is None:
-            raise ValueError(
-                f"The source of {type(self).__name__} has no class labels to count. Return `labels` from `load()`."
-            )
-        return self.labels
 
     # ---- replaced inputs ----
 

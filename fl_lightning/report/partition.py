@@ -109,7 +109,8 @@ def partition_report(
         datamodule: The data module, after ``prepare_data()`` and ``setup()``.
         out: Folder for ``partition.png`` and ``partition.html``; nothing is written if ``None``.
         features: Categorical features of the data set's samples, whole numbers: an array of shape (N, J), or arrays of
-            shape (N,) by name. The data module's ``categorical_features`` if ``None`` and it has them.
+            shape (N,) by name. The data module's ``categorical_features``, with its ``categorical_names``, if ``None``
+            and it has them.
         logger: A Lightning logger that gets the numbers, and if it is Weights & Biases' the figure and the page.
         max_clients: Most clients to draw one by one: the largest.
         overwrite: Whether to replace a different report in ``out``.

@@ -78,7 +78,8 @@ def summarize(datamodule: FederatedDataModule, features: Features | None) -> Par
     skew = {name: _skew(partition, name, values) for name, values in _columns(datamodule, features).items()}
     return PartitionSummary(
         data=type(datamodule).__name__,
-        partitioner=_describe(datamodule.partitioner) or "the data's own clients",
+        partitioner=_describe(datamodule.partitioner or getattr(datamodule, "feature_partitioner", None))
+        or "the data's own clients",
         split="as given" if isinstance(datamodule, TensorDataModule) else _describe(datamodule.split),
         sets=_sets(datamodule),
         statistics=partition_statistics(partition, labels_or_zeros(datamodule)),
@@ -97,8 +98,10 @@ def labels_or_zeros(datamodule: FederatedDataModule) -> np.ndarray:
 
 def _columns(datamodule: FederatedDataModule, features: Features | None) -> dict[str, np.ndarray]:
     """Return the categorical features by name."""
+    names = None
     if features is None:
         features = getattr(datamodule, "categorical_features", None)
+        names = getattr(datamodule, "categorical_names", None)
     if features is None:
         return {}
     if isinstance(features, Mapping):
@@ -109,7 +112,7 @@ def _columns(datamodule: FederatedDataModule, features: Features | None) -> dict
             f"`features` must have shape (num_samples, num_features), got {features.shape}. Give one feature by its "
             "name, as {'soil': values}."
         )
-    return {str(number): column for number, column in enumerate(features.T)}
+    return dict(zip(names or map(str, range(features.shape[1])), features.T, strict=True))
 
 
 def _skew(partition: Partition, name: str, values: np.ndarray) -> float:

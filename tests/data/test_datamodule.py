@@ -379,3 +379,58 @@ def test_ten_thousand_clients_hold_indices_alone():
     assert data.num_clients == 10_000
     (x, _), *_ = data.client_batches(9_999, generator=torch.Generator())
     assert len(x) == data.client_sizes[9_999] == 5
+
+
+class Flat(FederatedDataModule):
+    """10,000 samples with the inputs (5, 1), of which the second is categorical."""
+
+    standardized_features = slice(0, 1)
+    dtype = torch.float32
+
+    def load(self) -> Source:
+        x = torch.tensor([[5, 1]] * 10_000, dtype=self.dtype)
+        return Source(TensorDataset(x, torch.zeros(10_000, dtype=torch.int64)), np.zeros(10_000, dtype=np.int64))
+
+    def inputs(self, client: int) -> Tensor:
+        return self.source_inputs()[torch.from_numpy(self.partition.indices[client])]
+
+
+def flat(seed: int = 0, **arguments) -> Flat:
+    data = Flat(IIDPartitioner(5, seed=seed), **arguments)
+    data.setup()
+    return data
+
+
+def test_feature_noise_grows_with_the_client_and_spares_categorical_features() -> None:
+    data = flat(feature_noise=0.4)
+    values = [data.inputs(client) for client in range(5)]
+
+    # 0.4 k / 4, of 2,000 draws each
+    assert values[0][:, 0].tolist() == [5.0] * 2_000
+    assert [float(x[:, 0].std()) for x in values[1:]] == pytest.approx([0.1, 0.2, 0.3, 0.4], rel=0.06)
+    assert [float(x[:, 0].mean()) for x in values] == pytest.approx([5.0] * 5, abs=0.04)
+    assert all((x[:, 1] == 1).all() for x in values)
+
+
+def test_feature_noise_is_fixed_by_the_partitioners_seed() -> None:
+    first, again, other = (flat(seed, feature_noise=0.4).source_inputs() for seed in (0, 0, 1))
+
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_feature_noise_comes_before_standardisation() -> None:
+    data = flat(feature_noise=0.4, standardize="global")
+    train = torch.cat([data.inputs(client) for client in data.client_ids])[:, 0].double()
+
+    assert float(train.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(train.std(correction=0)) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_impossible_feature_noise_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`feature_noise` must be a finite number of at least 0, got -0.1"):
+        Flat(IIDPartitioner(5), feature_noise=-0.1)
+    integers = Flat(IIDPartitioner(5), feature_noise=0.1)
+    integers.dtype = torch.int64
+    with pytest.raises(ValueError, match=r"must be floating point, got torch.int64"):
+        integers.setup()

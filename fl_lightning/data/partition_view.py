@@ -1,0 +1,62 @@
+"""What a data module tells of its partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.data.source import Source
+from fl_lightning.data.splits import FederatedSplit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from fl_lightning.partitioners import Partition, PartitionStatistics
+
+
+class PartitionView:
+    """The partition, its statistics and its picture, of a data module that has been set up."""
+
+    def _ready(self) -> tuple[Source, FederatedSplit]:
+        """Return the source and who holds what of it."""
+        raise NotImplementedError
+
+    @property
+    def partition(self) -> Partition:
+        """Which client holds which samples, over all clients."""
+        return self._ready()[1].partition
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Class of each sample of the source, shape (N,), if there are classes."""
+        return self._ready()[0].labels
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, if they are known."""
+        names = self._ready()[0].class_names
+        return None if names is None else list(names)
+
+    def statistics(self) -> PartitionStatistics:
+        """Return sizes and heterogeneity over all clients, those that validate and test too."""
+        from fl_lightning.partitioners import partition_statistics
+
+        return partition_statistics(self.partition, self._known_labels())
+
+    def plot(self) -> tuple[Figure, Axes, DataFrame]:
+        """Plot the clients' label distributions; return ``(fig, ax, df)``."""
+        from fl_lightning.partitioners import plot_label_distributions
+
+        labels, names = self._known_labels(), self.class_names
+        present = None if names is None else [names[label] for label in np.unique(labels)]
+        return plot_label_distributions(self.partition, labels, class_names=present)
+
+    def _known_labels(self) -> np.ndarray:
+        if self.labels is None:
+            raise ValueError(
+                f"The source of {type(self).__name__} has no class labels to count. Return `labels` from `load()`."
+            )
+        return self.labels
