@@ -72,7 +72,12 @@ ALGORITHMS: dict[str, Make] = {
     "FedAsync-one-by-one": lambda **k: FedAsync(4, max_staleness=3, speeds=SPEEDS, lookahead=1, **k),
     "FedAsync-history": lambda **k: FedAsync(4, staleness="hinge", history=5, **k),
     "FedBuff": lambda **k: FedBuff(
-        3, 4, clock=VirtualClock(SPEEDS, work="steps", jitter=0.1, dropout=0.2), concurrency=4, server=Momentum(0.9), **k
+        3,
+        4,
+        clock=VirtualClock(SPEEDS, work="steps", jitter=0.1, dropout=0.2),
+        concurrency=4,
+        server=Momentum(0.9),
+        **k,
     ),
     "FedBuff-waiting": lambda **k: FedBuff(3, 4, wait_for_flush=True, weighting="samples", speeds=SPEEDS, **k),
     "FedBuff-coming-and-going": lambda **k: FedBuff(

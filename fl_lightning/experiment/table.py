@@ -35,6 +35,7 @@ class DataSet:
         targets: Values of ``monitor`` whose cost in communication is reported.
         validate_on_test: Whether curves are of the test set, as in papers without validation set.
         stand_in: What these data stand in for, if they are not the paper's own.
+        curves: Columns of the runs' curves that the report draws; ``monitor`` if there are none.
         smoothing: Validations over whose means the report's curves are drawn.
         paper: The paper's score of each method, or its difference relative to the baseline in per cent.
     """
@@ -51,6 +52,7 @@ class DataSet:
     targets: list[float] = field(default_factory=list)
     validate_on_test: bool = False
     stand_in: str | None = None
+    curves: list[str] = field(default_factory=list)
     smoothing: int = 1
     paper: dict[str, float] = field(default_factory=dict)
 
@@ -198,7 +200,8 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
     """Return the table of a YAML file, or of the mapping that such a file holds.
 
     A file may have an ``include``, a mapping from a name to another file, relative to its own folder, whose content
-    becomes a value of that name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``.
+    becomes a value of that name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. A file with a ``base``
+    is that other table with what it gives itself in the place; ``null`` takes something away.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -206,19 +209,34 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
     """
     if isinstance(source, Table):
         return source
-    folder = Path()
-    if not isinstance(source, Mapping):
-        folder = Path(source).parent
-        source = _read_yaml(Path(source))
-    given = dict(source)
-    included = {name: _read_yaml(folder / path) for name, path in (given.pop("include", None) or {}).items()}
-    given["values"] = {**included, **(given.get("values") or {})}
+    given = dict(source) if isinstance(source, Mapping) else _read_with_base(Path(source))
     given["data"] = {name: _make(DataSet, f"data.{name}", entry) for name, entry in (given.get("data") or {}).items()}
     methods = given.get("methods") or {}
     given["methods"] = {name: _make(Method, f"methods.{name}", entry) for name, entry in methods.items()}
     given["tuning"] = _make(Tuning, "tuning", given.get("tuning") or {})
     table: Table = _make(Table, "the table", given)
     return table
+
+
+def _read_with_base(path: Path) -> dict[str, Any]:
+    """Return a table's file, on top of its base, with included files among its values."""
+    given = _read_yaml(path)
+    base = given.pop("base", None)
+    included = {name: _read_yaml(path.parent / other) for name, other in (given.pop("include", None) or {}).items()}
+    given["values"] = {**included, **(given.get("values") or {})}
+    return given if base is None else _merge(_read_with_base(path.parent / base), given)
+
+
+def _merge(base: Any, given: Any) -> Any:
+    """Return ``base`` with what is given in its place; a class of another path takes nothing over."""
+    if not isinstance(base, Mapping) or not isinstance(given, Mapping):
+        return given
+    if "class_path" in given and given["class_path"] != base.get("class_path"):
+        return given
+    merged = dict(base)
+    for name, value in given.items():
+        merged[name] = _merge(base[name], value) if name in base else value
+    return {name: value for name, value in merged.items() if value is not None or name not in given}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ _MARKS = "osD^vPX*<>"
 
 
 def draw_curves(experiment: Experiment, data: str, column: str, label: str, interval: int = 1) -> Figure | None:
-    """Draw a column of the curves by round: mean over runs, and a band of one standard deviation.
+    """Draw a column of the curves by round, a line for each method.
 
     Args:
         experiment: The results.
@@ -32,10 +32,32 @@ def draw_curves(experiment: Experiment, data: str, column: str, label: str, inte
     Returns:
         The figure, ``None`` if no run has the column.
     """
+    groups = {method: (data, method) for method in experiment.methods}
+    return _draw(experiment, groups, column, (data, label), interval)
+
+
+def draw_across(
+    experiment: Experiment, title: str, names: Sequence[str], column: str, interval: int = 1
+) -> Figure | None:
+    """Draw a column of the baseline's curves by round, a line for each data set; ``None`` with fewer than two."""
+    groups = {name: (name, experiment.baseline) for name in names if name in experiment.data}
+    if len(groups) < 2:
+        return None
+    return _draw(experiment, groups, column, (f"{title}: {experiment.baseline}", column), interval)
+
+
+def _draw(
+    experiment: Experiment,
+    groups: Mapping[str, tuple[str, str]],
+    column: str,
+    texts: tuple[str, str],
+    interval: int,
+) -> Figure | None:
+    """Draw a line for the mean over each group's runs, and a band of one standard deviation."""
     figure, axes = _new_figure()
     drawn = 0
-    for number, method in enumerate(experiment.methods):
-        runs = [(curve["round"], curve[column]) for curve in experiment.curves(data, method) if column in curve]
+    for number, (name, group) in enumerate(groups.items()):
+        runs = [(curve["round"], curve[column]) for curve in experiment.curves(*group) if column in curve]
         runs = [(rounds[~np.isnan(values)], values[~np.isnan(values)]) for rounds, values in runs]
         runs = [(rounds, values) for rounds, values in runs if len(values)]
         if not runs:
@@ -45,7 +67,7 @@ def draw_curves(experiment: Experiment, data: str, column: str, label: str, inte
         values = np.stack([smooth(run[:length], interval) for _, run in runs])
         mean = values.mean(axis=0)
         color = _color(number)
-        [line] = axes.plot(rounds, mean, color=color, label=method, linewidth=1.5, linestyle=_style(number))
+        [line] = axes.plot(rounds, mean, color=color, label=name, linewidth=1.5, linestyle=_style(number))
         if length < 30:
             line.set_marker(_MARKS[number % len(_MARKS)])
             line.set_markersize(3.5)
@@ -55,7 +77,7 @@ def draw_curves(experiment: Experiment, data: str, column: str, label: str, inte
         drawn += 1
     if not drawn:
         return None
-    axes.set(xlabel="round", ylabel=label, title=data)
+    axes.set(xlabel="round", ylabel=texts[1], title=texts[0])
     _legend(figure, drawn)
     return figure
 

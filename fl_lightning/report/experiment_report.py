@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fl_lightning.experiment.files import write_text
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid, significance_grid
-from fl_lightning.report.curves import draw_comparison, draw_curves, draw_spread, representative_fold
+from fl_lightning.report.curves import draw_across, draw_comparison, draw_curves, draw_spread, representative_fold
 from fl_lightning.report.document import Picture, Section, render_document
 from fl_lightning.report.experiment import Experiment, read_experiment
 from fl_lightning.report.grid import Grid
@@ -79,12 +79,13 @@ def _curves(experiment: Experiment) -> Iterator[Picture]:
     for data in experiment.data:
         settings = experiment.table["data"][data]
         interval = int(settings["smoothing"])
-        figure = draw_curves(experiment, data, settings["monitor"], settings["monitor"], interval)
-        if figure is not None:
-            of = "the test set" if settings["validate_on_test"] else "validation"
-            smoothed = f", means over {interval} validations" if interval > 1 else ""
-            caption = f"{data}: {settings['monitor']} on {of}{smoothed}; line: mean over runs, band: ± one sd."
-            yield Picture(_file_name("curve", data), caption, _png(figure))
+        of = "the test set" if settings["validate_on_test"] else "validation"
+        smoothed = f", means over {interval} validations" if interval > 1 else ""
+        for column in settings["curves"] or [settings["monitor"]]:
+            figure = draw_curves(experiment, data, column, column, interval)
+            if figure is not None:
+                caption = f"{data}: {column} on {of}{smoothed}; line: mean over runs, band: ± one sd."
+                yield Picture(_file_name("curve", f"{data}-{column}"), caption, _png(figure))
 
 
 def _spread(experiment: Experiment) -> Iterator[Picture]:
@@ -103,6 +104,12 @@ def _comparisons(experiment: Experiment) -> Iterator[Picture]:
         if figure is not None:
             caption = f"{title}: mean score relative to {experiment.baseline}."
             yield Picture(_file_name("comparison", title), caption, _png(figure))
+        settings = experiment.table["data"][names[0]]
+        for column in settings["curves"] or [settings["monitor"]]:
+            figure = draw_across(experiment, title, names, column, int(settings["smoothing"]))
+            if figure is not None:
+                caption = f"{title}: {column} of {experiment.baseline}; line: mean over runs, band: ± one sd."
+                yield Picture(_file_name("across", f"{title}-{column}"), caption, _png(figure))
 
 
 def _diagnostics(experiment: Experiment) -> Iterator[Picture]:

@@ -21,6 +21,25 @@ def test_a_file_and_its_includes(tmp_path: Path) -> None:
     assert (table.baseline, table.folds, table.seeds) == ("FedAvg", [0], [0])
 
 
+def test_a_table_on_top_of_another(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({**small(), "values": {"batch": None}}, sort_keys=False))
+    prox = {"class_path": "fl_lightning.FedProx", "init_args": {"mu": 1}}
+    changes = {
+        "base": "base.yaml",
+        "trainer": {"max_epochs": 9, "accelerator": None},
+        "methods": {"RADFed": None, "FedProx": {"callback": prox}, "FedAvg": {"callback": prox}},
+        "data": {"digits": {"model": {"init_args": {"lr": 3}}}},
+    }
+    (tmp_path / "top.yaml").write_text(yaml.safe_dump(changes, sort_keys=False))
+    table = read_table(tmp_path / "top.yaml")
+    assert table.trainer == {"max_epochs": 9}
+    assert list(table.methods) == ["FedAvg", "FedProx"]
+    # another class does not get the arguments of the one in the base
+    assert table.methods["FedAvg"].callback == prox
+    assert table.data["digits"].model["init_args"] == {"in_features": 3072, "num_classes": 10, "lr": 3}
+    assert table.values == {"batch": None}
+
+
 def test_cells_share_all_but_the_method() -> None:
     table = read_table(small(folds=[0, 1], seeds=[3, 4]))
     cells = table_cells(table, {})

@@ -32,6 +32,7 @@ DATA = {
     "stand_in": None,
     "validate_on_test": False,
     "smoothing": 1,
+    "curves": [],
     "targets": [0.5],
     "paper": {"FedAvg": 50.0, "RADFed": 2.0},
     "datamodule": {"class_path": "a.Data"},
@@ -222,7 +223,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     names = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.*")}
     for name in ("scores", "relative", "significance", "ranks", "paper", "communication", "failed", "runs"):
         assert {f"tables/{name}.csv", f"tables/{name}.tex"} <= names
-    for name in ("curve-easy", "spread-easy", "comparison-Ease", "divergence-hard"):
+    for name in ("curve-easy-val", "across-Ease-val", "spread-easy", "comparison-Ease", "divergence-hard"):
         assert f"figures/{name}.png" in names
     before = path.read_bytes()
     assert experiment_report(tmp_path, tmp_path / "out").read_bytes() == before
