@@ -30,7 +30,7 @@ def _table(arguments: list[str]) -> int:
     if options.dry_run or options.estimate:
         print(describe_plan(table, output))
         if options.estimate:
-            print(describe_time(table, measure_paces(table), options.workers))
+            print(describe_time(table, *measure_paces(table), options.workers))
         return 0
     rows = run_table(
         table,

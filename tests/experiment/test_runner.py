@@ -175,8 +175,14 @@ def test_plan_and_time(tmp_path: Path) -> None:
     assert "digits, FedAvg: 1 fits; 4 rounds; 0 finished" in plan
     assert "digits, RADFed: 3 points, 3 fits to tune; 1 fits; 12 rounds; 0 finished" in plan
     assert plan.endswith("together 16 rounds")
-    assert list(measure_paces(table)) == ["digits"]
-    assert "about 4.4 h" in describe_time(table, {"digits": 2000.0}, workers=2)
+    paces, errors = measure_paces(table)
+    assert (list(paces), errors) == (["digits"], {})
+    assert "about 4.4 h" in describe_time(table, {"digits": 2000.0}, {}, workers=2)
+    broken = small()
+    broken["data"]["digits"]["model"]["init_args"]["l2"] = -1
+    paces, errors = measure_paces(read_table(broken))
+    assert not paces
+    assert "CANNOT RUN digits: ValueError: `l2`" in describe_time(table, paces, errors)
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
