@@ -99,7 +99,10 @@ def _spread(experiment: Experiment) -> Iterator[Picture]:
 
 
 def _comparisons(experiment: Experiment) -> Iterator[Picture]:
-    for title, names in experiment.table["comparisons"].items():
+    for title, all_names in experiment.table["comparisons"].items():
+        names = [name for name in all_names if name in experiment.data]
+        if len(names) < 2:
+            continue
         figure = draw_comparison(experiment, title, names)
         if figure is not None:
             caption = f"{title}: mean score relative to {experiment.baseline}."
