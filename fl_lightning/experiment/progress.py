@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fl_lightning.experiment.plan import Cell
+from fl_lightning.experiment.search import describe_point
 
 
 class Progress:
@@ -63,8 +64,10 @@ class Progress:
             if seconds is not None:
                 self._count(cell, seconds, cell.max_epochs)
         if status != "finished before" and not self.console.is_terminal:
-            place = f"{cell.data}, {cell.method}, fold {cell.fold}, seed {cell.seed} {cell.values or ''}".strip()
-            self.console.print(f"{len(self._done)}/{len(self.cells)} {status}: {place}; {self.left()}", highlight=False)
+            values = f", {describe_point(cell.values)}" if cell.values else ""
+            place = f"{cell.data}, {cell.method}, fold {cell.fold}, seed {cell.seed}{values}"
+            text = f"{len(self._done)}/{len(self.cells)} {status}: {place}; {self.left()}"
+            self.console.print(text, highlight=False, soft_wrap=True)
 
     def round(self, cell: Cell, done: int) -> None:
         """Note that a cell has finished so many rounds."""

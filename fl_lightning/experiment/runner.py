@@ -14,7 +14,7 @@ from fl_lightning.arguments import check_count
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
 from fl_lightning.experiment.pool import Pool
 from fl_lightning.experiment.progress import Progress
-from fl_lightning.experiment.search import Point
+from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store
 from fl_lightning.experiment.table import Table, read_table
 from fl_lightning.experiment.versions import code_version
@@ -119,7 +119,7 @@ class _Run:
         best = max(known, key=lambda row: sign * row["val"]) if known else rows[0]
         best["chosen"] = "yes" if known else "no score"
         self.chosen[place] = points[best["point"]]
-        shown = ", ".join(f"{name}={value}" for name, value in self.chosen[place].items())
+        shown = describe_point(self.chosen[place])
         reason = f"{best['val']:.4f} on validation, of {len(points)} points" if known else "all points failed"
         self.console.print(f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).", highlight=False)
         return rows

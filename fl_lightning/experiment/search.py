@@ -130,6 +130,14 @@ def points(space: Space, search: Search = "grid", count: int | None = None, seed
     return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count)]
 
 
+def describe_point(point: Mapping[str, Any]) -> str:
+    """Return a point as a text; of a value that is a mapping the last entry."""
+    shown = {name: list(value.values())[-1] if isinstance(value, Mapping) else value for name, value in point.items()}
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
+    )
+
+
 def _grid(choices: Mapping[str, Choice]) -> list[Point]:
     combinations = product(*(entry.values for entry in choices.values()))
     return [dict(zip(choices, combination, strict=True)) for combination in combinations]

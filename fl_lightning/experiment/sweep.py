@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fl_lightning.arguments import check_count
 from fl_lightning.experiment.files import write_csv
-from fl_lightning.experiment.search import Choice, Point, Range, Space, points
+from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
 from fl_lightning.experiment.wandb_file import read_history
@@ -122,8 +122,10 @@ def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder
     row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "finished", "error": ""}
     marker = folder / "finished" / run_id
     if not marker.exists():
+        # a run has a service of its own, which has written its file when the run ends
+        inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
         environment = {
-            **os.environ,
+            **inherited,
             "WANDB_MODE": "offline",
             "WANDB_SILENT": "true",
             "WANDB_RUN_ID": run_id,
@@ -197,7 +199,4 @@ def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str],
 def _text(sweep: Sweep, point: Point) -> str:
     """Return a point as a text, without the parameters that are the same in all."""
     fixed = [name for name, entry in sweep.space.items() if isinstance(entry, Choice) and len(entry.values) == 1]
-    shown = {name: value for name, value in point.items() if name not in fixed}
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
-    )
+    return describe_point({name: value for name, value in point.items() if name not in fixed})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_lightning.experiment.files import write_text
+from fl_lightning.experiment.search import describe_point
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid, significance_grid
 from fl_lightning.report.curves import draw_across, draw_comparison, draw_curves, draw_spread, representative_fold
@@ -214,7 +215,7 @@ def _known(grid: Grid | None) -> list[Grid]:
 
 
 def _values(text: str) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in json.loads(text).items())
+    return describe_point(json.loads(text))
 
 
 def _file_name(kind: str, name: str) -> str:

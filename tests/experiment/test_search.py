@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fl_lightning.experiment.search import Choice, Range, points, space_of
+from fl_lightning.experiment.search import Choice, Range, describe_point, points, space_of
 
 
 def test_a_grid_goes_through_all_combinations_in_order() -> None:
@@ -22,6 +22,11 @@ def test_a_random_search_draws_different_points_of_a_grid() -> None:
     assert drawn == points(space, "random", 20, seed=1)
     assert drawn != points(space, "random", 20, seed=2)
     assert points(space_of({"a": [1, 2]}), "random", 20) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_point_as_a_text() -> None:
+    point = {"S": 5, "lr": 0.123456, "adapt": {"class": "fl_lightning.FedAdam", "rule": "adam"}, "p": None}
+    assert describe_point(point) == "S=5, lr=0.1235, adapt=adam, p=None"
 
 
 def test_ranges() -> None:

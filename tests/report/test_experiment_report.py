@@ -251,7 +251,7 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.strip() == str(tmp_path / "report" / "report.html")
     with (tmp_path / "report" / "tables" / "tuning.csv").open() as file:
         [row] = csv.DictReader(file)
-    assert re.fullmatch(r"lr = 0\.0(03|1)", row["chosen"])
+    assert re.fullmatch(r"lr=0\.0(03|1)", row["chosen"])
     assert row["points"] == "2"
     assert (tmp_path / "report" / "figures" / "divergence-digits.png").exists()
     assert main([str(tmp_path / "nothing")]) == 1
