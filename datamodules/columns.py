@@ -26,10 +26,11 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
         ValueError: If the values are numbers that are not whole.
     """
     if values.dtype.kind == "f":
-        if not (values == np.rint(values)).all():
+        wrong = ~np.isfinite(values) | (values != np.rint(values))
+        if wrong.any():
             raise ValueError(
-                f"{name} holds numbers that are not whole, such as {values[values != np.rint(values)][0]}; they are no "
-                "classes. For targets to regress on give `regression=True`."
+                f"{name} holds numbers that are not whole, such as {values[wrong][0]}; they are no classes. For "
+                "targets to regress on give `regression=True`."
             )
         values = values.astype(np.int64)
     distinct, labels = np.unique(values, return_inverse=True)

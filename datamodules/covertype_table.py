@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from datamodules.files import UNREADABLE
+
 NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
 CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"
 """SHA-256 of the table's arrays, of whichever file they were read."""
@@ -75,7 +77,7 @@ def read_source(path: Path) -> CovertypeTable:
 
     try:
         content = pandas.read_csv(path, header=None, dtype=np.int16).to_numpy()
-    except (OSError, EOFError, ValueError) as error:
+    except (*UNREADABLE, OverflowError) as error:
         raise RuntimeError(
             f"{path} is damaged: it is not Covertype's table ({str(error).strip()}). {_REFETCH}"
         ) from error

@@ -89,9 +89,8 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
     folder = cache_dir / source.key()[:24]
     if not folder.exists():
         _build(source, folder)
-    sizes = json.loads((folder / "sizes.json").read_text())
-    for name in _FILES:
-        if not (folder / name).exists() or (folder / name).stat().st_size != sizes[name]:
+    for name, size in _sizes(folder).items():
+        if not (folder / name).exists() or (folder / name).stat().st_size != size:
             raise RuntimeError(f"The cache {folder} is damaged: {name} is missing or cut off. Delete the folder.")
     return EncodedPages(
         # copied on write, for torch takes writable arrays only
@@ -101,6 +100,15 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
         relations=np.load(folder / "relations.npy"),
         vectors=np.load(folder / "vectors.npy"),
     )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return how many bytes each file of a cache has."""
+    try:
+        content = json.loads((folder / "sizes.json").read_text())
+        return {name: int(content[name]) for name in _FILES}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RuntimeError(f"The cache {folder} is damaged: sizes.json cannot be read. Delete the folder.") from error
 
 
 def _build(source: DumpSource, folder: Path) -> None:

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import TensorDataset
 
 from datamodules.columns import Imputation, fill_missing
-from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from datamodules.files import ENVIRONMENT_VARIABLE, UNREADABLE, resolve_data_dir
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import FederatedSplit, PartitionFunction, Source
@@ -49,7 +49,8 @@ class EICUDataModule(NaturalDataModule):
 
     A sample has the 49 features ``FEATURES``: those of apacheApsVar, then those of apachePredVar. Columns that the
     release holds constant, outcomes and the text of the diagnosis are left out. -1 stands for a missing value there and
-    is filled with a mean; a missing ``electivesurgery`` is none. The papers do not list theirs.
+    is filled with a mean; a missing ``electivesurgery`` is none, and a stay without outcome is left out. The papers do
+    not list theirs.
 
     Reads ``patient``, ``apacheApsVar``, ``apachePredVar`` and ``apachePatientResult`` of the full release 2.0 or of the
     open demo, ``.csv`` or ``.csv.gz``, names in upper or lower case. The full release needs credentials; it is never
@@ -107,16 +108,15 @@ class EICUDataModule(NaturalDataModule):
         return split
 
     def _read_stays(self) -> DataFrame:
-        """Return the stays that are in all tables, ascending."""
+        """Return the stays that are in all tables and whose outcome is known, ascending."""
         stays = self._read("patient", ("hospitalid",))
         for table, columns in (
             ("apacheApsVar", PHYSIOLOGY),
             ("apachePredVar", (*PREDICTORS, DIED)),
             ("apachePatientResult", ()),
         ):
-            # a result has a row for each version of APACHE
-            stays = stays.merge(self._read(table, columns).drop_duplicates(STAY), on=STAY)
-        return stays.sort_values(STAY, ignore_index=True)
+            stays = stays.merge(self._read(table, columns), on=STAY)
+        return stays[stays[DIED].isin((0, 1))].sort_values(STAY, ignore_index=True)
 
     def _select(self, stays: DataFrame) -> DataFrame:
         """Return the stays in hospitals that meet the cohort's limits."""
@@ -143,13 +143,15 @@ class EICUDataModule(NaturalDataModule):
         path = self._find(table)
         wanted = (STAY, *columns)
         try:
+            _check_end(path)
             content = pandas.read_csv(path, usecols=lambda name: name.lower() in wanted)
-            content = content.rename(columns=str.lower)[list(wanted)]
-        except (OSError, EOFError, ValueError, KeyError) as error:
+            content = content.rename(columns=str.lower)[list(wanted)].apply(pandas.to_numeric)
+        except (*UNREADABLE, KeyError) as error:
             raise RuntimeError(
                 f"{path} cannot be read as eICU's table {table}: {str(error).strip()}. Fetch it again."
             ) from error
-        return content
+        # a result has a row for each version of APACHE
+        return content.drop_duplicates(STAY)
 
     def _find(self, table: str) -> Path:
         names = {f"{table.lower()}.csv", f"{table.lower()}.csv.gz"}
@@ -164,3 +166,12 @@ class EICUDataModule(NaturalDataModule):
             "eicu-crd-demo for the open demo), or name that folder's parent by `data_dir` or the environment variable "
             f"{ENVIRONMENT_VARIABLE}."
         )
+
+
+def _check_end(path: Path) -> None:
+    """Raise ``ValueError`` if a table that is not gzipped ends within a line."""
+    if path.suffix.lower() == ".csv" and path.stat().st_size > 0:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                raise ValueError("its last line is cut off")

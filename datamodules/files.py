@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from pathlib import Path
 
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
+
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What readers of tables raise at a file that is damaged, cut off or of another kind."""
 
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:

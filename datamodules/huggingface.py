@@ -42,7 +42,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         data_files: Files by split, as ``datasets.load_dataset`` takes them.
         cache_dir: Where downloads and converted files are kept; that of ``datasets`` if ``None``.
         transform: Makes an array of one value of the input column, for example the token ids of a text.
-        pad_value: Fills up lists of numbers and 1-D results of ``transform`` to the longest.
+        pad_value: Fills up lists of numbers and 1-D results of ``transform`` to the longest, if ``in_memory``.
         mean: Mean of each channel of images after division by 255, or one for all.
         std: Standard deviation of each channel, or one for all.
         regression: Whether the target is a number, float32, instead of a class.
@@ -116,7 +116,13 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         if not self.in_memory:
             convert = converter(whole.features[self.inputs[0]], self.inputs[0], self.transform)
             return Source(LazyRows(whole, self.inputs[0], convert, target), labels, test, names)
-        x = torch.from_numpy(stack_columns(whole, self.inputs, self.transform, self.pad_value))
+        try:
+            x = torch.from_numpy(stack_columns(whole, self.inputs, self.transform, self.pad_value))
+        except (OSError, SyntaxError) as error:  # what PIL raises at a broken image
+            raise RuntimeError(
+                f"A value in column {self.inputs[0]!r} of {self.path} cannot be decoded ({error}). Delete the data "
+                "set and fetch it again."
+            ) from error
         return Source(TensorDataset(x, target), labels, test, names)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -129,6 +135,11 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         """Return the targets, shape (N,), and the names of the classes."""
         values = read_column(whole, self.label)
         if self.regression:
+            if values.dtype.kind not in "biuf":
+                raise ValueError(
+                    f"Column {self.label!r} of {self.path} must hold numbers for `regression=True`, got "
+                    f"{whole.features[self.label]}. For classes give `regression=False`."
+                )
             return torch.from_numpy(values.astype(np.float32)), None
         names = getattr(whole.features[self.label], "names", None)
         if names is None:
@@ -178,7 +189,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         if builder is None:
             return datasets.load_dataset(self.path, self.name, data_files=self.data_files, cache_dir=self.cache_dir)
         if not path.is_file():
-            raise FileNotFoundError(f"There is no file {self.path}.")
+            raise FileNotFoundError(f"There is no file {self.path}. Put it there, or give another `path`.")
         return datasets.load_dataset(builder, data_files={"train": self.path}, cache_dir=self.cache_dir)
 
     def _check_columns(self, part: datasets.Dataset) -> None:

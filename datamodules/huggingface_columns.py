@@ -25,7 +25,7 @@ def read_column(content: datasets.Dataset, column: str) -> np.ndarray:
         ValueError: If a value is missing, or the column holds something else.
     """
     values = list(content.select_columns([column])[column][:])
-    missing = next((row for row, value in enumerate(values) if value is None), None)
+    missing = next((row for row, value in enumerate(values) if value is None or value != value), None)
     if missing is not None:
         raise ValueError(f"Column {column!r} has no value in row {missing}, counted from 0; filter such rows out.")
     if not all(isinstance(value, (str, int, float)) for value in values):
@@ -47,16 +47,16 @@ def converter(feature: Any, column: str, transform: Callable[[Any], Any] | None)
     import datasets
 
     if transform is not None:
-        return lambda value: np.asarray(transform(value))
+        return lambda value: _as_features(transform(value))
     if isinstance(feature, datasets.Image):
         return _image
     while hasattr(feature, "feature"):
         feature = feature.feature
     kind = getattr(feature, "dtype", "")
     if isinstance(feature, datasets.ClassLabel) or kind.startswith(("int", "uint", "bool")):
-        return lambda value: np.asarray(value, dtype=np.int64)
+        return lambda value: _as_features(np.asarray(value, dtype=np.int64))
     if kind.startswith("float"):
-        return lambda value: np.asarray(value, dtype=np.float32)
+        return lambda value: _as_features(np.asarray(value, dtype=np.float32))
     raise ValueError(
         f"Column {column!r} holds {kind or type(feature).__name__}, which is no number. Give a `transform` that makes "
         "numbers of one value, such as a tokeniser: `lambda text: tokenizer(text)['input_ids']`."
@@ -80,9 +80,7 @@ def stack_columns(
         convert = converter(feature, columns[0], transform)
         if transform is None and not isinstance(feature, datasets.Image):
             content = content.with_format("numpy")  # many times faster than Python's numbers
-        stacked = _stack(_values(content, columns[0], convert), len(content), pad_value, columns[0])
-        # a single number is a vector of one feature
-        return stacked if stacked.ndim > 1 else stacked.astype(np.float32)[:, None]
+        return _stack(_values(content, columns[0], convert), len(content), pad_value, columns[0])
     parts = [read_column(content, column) for column in columns]
     for column, part in zip(columns, parts, strict=True):
         if part.dtype.kind not in "biuf":
@@ -103,6 +101,7 @@ class LazyRows(Dataset[tuple[Any, Tensor]]):
     """
 
     def __init__(self, content: datasets.Dataset, column: str, convert: Convert, targets: Tensor) -> None:
+        _check_complete(content, column)
         self.content = content.select_columns([column])
         self.column = column
         self.convert = convert
@@ -119,18 +118,35 @@ class LazyRows(Dataset[tuple[Any, Tensor]]):
         return [(self.convert(value), self.targets[index]) for value, index in zip(values, indices, strict=True)]
 
 
+def _as_features(value: Any) -> np.ndarray:
+    """Return numbers as an array, floating-point ones as float32; a single number is a vector of one feature."""
+    array = np.asarray(value)
+    if array.dtype.kind == "f" or (array.ndim == 0 and array.dtype.kind in "biu"):
+        array = array.astype(np.float32)
+    return array[None] if array.ndim == 0 else array
+
+
 def _image(value: Any) -> np.ndarray:
     """Return a PIL image as bytes, shape (1, H, W) in shades of grey, (3, H, W) otherwise."""
+    if value.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"Images of mode {value.mode!r} have more than 256 shades of grey, which bytes cannot hold. Give a "
+            "`transform` that makes an array of one, such as `lambda image: numpy.array(image) / 65535`."
+        )
     pixels = np.array(value if value.mode in ("L", "RGB") else value.convert("L" if value.mode == "1" else "RGB"))
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
-def _values(content: datasets.Dataset, column: str, convert: Convert) -> Iterator[np.ndarray]:
+def _check_complete(content: datasets.Dataset, column: str) -> None:
     missing = content.select_columns([column]).with_format("arrow")[:][column].is_null().to_numpy()
     if missing.any():
         raise ValueError(
             f"Column {column!r} has no value in row {missing.argmax()}, counted from 0; filter such rows out."
         )
+
+
+def _values(content: datasets.Dataset, column: str, convert: Convert) -> Iterator[np.ndarray]:
+    _check_complete(content, column)
     with tqdm(total=len(content), desc=f"Reading {column}", unit="sample", leave=False) as progress:
         for batch in content.select_columns([column]).iter(batch_size=_ROWS):
             yield from map(convert, batch[column])
@@ -142,9 +158,14 @@ def _stack(values: Iterator[np.ndarray], count: int, pad_value: float, column: s
     first = next(values)
     if first.dtype.kind not in "biuf":
         raise ValueError(f"`transform` must make numbers of a value of {column!r}, got {first.dtype}.")
-    stacked = np.full((count, *first.shape), pad_value, dtype=np.float32 if first.dtype.kind == "f" else first.dtype)
+    stacked = np.full((count, *first.shape), pad_value, dtype=first.dtype)
     stacked[0] = first
     for row, value in enumerate(values, start=1):
+        if not np.can_cast(value.dtype, stacked.dtype, "same_kind"):
+            raise ValueError(
+                f"`transform` must make numbers of one type, but row {row} of {column!r} has {value.dtype} after "
+                f"{stacked.dtype}. Convert them in it, for example to float32."
+            )
         if value.shape == stacked.shape[1:]:
             stacked[row] = value
         elif value.ndim == stacked.ndim - 1 == 1:

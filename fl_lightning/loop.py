@@ -81,7 +81,7 @@ class FederatedLoop(RoundLoop):
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self.vector = StateVector(self.trainer.lightning_module)
         self.__dict__.pop("quiet", None)
-        self.callback.algorithm.begin(self._federation(), fresh=self.round_index == 0)
+        self.callback.algorithm.begin(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.callback.past_settings
         self._published = self.vector.read()
         self._score_clients()
@@ -91,7 +91,8 @@ class FederatedLoop(RoundLoop):
         """Runs the module without a trace."""
         return QuietTraining(self.epoch_loop)
 
-    def _federation(self) -> Federation:
+    def federation(self) -> Federation:
+        """Return what the parts of an algorithm may know about the run."""
         trainer, vector = self.trainer, self.vector
         return Federation(
             sizes=self.data.client_sizes,
@@ -136,10 +137,9 @@ class FederatedLoop(RoundLoop):
         algorithm, callback, trainer = self.callback.algorithm, self.callback, self.trainer
         full_work = callback.local_steps or callback.local_epochs
         tasks = algorithm.plan(self.round_index, self.data.client_sizes, callback.seed, full_work)
-        if tasks is None:
+        if isinstance(tasks, int):
             self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
-            expected = algorithm.sampler.cohort_size(self.data.num_clients) * self.batches_per_client()
-            return -(-expected // trainer.world_size)
+            return -(-tasks * self.batches_per_client() // trainer.world_size)
         return sum(map(self._num_batches, self._share_of(tasks)))
 
     def train_round(self) -> None:

@@ -100,6 +100,21 @@ class UniformSampler(ClientSampler):
         return rng.choice(available, size=min(size, len(available)), replace=False)
 
 
+class Arrivals(UniformSampler):
+    """Counts the results of an asynchronous round, which may be more than there are clients.
+
+    Args:
+        clients_per_round: A float in (0, 1] is a fraction of the clients, an int the number itself.
+
+    Raises:
+        ValueError: If the fraction is outside (0, 1] or the count below 1.
+    """
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return the number of results."""
+        return super().cohort_size(num_clients) if isinstance(self.clients_per_round, float) else self.clients_per_round
+
+
 class BernoulliSampler(ClientSampler):
     """Draws each client independently with one probability; again if nobody is drawn (as FedDyn's code does).
 

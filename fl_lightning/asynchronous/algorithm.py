@@ -19,7 +19,7 @@ from fl_lightning.buffers import BufferPolicy
 from fl_lightning.federation import ClientResult, Federation, Task
 from fl_lightning.objectives import LocalObjective
 from fl_lightning.participation import Participation
-from fl_lightning.sampling import ClientSampler, UniformSampler
+from fl_lightning.sampling import ClientSampler
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.server import ServerOptimizer
 
@@ -65,11 +65,6 @@ class AsynchronousAlgorithm(Algorithm):
         check_count("max_staleness", 0 if max_staleness is None else max_staleness, minimum=0)
         if broadcast_threshold is not None:
             check_positive("broadcast_threshold", broadcast_threshold)
-        if not isinstance(sampler, UniformSampler):
-            raise ValueError(
-                f"`sampler` cannot be a {type(sampler).__name__}: clients train whenever they are free. Give "
-                "`clients_per_round`, the number of results in a round."
-            )
         if objective is not None and type(objective).end is not LocalObjective.end:
             raise ValueError(
                 f"{type(objective).__name__} cannot be the local objective of an asynchronous algorithm: its clients "
@@ -108,14 +103,21 @@ class AsynchronousAlgorithm(Algorithm):
 
     # ---- a round ----
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> None:
-        """Begin a round; its tasks come in :meth:`batches`."""
+    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> int:
+        """Begin a round; its tasks come in :meth:`batches`.
+
+        Returns:
+            About how many of them there will be: what arrives and is not there yet, and what is trained ahead.
+        """
         self._boundary = self._present(self.schedule.freeze())
         for part in self._parts.values():
             part.begin_round(round_index)
         self._arrivals = self.sampler.cohort_size(len(sizes))
         self.schedule.enter(round_index, numpy_generator(seed, Stream.SAMPLING, round_index), self._arrivals)
         self.report = ArrivalReport()
+        ahead = min(self.schedule.together(self._arrivals), self.schedule.most_at_once)
+        # what is trained ahead is on average half used up when a round ends
+        return max(0, self._arrivals - len(self.schedule.sky.results)) + ahead // 2
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
@@ -145,7 +147,7 @@ class AsynchronousAlgorithm(Algorithm):
         Raises:
             FloatingPointError: If it has NaN or infinite values and ``invalid_updates`` is ``"raise"``.
         """
-        if not is_finite(result.vector):
+        if self.invalid_updates == "raise" and not is_finite(result.vector):
             self._raise_if_asked(result.task)
         self.schedule.receive(result, self.server)
 

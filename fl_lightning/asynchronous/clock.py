@@ -108,13 +108,15 @@ class VirtualClock:
                     client = int(row["client"])
                     speeds[client], delays[client] = row["speed"], row.get("delay") or "0"
                     if row.get("online_from"):
-                        window = Fraction(row["online_from"]), Fraction(row["online_until"])
+                        until = row["online_until"]
+                        window = Fraction(row["online_from"]), math.inf if until == "inf" else Fraction(until)
                         online.setdefault(client, []).append(window)
                 except (ValueError, TypeError) as error:
                     raise ValueError(f"{path}, line {reader.line_num}: {row} is no client's line ({error}).") from error
         if sorted(speeds) != list(range(len(speeds))):
+            known = ", ".join(map(str, sorted(speeds)[:8]))
             raise ValueError(
-                f"{path} must have clients 0 to K-1, got {len(speeds)} from {min(speeds, default='none')}."
+                f"{path} must have a line for each client from 0 to K-1, got those of {known or 'nobody'}."
             )
         order = range(len(speeds))
         try:

@@ -16,6 +16,9 @@ from fl_lightning.asynchronous.flights import ARRIVAL, LOSS, Flight, Sky
 from fl_lightning.federation import ClientResult, Federation, Task
 from fl_lightning.schedules import Schedule, Server
 
+_MOST_AHEAD = 64
+_KEPT_AHEAD = 4
+
 Stamp = Literal["version", "upload", "upload-literal"]
 
 
@@ -32,8 +35,8 @@ class Asynchronous(Schedule):
         wait_for_flush: Whether a client whose result is in the buffer waits until the server moves; otherwise it gets
             the server's present model at once.
         flush_rounds: Whether the server also moves at a round's end, with what is in the buffer.
-        lookahead: How many clients are trained together, before the results are due; as many as arrive in a round if
-            ``None``. Results do not depend on it.
+        lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
+            at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if there are fewer clients than train at
@@ -119,9 +122,16 @@ class Asynchronous(Schedule):
         """Return the server's counter, from which staleness is taken."""
         return server.aggregations if self.stamp == "version" else self.uploads
 
+    def together(self, arrivals: int) -> int:
+        """Return how many clients are trained together in a round of so many arrivals."""
+        return self.lookahead or min(arrivals, _MOST_AHEAD)
+
     def to_train(self, arrivals: int) -> list[Task]:
         """Return the tasks whose results are due next and are not there yet."""
-        flights = list(self.sky.next_untrained(self.lookahead or arrivals))
+        together = self.together(arrivals)
+        # a client that has just begun may be due before those that were trained ahead: these must not pile up
+        space = max(1, _KEPT_AHEAD * together - len(self.sky.results))
+        flights = list(self.sky.next_untrained(min(together, space)))
         self._ahead = {flight.task.slot: self.sky.models[flight.version] for flight in flights}
         return [flight.task for flight in flights]
 

@@ -11,6 +11,7 @@ from fl_lightning.asynchronous.clock import Speeds, VirtualClock
 from fl_lightning.asynchronous.schedule import Asynchronous, Stamp
 from fl_lightning.callbacks.base import AggregationCallback
 from fl_lightning.objectives import LocalObjective
+from fl_lightning.sampling import Arrivals
 from fl_lightning.server import ServerOptimizer
 
 
@@ -18,16 +19,17 @@ class AsynchronousCallback(AggregationCallback):
     """The base of asynchronous algorithms: a round is ``clients_per_round`` arrivals in virtual time.
 
     Args:
-        clients_per_round: Results that arrive in a round: a float is a fraction of the clients, an int their number.
+        clients_per_round: Results that arrive in a round: a float is a fraction of the clients, an int their number,
+            which may be larger than that of the clients.
         speeds: Work units per unit of virtual time, one per client (or one for all, or a function that draws them); a
             task is 100 units. For anything else give a ``clock``.
         clock: How long clients take and when they are there, in the place of ``speeds``.
         concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
             from those that do not train.
         max_staleness: Results that are staler are rejected; ``None`` takes all.
-        lookahead: How many clients are trained together, ahead of their results' arrival; as many as arrive in a round
-            if ``None``. Results do not depend on it.
-        kwargs: The other arguments of :class:`AggregationCallback`, without ``participation``.
+        lookahead: How many clients are trained together, ahead of their results' arrival; as many as arrive in a round,
+            but at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
+        kwargs: The other arguments of :class:`AggregationCallback`, without ``sampler`` and ``participation``.
 
     Raises:
         ValueError: If an argument is out of its range, or ``speeds`` and ``clock`` are both given.
@@ -49,7 +51,12 @@ class AsynchronousCallback(AggregationCallback):
         self.clock = clock or VirtualClock(100 if speeds is None else speeds)
         self.max_staleness = max_staleness
         self._dispatch: dict[str, Any] = {"concurrency": concurrency, "lookahead": lookahead}
-        super().__init__(clients_per_round, **kwargs)
+        if kwargs.get("sampler") is not None:
+            raise ValueError(
+                f"`sampler` cannot be a {type(kwargs['sampler']).__name__}: clients train whenever they are free. Give "
+                "`clients_per_round`, the number of results in a round, and `concurrency`."
+            )
+        super().__init__(clients_per_round, **{**kwargs, "sampler": Arrivals(clients_per_round)})
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule; ``how`` is for :class:`~fl_lightning.asynchronous.Asynchronous`."""

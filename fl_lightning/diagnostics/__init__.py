@@ -5,6 +5,8 @@ from fl_lightning.diagnostics.cost import Communication, LocalCompute
 from fl_lightning.diagnostics.divergence import LocalDivergence, UpdateNorms, pairwise_divergence
 from fl_lightning.diagnostics.local_accuracy import LocalAccuracy
 from fl_lightning.diagnostics.observer import RoundObserver
+from fl_lightning.diagnostics.timeline import Timeline
+from fl_lightning.diagnostics.virtual_time import VirtualTime
 
 __all__ = [
     "CentralTwin",
@@ -13,7 +15,9 @@ __all__ = [
     "LocalCompute",
     "LocalDivergence",
     "RoundObserver",
+    "Timeline",
     "UpdateNorms",
+    "VirtualTime",
     "pairwise_divergence",
     "relative_distance",
 ]

@@ -53,9 +53,14 @@ def _from_json(path: Path) -> tuple[np.ndarray, ...]:
     except ValueError as error:
         raise ValueError(f"{path} is not a JSON file: {error}. Write it with `Partition.save`.") from error
     num_clients = _check_header(path, document)
-    indices = document.get("indices", [])
+    indices = document.get("indices")
+    if not isinstance(indices, list) or not all(isinstance(client, list) for client in indices):
+        raise ValueError(f"{path} is damaged: `indices` must be a list with a list of samples for each client.")
     if len(indices) != num_clients:
         raise ValueError(f"{path} is damaged: `num_clients` is {num_clients}, `indices` has {len(indices)} entries.")
+    wrong = next((sample for client in indices for sample in client if type(sample) is not int), None)
+    if wrong is not None:
+        raise ValueError(f"{path} is damaged: `indices` must hold whole numbers, got {wrong!r}.")
     # numpy would take an empty list for floats
     return tuple(np.array(client) if client else np.array([], dtype=np.int64) for client in indices)
 
@@ -78,9 +83,14 @@ def _from_parquet(path: Path) -> tuple[np.ndarray, ...]:
 
     try:
         table = parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
+    except FileNotFoundError:
+        raise
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} is not a Parquet file: {error}. Write it with `Partition.save`.") from error
     num_clients = _check_header(path, json.loads((table.schema.metadata or {}).get(FORMAT.encode(), b"null")))
+    wrong = [name for name in ("client", "sample") if not _is_whole(table, name)]
+    if wrong:
+        raise ValueError(f"{path} is damaged: it must have a column `{wrong[0]}` of whole numbers, without gaps.")
     clients, samples = (table[name].to_numpy() for name in ("client", "sample"))
     if (np.diff(clients, prepend=0, append=num_clients - 1) < 0).any():
         raise ValueError(
@@ -89,10 +99,20 @@ def _from_parquet(path: Path) -> tuple[np.ndarray, ...]:
     return tuple(np.split(samples, np.bincount(clients, minlength=num_clients).cumsum()[:-1]))
 
 
+def _is_whole(table: Any, name: str) -> bool:
+    """Return whether a table has a column of whole numbers of which none is missing."""
+    from pyarrow.types import is_integer  # type: ignore[import-untyped]
+
+    return name in table.column_names and is_integer(table[name].type) and table[name].null_count == 0
+
+
 def _check_header(path: Path, header: Any) -> int:
     """Return the number of clients."""
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ValueError(f"{path} is not a partition: its `format` must be {FORMAT!r}.")
     if header.get("version") != VERSION:
         raise ValueError(f"{path} has version {header.get('version')!r}; this release reads version {VERSION}.")
-    return int(header["num_clients"])
+    num_clients = header.get("num_clients")
+    if type(num_clients) is not int or num_clients < 1:
+        raise ValueError(f"{path} is damaged: `num_clients` must be a whole number of at least 1, got {num_clients!r}.")
+    return num_clients

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-import pickle
 import tarfile
 from pathlib import Path
 from urllib.error import URLError
@@ -9,40 +7,20 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
+from tiny_files import md5, write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, CIFAR100, utils
 
 from datamodules import CIFAR10DataModule, CIFAR100DataModule
 from fl_lightning.data import ClientSplit, SampleSplit
 from fl_lightning.partitioners import IIDPartitioner
 
-PER_FILE = 4
 NAMES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-
-
-def md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch) -> Path:
     """A folder with six files of 4 images; every pixel of image i is i, its label is i mod 10."""
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    for number, name in enumerate(NAMES):
-        images = np.arange(number * PER_FILE, (number + 1) * PER_FILE)
-        content = {
-            "data": np.repeat(images.astype(np.uint8)[:, None], 3072, axis=1),
-            "labels": (images % 10).tolist(),
-        }
-        (folder / name).write_bytes(pickle.dumps(content))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {k}" for k in range(10)]}))
-    sums = [[name, md5(folder / name)] for name in NAMES]
-    monkeypatch.setattr(CIFAR10, "train_list", sums[:5])
-    monkeypatch.setattr(CIFAR10, "test_list", sums[5:])
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": md5(folder / "batches.meta")})
-    monkeypatch.setattr(CIFAR10DataModule, "num_train", 5 * PER_FILE)
-    monkeypatch.setattr(CIFAR10DataModule, "num_images", 6 * PER_FILE)
-    return tmp_path
+    return write_cifar10(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -188,18 +166,7 @@ def test_real_images(real_data):
 
 
 def test_cifar100_has_fine_labels(tmp_path, monkeypatch, no_network):
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    for name, first, count in (("train", 0, 4), ("test", 4, 2)):
-        images = np.arange(first, first + count).astype(np.uint8)
-        content = {"data": np.repeat(images[:, None], 3072, axis=1), "fine_labels": [7, 99, 0, 5][:count]}
-        (folder / name).write_bytes(pickle.dumps({**content, "coarse_labels": [0] * count}))
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"fine {k}" for k in range(100)]}))
-    monkeypatch.setattr(CIFAR100, "train_list", [["train", md5(folder / "train")]])
-    monkeypatch.setattr(CIFAR100, "test_list", [["test", md5(folder / "test")]])
-    monkeypatch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": md5(folder / "meta")})
-    monkeypatch.setattr(CIFAR100DataModule, "num_train", 4)
-    monkeypatch.setattr(CIFAR100DataModule, "num_images", 6)
+    write_cifar100(tmp_path, monkeypatch, [7, 99, 0, 5], [7, 99])
     data = CIFAR100DataModule(tmp_path, IIDPartitioner(2), split=SampleSplit(val=0.0, test="official"))
     data.prepare_data()
     data.setup()

@@ -8,41 +8,26 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
+from tiny_files import covertype_line, write_covertype
 
-import datamodules.covertype_table
 from datamodules import CovertypeDataModule
-from datamodules.covertype_table import CovertypeTable
 from fl_lightning.data import SampleSplit, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 # elevation, area, soil type and cover type of each row; the other nine numbers are the row's number
 ROWS = [(2000 + row, row % 3, (7 * row) % 5 + 30, (1, 2, 2, 5)[row % 4]) for row in range(24)]
+LINE = covertype_line(4, ROWS[4])
 KEPT = [row for row in range(24) if row % 4 != 3]
 
 
-def line(row: int) -> str:
-    elevation, area, soil, cover = ROWS[row]
-    indicators = [int(k == area) for k in range(4)] + [int(k == soil) for k in range(40)]
-    return ",".join(map(str, [elevation, *[row] * 9, *indicators, cover]))
-
-
 def text() -> str:
-    return "".join(f"{line(row)}\n" for row in range(24))
+    return "".join(covertype_line(number, row) for number, row in enumerate(ROWS))
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with 6 rows of class 0, 12 of class 1 and 6 of another cover type."""
-    elevation, area, soil, cover = (np.array(column) for column in zip(*ROWS, strict=True))
-    numeric = np.stack([elevation, *[np.arange(24)] * 9], axis=1)
-    table = CovertypeTable(
-        numeric.astype(np.int16), area.astype(np.uint8), soil.astype(np.uint8), cover.astype(np.uint8)
-    )
-    monkeypatch.setattr(datamodules.covertype_table, "CONTENT_SHA256", table.digest())
-    (tmp_path / "covertype").mkdir()
-    with gzip.open(tmp_path / "covertype" / "covtype.data.gz", "wt") as file:
-        file.write(text())
-    return tmp_path
+    return write_covertype(tmp_path, monkeypatch, ROWS)
 
 
 @pytest.fixture
@@ -201,7 +186,7 @@ def test_a_folder_that_cannot_be_written_to_does(folder, monkeypatch):
         (text().replace(",5\n", ",5,5\n"), "it is not Covertype's table"),
         ("1,2,3\n", "it has 3 columns, expected 55"),
         (text().replace("2000", "2500"), r"the SHA-256 of its 24 rows is \w{64}, expected \w{64}"),
-        (text().replace(line(4), line(4).replace(",1,", ",0,")), "row 4 does not have a 1 in exactly one of 4"),
+        (text().replace(LINE, LINE.replace(",1,", ",0,")), "row 4 does not have a 1 in exactly one of 4"),
         ("", "it is not Covertype's table"),
     ],
 )
@@ -216,6 +201,14 @@ def test_a_truncated_archive_is_named(folder):
     path = folder / "covertype" / "covtype.data.gz"
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(RuntimeError, match=r"covtype.data.gz is damaged"):
+        ready(folder)
+
+
+def test_an_archive_with_wrong_bytes_is_named(folder):
+    path = folder / "covertype" / "covtype.data.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + b"\xff" * 20 + content[60:])
+    with pytest.raises(RuntimeError, match=r"covtype.data.gz is damaged.*Delete and refetch it"):
         ready(folder)
 
 

@@ -7,51 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toys import quiet_trainer
+from tiny_files import dmoz_page, dmoz_topic, write_dmoz, write_dmoz_topics
 
 import datamodules.dmoz_cache
 from datamodules import DMOZDataModule
-from fl_lightning import FedAvg
 from fl_lightning.data import ClientSplit, SampleSplit
-from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
-
-WORDS = ["site", "music", "the", ".", "football", "café", ","]  # rows 3 to 9
-
-
-def rdf(body: str) -> str:
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<RDF xmlns:r="r" xmlns:d="d" xmlns="x">\n{body}</RDF>\n'
-
-
-def page(topic: str, title: str = "Site", description: str = "The music.") -> str:
-    text = f"<d:Description>{description}</d:Description>" if description else ""
-    return f'<ExternalPage about="u"><d:Title>{title}</d:Title>{text}<topic>{topic}</topic></ExternalPage>\n'
-
-
-def topic(name: str, *links: str) -> str:
-    inner = "".join(f'<{tag} r:resource="{target}"/>' for tag, target in (link.split("=") for link in links))
-    return f'<Topic r:id="{name}">{inner}</Topic>\n'
-
-
-def lay_out(folder: Path, content: str, structure: str) -> Path:
-    (folder / "dmoz").mkdir()
-    (folder / "glove").mkdir()
-    (folder / "dmoz" / "content.rdf.u8").write_text(rdf(content), encoding="utf-8")
-    (folder / "dmoz" / "structure.rdf.u8").write_text(rdf(structure), encoding="utf-8")
-    lines = "".join(f"{word} {row} {-row}\n" for row, word in enumerate(WORDS, 3))
-    (folder / "glove" / "glove.6B.50d.txt").write_text(lines, encoding="utf-8")
-    return folder
 
 
 @pytest.fixture
 def dumps(tmp_path: Path) -> Path:
     """Ten pages each of Top/A/X, Top/A/X/Deep, Top/A/Y (no relation), Top/B, and some that are left out."""
-    topics = ["Top/A/X", "Top/A/X/Deep", "Top/A/Y", "Top/B", "Top/World/Deutsch", "Top/News"]
-    content = "".join(page(name) for _ in range(10) for name in topics) + page("Bookmarks/B/bob") + page("Top")
-    structure = topic("Top", "narrow=Top/A", "narrow=Top/B") + topic("Top/A", "narrow1=Top/A/X")
-    structure += topic("Top/B", "symbolic=Deep things:Top/A/X/Deep", "related=Top/News", "altlang=B:Top/A/Y")
-    structure += topic("Top/A/X", "narrow2=Top/A/X/Deep", "related=Top/B") + topic("Top/World", "related=Top/News")
-    return lay_out(tmp_path, content, structure)
+    return write_dmoz_topics(tmp_path)
 
 
 def ready(folder: Path, **options: object) -> DMOZDataModule:
@@ -76,8 +43,8 @@ def test_pages_are_at_their_topic_or_the_nearest_above_it(dumps: Path) -> None:
 
 
 def test_a_page_is_a_row_of_words(tmp_path: Path) -> None:
-    content = page("Top/A", "Café, Unheard", "The &lt;music&gt; \x0b.") + page("Top/A", "Site", "")
-    data = ready(lay_out(tmp_path, content, topic("Top/A", "narrow=Top/A/X")), min_samples=1, max_tokens=10)
+    content = dmoz_page("Top/A", "Café, Unheard", "The &lt;music&gt; \x0b.") + dmoz_page("Top/A", "Site", "")
+    data = ready(write_dmoz(tmp_path, content, dmoz_topic("Top/A", "narrow=Top/A/X")), min_samples=1, max_tokens=10)
 
     tokens = data.source_inputs()
     assert tokens.dtype == torch.int32
@@ -216,6 +183,17 @@ def test_a_damaged_cache_is_named(dumps: Path, name: str) -> None:
         ready(dumps)
 
 
+@pytest.mark.parametrize("content", [None, "", "{}", "[]"])
+def test_a_cache_without_its_sizes_is_named(dumps: Path, content: str | None) -> None:
+    ready(dumps)
+    (folder,) = (dumps / "dmoz" / "cache").iterdir()
+    (folder / "sizes.json").unlink()
+    if content is not None:
+        (folder / "sizes.json").write_text(content)
+    with pytest.raises(RuntimeError, match=rf"{folder.name} is damaged: sizes.json cannot be read. Delete the folder"):
+        ready(dumps)
+
+
 def test_the_caches_folder_is_an_argument(dumps: Path) -> None:
     ready(dumps, cache_dir=dumps / "elsewhere" / "cache")
 
@@ -249,19 +227,49 @@ def test_missing_files_are_named_with_what_to_put_there(dumps: Path, name: str, 
 @pytest.mark.parametrize(
     ("content", "structure", "options", "error", "message"),
     [
-        (page("Top/News"), topic("Top/A"), {}, RuntimeError, "content.rdf.u8 has no pages of topics other than World"),
-        ("", topic("Top/A"), {"exclude": ()}, RuntimeError, "has no pages of topics other than none. Put DMOZ's"),
-        (page("Top/A"), topic("Top/A"), {}, RuntimeError, "structure.rdf.u8 has no relations of the topics of"),
-        (page("Top/A"), topic("Top/B", "narrow=Top/C"), {}, RuntimeError, "structure.rdf.u8 has no relations"),
-        (page("Top/A") + page("Top/B"), topic("Top/A", "narrow=Top/A/X"), {}, ValueError, "Top/B and their subtopics"),
-        (page("Top/A"), topic("Top/A", "narrow=Top/A/X"), {"root": "Top/Q"}, ValueError, "`root` must be one of"),
+        (
+            dmoz_page("Top/News"),
+            dmoz_topic("Top/A"),
+            {},
+            RuntimeError,
+            "content.rdf.u8 has no pages of topics other than World",
+        ),
+        ("", dmoz_topic("Top/A"), {"exclude": ()}, RuntimeError, "has no pages of topics other than none. Put DMOZ's"),
+        (
+            dmoz_page("Top/A"),
+            dmoz_topic("Top/A"),
+            {},
+            RuntimeError,
+            "structure.rdf.u8 has no relations of the topics of",
+        ),
+        (
+            dmoz_page("Top/A"),
+            dmoz_topic("Top/B", "narrow=Top/C"),
+            {},
+            RuntimeError,
+            "structure.rdf.u8 has no relations",
+        ),
+        (
+            dmoz_page("Top/A") + dmoz_page("Top/B"),
+            dmoz_topic("Top/A", "narrow=Top/A/X"),
+            {},
+            ValueError,
+            "Top/B and their subtopics",
+        ),
+        (
+            dmoz_page("Top/A"),
+            dmoz_topic("Top/A", "narrow=Top/A/X"),
+            {"root": "Top/Q"},
+            ValueError,
+            "`root` must be one of",
+        ),
     ],
 )
 def test_dumps_that_give_no_clients_are_refused(
     tmp_path: Path, content: str, structure: str, options: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        ready(lay_out(tmp_path, content, structure), **options)
+        ready(write_dmoz(tmp_path, content, structure), **options)
 
 
 @pytest.mark.parametrize(
@@ -277,15 +285,3 @@ def test_dumps_that_give_no_clients_are_refused(
 def test_invalid_arguments_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DMOZDataModule(**options)  # type: ignore[arg-type]
-
-
-def test_two_rounds_of_federated_averaging(dumps: Path) -> None:
-    data = DMOZDataModule(dumps, min_samples=10, batch_size=4, distribution=1)
-    module = MLPClassifier(in_features=165 * 2, hidden=(), num_classes=2, lr=0.01)
-    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(clients_per_round=2)])
-    before = module.layers[-1].weight.detach().clone()
-    trainer.fit(module, datamodule=data)
-
-    assert not torch.equal(module.layers[-1].weight, before)
-    (result,) = trainer.test(module, datamodule=data, verbose=False)
-    assert 0 <= result["test_acc"] <= 1

@@ -7,39 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tiny_files import eicu_tables, write_eicu
 
 from datamodules import EICUDataModule
-from datamodules.eicu import FEATURES, PHYSIOLOGY, PREDICTORS
+from datamodules.eicu import FEATURES
 from fl_lightning.data import ClientSplit, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
-
-
-def tables(sizes: dict[int, int], deaths: dict[int, int]) -> dict[str, pd.DataFrame]:
-    """Tables of hospitals of given numbers of stays, the first of which end in death; stay i has age i."""
-    hospital = np.repeat(list(sizes), list(sizes.values()))
-    died = np.concatenate([np.arange(size) < deaths[key] for key, size in sizes.items()]).astype(int)
-    stay = np.arange(len(hospital)) + 1000
-    numbers = {name: np.ones(len(stay)) for name in (*PHYSIOLOGY, *PREDICTORS)}
-    numbers["age"] = stay - 1000.0
-    result = pd.DataFrame({"apacheversion": ["IV", "IVa"] * len(stay), "patientunitstayid": np.repeat(stay, 2)})
-    return {
-        "patient": pd.DataFrame({"patientunitstayid": stay, "gender": "Female", "hospitalid": hospital}),
-        "apacheApsVar": pd.DataFrame({"patientunitstayid": stay, **{name: numbers[name] for name in PHYSIOLOGY}}),
-        "apachePredVar": pd.DataFrame(
-            {"patientunitstayid": stay, **{name: numbers[name] for name in PREDICTORS}, "diedinhospital": died}
-        ),
-        "apachePatientResult": result,
-    }
-
-
-def write(folder: Path, content: dict[str, pd.DataFrame], suffix: str = ".csv") -> Path:
-    place = folder / "eicu"
-    place.mkdir(exist_ok=True)
-    for name, table in content.items():
-        table.to_csv(place / f"{name}{suffix}", index=False)
-    return folder
 
 
 def ready(folder: Path, **kwargs) -> EICUDataModule:
@@ -50,11 +25,11 @@ def ready(folder: Path, **kwargs) -> EICUDataModule:
 
 
 def small() -> dict[str, pd.DataFrame]:
-    return tables({30: 6, 4: 8, 100: 5}, {30: 1, 4: 4, 100: 0})
+    return eicu_tables({30: 6, 4: 8, 100: 5}, {30: 1, 4: 4, 100: 0})
 
 
 def test_each_hospital_is_a_client(tmp_path):
-    data = ready(write(tmp_path, small()))
+    data = ready(write_eicu(tmp_path, small()))
     # hospital 100 has no more than 5 stays
     assert data.client_names == ["4", "30"]
     assert data.client_sizes.tolist() == [8, 6]
@@ -67,15 +42,15 @@ def test_each_hospital_is_a_client(tmp_path):
 
 
 def test_the_papers_filter(tmp_path):
-    content = tables({1: 101, 2: 100, 3: 120, 4: 120}, {1: 20, 2: 0, 3: 24, 4: 25})
-    data = ready(write(tmp_path, content), cohort="paper")
+    content = eicu_tables({1: 101, 2: 100, 3: 120, 4: 120}, {1: 20, 2: 0, 3: 24, 4: 25})
+    data = ready(write_eicu(tmp_path, content), cohort="paper")
     # hospital 2 has too few admissions; 25 of 120 are more than 20 %, 24 are not
     assert data.client_names == ["1", "3"]
     assert data.client_sizes.tolist() == [101, 120]
 
 
 def test_the_filter_that_nobody_passes(tmp_path):
-    write(tmp_path, small())
+    write_eicu(tmp_path, small())
     with pytest.raises(
         ValueError, match=r"has more than 100 admissions and a mortality of at most 20%.*cohort='paper'.*cohort='demo'"
     ):
@@ -84,7 +59,7 @@ def test_the_filter_that_nobody_passes(tmp_path):
 
 def test_the_demo_is_named_as_a_stand_in(tmp_path, caplog):
     with caplog.at_level("INFO"):
-        ready(write(tmp_path, small()))
+        ready(write_eicu(tmp_path, small()))
     assert "relaxed filters of `cohort='demo'`, a stand-in: 2 hospitals" in caplog.text
 
 
@@ -101,7 +76,7 @@ def test_only_stays_in_all_tables_count_and_once(tmp_path):
     content = small()
     content["apacheApsVar"] = content["apacheApsVar"].iloc[1:]
     content["apachePatientResult"] = content["apachePatientResult"].iloc[:-12]
-    data = ready(write(tmp_path, content))
+    data = ready(write_eicu(tmp_path, content))
     # hospital 30 has lost a stay, hospital 4 one, and hospital 100 all
     assert data.client_names == ["4"]
     assert data.client_sizes.tolist() == [7]
@@ -112,7 +87,7 @@ def test_minus_one_is_missing_and_becomes_the_hospitals_mean(tmp_path):
     urine, surgery = FEATURES.index("urine"), FEATURES.index("electivesurgery")
     content["apacheApsVar"]["urine"] = [*[3.0, 5.0, -1.0, -1.0, 4.0, 8.0], *[10.0, -1.0] * 4, *[0.0] * 5]
     content["apachePredVar"]["electivesurgery"] = [1.0, np.nan] * 9 + [1.0]
-    x = ready(write(tmp_path, content)).source_inputs()
+    x = ready(write_eicu(tmp_path, content)).source_inputs()
     assert x[:, urine].tolist() == [3.0, 5.0, 5.0, 5.0, 4.0, 8.0, *[10.0] * 8]
     assert x[:, surgery].tolist() == [1.0, 0.0] * 7
     x = ready(tmp_path, impute="global").source_inputs()
@@ -120,13 +95,13 @@ def test_minus_one_is_missing_and_becomes_the_hospitals_mean(tmp_path):
 
 
 def test_a_partitioner_takes_the_place_of_the_hospitals(tmp_path):
-    data = ready(write(tmp_path, small()), partitioner=IIDPartitioner(7))
+    data = ready(write_eicu(tmp_path, small()), partitioner=IIDPartitioner(7))
     assert (data.num_clients, data.client_names) == (7, None)
 
 
 @pytest.mark.parametrize("table", ["patient", "apacheApsVar", "apachePredVar", "apachePatientResult"])
 def test_a_missing_table_is_named(tmp_path, table):
-    write(tmp_path, small())
+    write_eicu(tmp_path, small())
     (tmp_path / "eicu" / f"{table}.csv").unlink()
     with pytest.raises(
         FileNotFoundError, match=rf"There is no {table}.csv or {table}.csv.gz.*physionet.*`data_dir`.*FL_LIGHTNING_DATA"
@@ -136,13 +111,56 @@ def test_a_missing_table_is_named(tmp_path, table):
 
 def test_a_table_without_a_column_or_damaged_is_named(tmp_path):
     content = small()
-    write(tmp_path, {**content, "apacheApsVar": content["apacheApsVar"].drop(columns="urine")})
+    write_eicu(tmp_path, {**content, "apacheApsVar": content["apacheApsVar"].drop(columns="urine")})
     with pytest.raises(RuntimeError, match=r"apacheApsVar.csv cannot be read as eICU's table apacheApsVar: .*urine"):
         ready(tmp_path)
-    write(tmp_path, content)
+    write_eicu(tmp_path, content)
     (tmp_path / "eicu" / "patient.csv").rename(tmp_path / "eicu" / "patient.csv.gz")
     with pytest.raises(RuntimeError, match=r"patient.csv.gz cannot be read as eICU's table patient"):
         ready(tmp_path)
+
+
+def test_a_gzipped_table_with_wrong_bytes_is_named(tmp_path):
+    write_eicu(tmp_path, small(), ".csv.gz")
+    path = tmp_path / "eicu" / "patient.csv.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + b"\xff" * 20 + content[60:])
+    with pytest.raises(RuntimeError, match=r"patient.csv.gz cannot be read as eICU's table patient.*Fetch it again"):
+        ready(tmp_path)
+
+
+def test_a_table_that_is_cut_off_within_a_line_is_named(tmp_path):
+    write_eicu(tmp_path, small())
+    path = tmp_path / "eicu" / "patient.csv"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RuntimeError, match=r"patient.csv cannot be read .*: its last line is cut off. Fetch it again"):
+        ready(tmp_path)
+
+
+def test_a_text_in_place_of_a_number_is_named(tmp_path):
+    content = small()
+    content["apachePredVar"] = content["apachePredVar"].astype({"age": object})
+    content["apachePredVar"].loc[3, "age"] = "> 89"
+    write_eicu(tmp_path, content)
+    with pytest.raises(RuntimeError, match=r"apachePredVar.csv cannot be read .*> 89"):
+        ready(tmp_path)
+
+
+@pytest.mark.parametrize("unknown", [np.nan, -1.0])
+def test_a_stay_without_outcome_is_left_out(tmp_path, unknown):
+    content = small()
+    content["apachePredVar"] = content["apachePredVar"].astype({"diedinhospital": float})
+    content["apachePredVar"].loc[7, "diedinhospital"] = unknown
+    data = ready(write_eicu(tmp_path, content))
+    # one of the eight stays of hospital 4, a death
+    assert data.client_sizes.tolist() == [7, 6]
+    assert np.bincount(data.labels).tolist() == [9, 4]
+
+
+def test_a_stay_that_is_listed_twice_counts_once(tmp_path):
+    content = small()
+    content["patient"] = pd.concat([content["patient"]] * 2)
+    assert ready(write_eicu(tmp_path, content)).client_sizes.tolist() == [8, 6]
 
 
 def test_wrong_arguments():

@@ -252,3 +252,49 @@ def test_an_empty_data_set(tmp_path):
     for name in ("t.parquet", "saved"):
         with pytest.raises(RuntimeError, match=rf"{name} could not be loaded"):
             ready(tmp_path / name)
+
+
+@pytest.mark.parametrize("column", ["number", "half", "pair"])
+def test_numbers_on_demand_are_those_in_memory(tmp_path, column):
+    path = write(tmp_path, "saved")
+    ((x, _),), ((lazy, _),) = (
+        ready(path, column, in_memory=in_memory).client_batches(0, generator=torch.Generator(), shuffle=False)
+        for in_memory in (True, False)
+    )
+    assert (lazy.dtype, lazy.shape) == (x.dtype, x.shape)
+    assert torch.equal(lazy, x)
+
+
+def test_missing_inputs_are_named_before_they_are_asked_for(tmp_path):
+    datasets.Dataset.from_dict({**columns(), "half": [0.5, None, *[1.0] * 7]}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="Column 'half' has no value in row 1, counted from 0"):
+        ready(tmp_path / "saved", in_memory=False)
+
+
+@pytest.mark.parametrize("column", ["label", "writer_id"])
+def test_nan_is_no_value(tmp_path, column):
+    content = {**columns(), column: [1.0, float("nan"), *[0.0] * 7]}
+    datasets.Dataset.from_dict(content).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match=f"Column '{column}' has no value in row 1, counted from 0"):
+        ready(tmp_path / "saved")
+
+
+def test_images_with_more_shades_than_bytes(tmp_path):
+    deep = [Image.fromarray(np.full((4, 4), 300 * i, dtype=np.uint16)) for i in range(9)]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    content = datasets.Dataset.from_dict({"image": deep, "label": [0] * 9}, features=features)
+    content.save_to_disk(tmp_path / "saved")
+    with pytest.raises(
+        ValueError, match=r"Images of mode 'I;16' have more than 256 shades of grey.*Give a `transform`"
+    ):
+        ready(tmp_path / "saved", "image", None, partitioner=IIDPartitioner(3))
+
+
+def test_a_transform_of_changing_type(tmp_path):
+    with pytest.raises(ValueError, match="`transform` must make numbers of one type, but row 1 of 'text' has float32"):
+        ready(write(tmp_path, "saved"), "text", transform=lambda text: [1] if text == "word" else [1.5])
+
+
+def test_texts_to_regress_on(tmp_path):
+    with pytest.raises(ValueError, match=r"Column 'text' of .* must hold numbers for `regression=True`, got Value"):
+        ready(write(tmp_path, "saved"), label="text", regression=True)

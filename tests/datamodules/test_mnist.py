@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tiny_files import write_idx, write_mnist
 
 from datamodules import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.data import SampleSplit
 from fl_lightning.partitioners import IIDPartitioner
 
 
-def write(raw: Path, prefix: str, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write a pair of idx files."""
-    raw.mkdir(parents=True, exist_ok=True)
-    header = struct.pack(">IIII", 0x803, *images.shape)
-    (raw / f"{prefix}-images-idx3-ubyte").write_bytes(header + images.tobytes())
-    (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, len(labels)) + labels.tobytes())
-
-
 @pytest.fixture
-def tiny(tmp_path: Path) -> Path:
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve training and four test images; image i is filled with the value i."""
-    labels = np.arange(16, dtype=np.uint8) % 10
-    images = np.repeat(np.arange(16, dtype=np.uint8), 28 * 28).reshape(16, 28, 28)
-    write(tmp_path / "MNIST" / "raw", "train", images[:12], labels[:12])
-    write(tmp_path / "MNIST" / "raw", "t10k", images[12:], labels[12:])
+    write_mnist(tmp_path, monkeypatch, MNISTDataModule, 12, 4)
+    monkeypatch.setattr(FashionMNISTDataModule, "checksums", MNISTDataModule.checksums)
     return tmp_path
 
 
@@ -68,8 +58,29 @@ def test_a_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_truncated_file(tiny: Path) -> None:
     path = tiny / "MNIST" / "raw" / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(RuntimeError, match="damaged"):
+    with pytest.raises(RuntimeError, match=r"train-images-idx3-ubyte is damaged: its MD5 sum .* Delete and refetch it"):
         MNISTDataModule(tiny, IIDPartitioner(2)).setup()
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
+def test_a_changed_file_of_the_right_length(tiny: Path, name: str) -> None:
+    path = tiny / "MNIST" / "raw" / name
+    path.write_bytes(path.read_bytes()[:-1] + b"\x09")
+    with pytest.raises(RuntimeError, match=rf"{name} is damaged: its MD5 sum is \w{{32}}, expected \w{{32}}"):
+        MNISTDataModule(tiny, IIDPartitioner(2)).setup()
+
+
+def test_files_of_emnist_that_are_no_letters(tmp_path: Path) -> None:
+    raw = tmp_path / "EMNIST" / "raw"
+    images = np.zeros((4, 28, 28), dtype=np.uint8)
+    for part in ("train", "test"):
+        write_idx(raw, f"emnist-letters-{part}", images, np.array([1, 2, 26, 3], dtype=np.uint8))
+    write_idx(raw, "emnist-letters-test", images, np.array([0, 5, 9, 3], dtype=np.uint8))
+    with pytest.raises(RuntimeError, match=r"raw are damaged: letters are numbered 1 to 26, not 0. Put emnist-letters"):
+        EMNISTDataModule(tmp_path).load()
+    write_idx(raw, "emnist-letters-test", images, np.array([5, 9, 3], dtype=np.uint8))
+    with pytest.raises(RuntimeError, match="not of one data set: there is no label for each image"):
+        EMNISTDataModule(tmp_path).load()
 
 
 @pytest.mark.realdata
@@ -85,7 +96,7 @@ def test_emnist_letters_are_upright_and_counted_from_0(tmp_path: Path) -> None:
     images = np.zeros((4, 28, 28), dtype=np.uint8)
     images[:, 3, 9] = 255  # as the files hold it: row and column exchanged
     for part, labels in (("train", [1, 10, 11, 26]), ("test", [2, 26, 10, 12])):
-        write(raw, f"emnist-letters-{part}", images, np.array(labels, dtype=np.uint8))
+        write_idx(raw, f"emnist-letters-{part}", images, np.array(labels, dtype=np.uint8))
     x, y = EMNISTDataModule(tmp_path).load().dataset.tensors
     assert y.tolist() == [0, 9, 10, 25, 1, 25, 9, 11]
     assert (x[0, 0, 9, 3], x[0, 0, 3, 9]) == (1.0, 0.0)

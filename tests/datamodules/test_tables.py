@@ -217,3 +217,54 @@ def test_wrong_files(tmp_path):
         ready(tmp_path / "odd.csv")
     with pytest.raises(ValueError, match=r"`impute` must be one of 'local', 'global', got 'mean'"):
         TableDataModule("t.csv", "risk", impute="mean")
+
+
+def test_a_client_without_samples_after_the_split_is_left_out(tmp_path):
+    table = frame(12).assign(site=["a", "b", "c", *["d"] * 9])
+    test = frame(2).assign(site=["b", "d"])
+    path, test_path = write(tmp_path / "t.csv", table.drop(index=1)), write(tmp_path / "u.csv", test)
+    data = ready(path, test_path=test_path, split=SampleSplit(val=0.0, test="official"))
+    assert data.client_names == ["a", "c", "d"]
+    assert data.client_ids == [0, 1, 2]
+    assert data.statistics().num_clients == 3
+
+
+def test_a_test_file_without_an_input_column(tmp_path):
+    path, test_path = write(tmp_path / "t.csv", frame()), write(tmp_path / "u.csv", frame().drop(columns="height"))
+    with pytest.raises(ValueError, match=r"u.csv has no column 'height'"):
+        ready(path, test_path=test_path, impute="global", split=SampleSplit(val=0.0, test="official"))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39])
+def test_numbers_that_float32_does_not_hold(tmp_path, value):
+    table = frame().assign(height=[value, *range(11)])
+    with pytest.raises(ValueError, match=r"Column 'height' of .*t.csv has numbers that are infinite or too large"):
+        ready(write(tmp_path / "t.csv", table))
+
+
+def test_infinite_classes(tmp_path):
+    with pytest.raises(ValueError, match="`label` column 'risk' holds numbers that are not whole, such as inf"):
+        ready(write(tmp_path / "t.csv", frame().assign(risk=[np.inf] * 6 + [1.0] * 6)))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"features": "age"}, r"`features` must be a sequence of columns, got 'age'. Give \['age'\]"),
+        ({"categorical": "colour"}, r"`categorical` must be a sequence of columns, got 'colour'"),
+        ({"features": ["age", "risk"]}, "must name each input once, and not the `label`, got 'risk' twice"),
+        ({"features": ["age", "colour"]}, "must name each input once, .* got 'colour' twice"),
+        ({"features": [], "categorical": []}, "t.csv has no column left for inputs. Name some in `features`"),
+    ],
+)
+def test_wrong_inputs(tmp_path, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        ready(write(tmp_path / "t.csv", frame()), **kwargs)
+
+
+def test_a_gzipped_file_with_wrong_bytes(tmp_path):
+    path = write(tmp_path / "t.csv.gz", frame(200))
+    content = path.read_bytes()
+    path.write_bytes(content[:60] + b"\xff" * 20 + content[80:])
+    with pytest.raises(ValueError, match=r"t.csv.gz cannot be read as a table"):
+        ready(path)

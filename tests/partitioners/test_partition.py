@@ -240,6 +240,48 @@ def test_a_parquet_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
             Partition.load(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"num_clients": 2}, "`indices` must be a list with a list of samples for each client"),
+        ({"num_clients": 2, "indices": "ab"}, "`indices` must be a list with a list of samples"),
+        ({"num_clients": 2, "indices": [1, 2]}, "`indices` must be a list with a list of samples"),
+        ({"num_clients": 2, "indices": [[1, [2]], [3]]}, r"`indices` must hold whole numbers, got \[2\]"),
+        ({"num_clients": 2, "indices": [[1.5], [3]]}, "`indices` must hold whole numbers, got 1.5"),
+        ({"num_clients": 2, "indices": [[True], [3]]}, "`indices` must hold whole numbers, got True"),
+        ({"indices": [[1]]}, "`num_clients` must be a whole number of at least 1, got None"),
+        ({"num_clients": "x", "indices": [[1]]}, "`num_clients` must be a whole number of at least 1, got 'x'"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, content: dict[str, object], message: str) -> None:
+    path = tmp_path / "partition.json"
+    path.write_text(json.dumps({"format": "fl_lightning.partition", "version": 1, **content}))
+    with pytest.raises(ValueError, match=rf"partition.json is damaged: {message}"):
+        Partition.load(path)
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "partition.parquet"
+    Partition((np.arange(500), np.arange(500, 1000))).save(path)
+    table, content = parquet.read_table(path), path.read_bytes()
+    path.write_bytes(content[:10] + b"\xff" * 30 + content[40:])
+    with pytest.raises(ValueError, match="is not a Parquet file"):
+        Partition.load(path)
+    for columns in (
+        {"client": [0, 1]},
+        {"client": [0, None], "sample": [0, 1]},
+        {"client": [0.0, 1.0], "sample": [0, 1]},
+    ):
+        parquet.write_table(pyarrow.table(columns).replace_schema_metadata(table.schema.metadata), path)
+        with pytest.raises(ValueError, match=r"is damaged: it must have a column `(client|sample)` of whole numbers"):
+            Partition.load(path)
+    with pytest.raises(FileNotFoundError):
+        Partition.load(tmp_path / "other.parquet")
+
+
 @pytest.mark.parametrize("num_clients", [0, -1, 2.0, True])
 def test_the_number_of_clients_must_be_a_positive_whole_number(num_clients: int) -> None:
     with pytest.raises(ValueError, match="`num_clients` must be a whole number of at least 1"):

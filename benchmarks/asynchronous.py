@@ -1,0 +1,77 @@
+"""What the virtual clock costs, without any training: time of an arrival, and memory of clients under way.
+
+    python benchmarks/asynchronous.py time --clients 100000
+    python benchmarks/asynchronous.py memory --clients 10000 --parameters 200000 --buffer_size 100
+
+Every client hands back the model that it received. ``time`` runs rounds of 1,000 arrivals of a model of one parameter,
+so that what is measured is the heap, the books and the server's arithmetic on next to nothing; ``memory`` lets
+ten arrivals a client go by with a large model, and names what is held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from fl_lightning import FedAsync, FedBuff
+from fl_lightning.asynchronous import AsynchronousAlgorithm, VirtualClock
+from fl_lightning.federation import ClientResult, Federation
+
+ARRIVALS = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("time", "memory"))
+    parser.add_argument("--clients", type=int, default=100_000)
+    parser.add_argument("--concurrency", type=int, help="most clients at once; all unless given")
+    parser.add_argument("--parameters", type=int, default=1)
+    parser.add_argument("--buffer_size", type=int, default=1, help="1 is FedAsync")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds of 1,000 arrivals")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    clock = VirtualClock(lambda n, rng: rng.lognormal(0.0, 0.5, n) * 100)
+    shared = {"clock": clock, "concurrency": args.concurrency}
+    callback = FedAsync(ARRIVALS, **shared) if args.buffer_size == 1 else FedBuff(args.buffer_size, ARRIVALS, **shared)
+    algorithm = callback.algorithm
+    assert isinstance(algorithm, AsynchronousAlgorithm)
+    sizes = np.full(args.clients, 10)
+    model = torch.zeros(args.parameters)
+    began = time.perf_counter()
+    algorithm.begin(Federation(sizes=sizes, model=model, lengths=[args.parameters]), fresh=True)
+    print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
+    before, rounds = peak(), []
+    for round_index in range(args.rounds):
+        began = time.perf_counter()
+        one_round(algorithm, round_index, sizes)
+        rounds.append((time.perf_counter() - began) / ARRIVALS * 1e6)
+    later = rounds[1:] or rounds
+    print(f"an arrival: {statistics.median(later):.1f} us (rounds from {min(later):.1f} to {max(later):.1f})")
+    sky = algorithm.schedule.sky
+    held, each = len(sky.models) + len(sky.results), args.parameters * 4 / 1e6
+    print(f"under way: {len(sky.flights):,}; models held: {len(sky.models):,}, results ahead: {len(sky.results):,}")
+    print(f"that is {held * each:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
+
+
+def one_round(algorithm: AsynchronousAlgorithm, round_index: int, sizes: np.ndarray) -> None:
+    """Let a round's results arrive."""
+    algorithm.plan(round_index, sizes, seed=0)
+    for tasks in algorithm.batches():
+        for task in tasks:
+            start = algorithm.start(task)
+            algorithm.receive(ClientResult(task, start, start.clone(), 1))
+    algorithm.close_round()
+
+
+def peak() -> float:
+    """Return the process's largest size so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Who trains when, when the server moves, and how stale results are."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities import rank_zero_only
+
+from fl_lightning.asynchronous.algorithm import AsynchronousAlgorithm
+from fl_lightning.asynchronous.report import ArrivalRecord
+from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = {"used": "tab:blue", "rejected": "tab:orange", "invalid": "tab:red", "lost": "0.75"}
+_MOST_CLIENTS = 60
+
+
+class Timeline(RoundObserver):
+    """Records every result of an asynchronous algorithm.
+
+    ``fed/contributing_clients`` is logged: how many clients the server has used results of so far.
+
+    Args:
+        path: PNG file of the timeline, written when the fit ends; an older one is not overwritten, the new one gets a
+            number. None is written if ``None``.
+
+    Attributes:
+        arrivals: What became of each result, in the order of arrival.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self.arrivals: list[ArrivalRecord] = []
+
+    @property
+    def contributions(self) -> Counter[int]:
+        """How many results of each client the server used."""
+        return Counter(record.client for record in self.arrivals if record.outcome == "used")
+
+    @property
+    def staleness(self) -> Counter[int]:
+        """How many results had each staleness: the histogram."""
+        return Counter(record.staleness for record in self.arrivals if record.outcome != "lost")
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check that there is a timeline to record.
+
+        Raises:
+            ValueError: If the algorithm is not asynchronous.
+        """
+        callback = aggregation_of(trainer, self)
+        if not isinstance(callback.algorithm, AsynchronousAlgorithm):
+            raise ValueError(
+                f"Timeline records asynchronous algorithms, such as FedAsync; {type(callback).__name__} has rounds. "
+                "Use VirtualTime(clock) for its virtual time."
+            )
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record the round's results."""
+        algorithm = aggregation_of(trainer, self).algorithm
+        assert isinstance(algorithm, AsynchronousAlgorithm)
+        self.arrivals += algorithm.report.arrivals
+        self.values = {"fed/contributing_clients": len(self.contributions)}
+
+    @rank_zero_only
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the figure."""
+        if self.path is None or not self.arrivals:
+            return
+        path, number = self.path, 1
+        while path.exists():
+            path, number = self.path.with_stem(f"{self.path.stem}-{number}"), number + 1
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.plot()[0].savefig(path, dpi=120)
+
+    def plot(self, until: float | None = None) -> tuple[Figure, tuple[Axes, Axes, Axes]]:
+        """Draw who trains when, with a line where the server moves; the histogram of staleness; and contributions.
+
+        Args:
+            until: Virtual time up to which the first panel is drawn; all of it if ``None``.
+
+        Returns:
+            The figure, which is not pyplot's, and its three axes.
+
+        Raises:
+            RuntimeError: If nothing was recorded.
+        """
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        if not self.arrivals:
+            raise RuntimeError("Nothing was recorded: plot a Timeline after `trainer.fit`.")
+        figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+        when, late, who = figure.subplot_mosaic([["when", "when"], ["late", "who"]], height_ratios=(3, 2)).values()
+        self._draw_times(when, until)
+        histogram = self.staleness
+        late.bar(list(histogram), list(histogram.values()), width=0.9, color="0.55")
+        late.set(xlabel="staleness", ylabel="results")
+        contributions = self.contributions
+        who.bar(list(contributions), list(contributions.values()), width=0.9, color=_COLOURS["used"])
+        who.set(xlabel="client", ylabel="results that were used")
+        for axes in (late, who):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for axes in (when, late, who):
+            axes.spines[["top", "right"]].set_visible(False)
+        return figure, (when, late, who)
+
+    def _draw_times(self, axes: Axes, until: float | None) -> None:
+        shown = [record for record in self.arrivals if until is None or record.arrived <= until]
+        clients = [client for client, _ in Counter(record.client for record in shown).most_common(_MOST_CLIENTS)]
+        rows = {client: row for row, client in enumerate(sorted(clients))}
+        for outcome, colour in _COLOURS.items():
+            records = [record for record in shown if record.outcome == outcome and record.client in rows]
+            if records:
+                axes.barh(
+                    [rows[record.client] for record in records],
+                    [record.arrived - record.sent for record in records],
+                    left=[record.sent for record in records],
+                    height=0.7,
+                    color=colour,
+                    edgecolor="white",
+                    linewidth=0.6,
+                    label=outcome,
+                )
+        for number, record in enumerate(record for record in shown if record.moved):
+            axes.axvline(record.arrived, color="black", linewidth=0.4, label="server moves" if number == 0 else None)
+        axes.set_yticks(list(rows.values()), [str(client) for client in rows])
+        axes.invert_yaxis()
+        axes.set(xlabel="virtual time", ylabel="client")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the records."""
+        return {"arrivals": [list(astuple(record)) for record in self.arrivals]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the records of a checkpoint."""
+        self.arrivals = [ArrivalRecord(*entry) for entry in state_dict["arrivals"]]

@@ -1,0 +1,70 @@
+"""Virtual time of rounds that clients begin together."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import lightning.pytorch as pl
+
+from fl_lightning.asynchronous.clock import VirtualClock
+from fl_lightning.asynchronous.schedule import Asynchronous
+from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
+
+
+class VirtualTime(RoundObserver):
+    """Logs ``fed/virtual_time`` of a synchronous algorithm: a round takes as long as its slowest client.
+
+    Asynchronous algorithms log it themselves, so that curves of both lie on one axis; give both the same clock.
+    ``fed/utilization`` is the share of their time in which clients work, all clients counted. A client that does part
+    of the local work takes that part of the time, its delay included; clients that drop out are not waited for.
+
+    Args:
+        clock: How long each client takes. Its ``dropout`` and ``online`` have no effect here: see ``participation`` of
+            the aggregation callback.
+
+    Attributes:
+        now: Virtual time so far.
+
+    Raises:
+        ValueError: When the fit begins, if there is not one speed for each client, or the algorithm is asynchronous.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.now = 0.0
+        self._ticks = self._worked = self._tasks = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Learn the clients' durations."""
+        algorithm = aggregation_of(trainer, self).algorithm
+        if isinstance(algorithm.schedule, Asynchronous):
+            raise ValueError(
+                f"{type(aggregation_of(trainer, self)).__name__} keeps virtual time itself and logs it as "
+                "`fed/virtual_time`. Leave VirtualTime out."
+            )
+        self.clock.begin(loop_of(trainer).federation())
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the round's time."""
+        callback = aggregation_of(trainer, self)
+        full, durations = callback.local_steps or callback.local_epochs, []
+        for task in callback.algorithm.tasks:
+            share = Fraction(task.work or full, full)
+            durations.append(self.clock.duration(task.client, self._tasks, share))
+            self._tasks += 1
+        self._ticks += max(durations, default=0)
+        self._worked += sum(durations)
+        self.now = self.clock.time(self._ticks)
+        clients = loop_of(trainer).data.num_clients
+        self.values = {"fed/virtual_time": self.now}
+        if self._ticks:
+            self.values["fed/utilization"] = self._worked / (clients * self._ticks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the time so far."""
+        return {"ticks": self._ticks, "worked": self._worked, "tasks": self._tasks}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the time of a checkpoint."""
+        self._ticks, self._worked, self._tasks = state_dict["ticks"], state_dict["worked"], state_dict["tasks"]

@@ -1,0 +1,244 @@
+"""Asynchronous methods on fast and slow devices: Gao et al. 2024, Figs. 4 and 5, on Fashion-MNIST.
+
+    python recipes/fashion_async.py --data_dir data                      # small preset, 5 seeds
+    python recipes/fashion_async.py --data_dir data --preset paper       # the paper's network, steps and rate
+
+Ten devices, five fast (speeds 100 to 80) and five slow (25 to 5). Experiments 1.1 to 1.4 differ in who holds which
+classes. Fig. 4 is FedAsync on all of them, Fig. 5 the three methods on 1.4: FedAsync, the PAPAYA baseline (a client
+waits until the buffer is full) and buffering with dynamic weights. t is counted in uploads; the buffered methods move
+once in three of them, so that "100 rounds" has two readings, and both are in the table.
+
+The paper names neither the network nor how samples are drawn. ``small`` is a stand-in with a small network and a tenth
+of the local steps at ten times the learning rate. Finished runs are kept in ``--out`` and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.table import Table
+
+from datamodules import FashionMNISTDataModule
+from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
+from fl_lightning.data import SampleSplit
+from fl_lightning.diagnostics import Timeline
+from fl_lightning.models import ConvNetClassifier
+from fl_lightning.partitioners import device_experiment_partitioner
+
+SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
+EXPERIMENTS = ("1.1", "1.2", "1.3", "1.4")
+METHODS = ("FedAsync", "PAPAYA", "dynamic weights")
+CURVES = [("FedAsync", experiment) for experiment in EXPERIMENTS] + [(method, "1.4") for method in METHODS[1:]]
+UPLOADS_A_ROUND = 20
+console = Console()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a run costs."""
+
+    network: dict[str, Any]
+    lr: float
+    batches: int | float  # of an epoch
+
+
+PRESETS = {
+    "small": Preset({"channels": (8, 16), "hidden": (64,)}, lr=0.01, batches=12),
+    "paper": Preset({"channels": (32, 64), "hidden": (512,), "padding": "same"}, lr=0.001, batches=1.0),
+}
+
+
+class TestedFashionMNIST(FashionMNISTDataModule):
+    """Validates on the test images, as the paper's curves do: nothing is chosen by them."""
+
+    def val_dataloader(self) -> Any:
+        """Return the test set."""
+        return self.test_dataloader()
+
+
+class Curve(Callback):
+    """Keeps test accuracy by uploads and by virtual time."""
+
+    def __init__(self) -> None:
+        self.points: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Keep a round's point."""
+        names = {"accuracy": "val_acc", "time": "fed/virtual_time", "moves": "fed/aggregations"}
+        point = {key: float(trainer.callback_metrics[name]) for key, name in names.items()}
+        self.points.append({"uploads": (trainer.current_epoch + 1) * UPLOADS_A_ROUND, **point})
+
+
+def make(method: str, options: argparse.Namespace, seed: int) -> AggregationCallback:
+    """Return a method with the paper's settings: alpha = 0.5, mu = 0.01, a buffer of 3, two local epochs."""
+    shared: dict[str, Any] = {"speeds": SPEEDS, "local_epochs": 2, "seed": seed}
+    if method == "FedAsync":
+        return FedAsync(UPLOADS_A_ROUND, mixing=options.mixing, staleness=options.staleness, rho=0.01, **shared)
+    if method == "PAPAYA":
+        return FedBuff(
+            3, UPLOADS_A_ROUND, wait_for_flush=True, weighting="samples", server_lr=options.papaya_lr, mu=0.01, **shared
+        )
+    return DynamicWeightFedBuff(3, UPLOADS_A_ROUND, alpha=0.5, mu=0.01, stamp=options.stamp, **shared)
+
+
+def run(method: str, experiment: str, seed: int, options: argparse.Namespace, figure: Path | None) -> dict[str, Any]:
+    """Train once and return the curve."""
+    preset = PRESETS[options.preset]
+    L.seed_everything(seed, verbose=False)
+    partitioner = device_experiment_partitioner(experiment, seed=seed)  # type: ignore[arg-type]
+    data = TestedFashionMNIST(
+        options.data_dir, partitioner, split=SampleSplit(val=0.0, test="official"), batch_size=50, eval_batch_size=500
+    )
+    curve, timeline = Curve(), Timeline(figure)
+    trainer = L.Trainer(
+        max_epochs=options.uploads // UPLOADS_A_ROUND,
+        limit_train_batches=preset.batches,
+        callbacks=[make(method, options, seed), timeline, curve],
+        accelerator="auto",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    module = ConvNetClassifier(num_classes=10, in_channels=1, image_size=28, lr=preset.lr, **preset.network)
+    began = time.perf_counter()
+    trainer.fit(module, datamodule=data)
+    result = {
+        "curve": curve.points,
+        "seconds": time.perf_counter() - began,
+        "contributions": {str(client): count for client, count in sorted(timeline.contributions.items())},
+    }
+    del data, module, trainer
+    gc.collect()  # a trainer and its data hold each other, and would stay until the next collection
+    return result
+
+
+Results = dict[tuple[str, str], dict[int, dict[str, Any]]]
+
+
+def at(
+    results: Results, curve: tuple[str, str], *, uploads: int | None = None, moves: int | None = None
+) -> list[float]:
+    """Return each seed's accuracy, in per cent, at so many uploads or (nearly) so many moves of the server."""
+    values = []
+    for result in results[curve].values():
+        key, wanted = ("uploads", uploads) if uploads is not None else ("moves", moves)
+        point = min(result["curve"], key=lambda point: abs(point[key] - wanted))
+        values.append(100 * point["accuracy"])
+    return values
+
+
+def spread(values: list[float]) -> str:
+    """Return mean and standard deviation."""
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def accuracies(results: Results, preset: str) -> Table:
+    """Return the table of accuracies in the readings of t."""
+    made = Table(title=f"Fashion-MNIST, preset {preset}: test accuracy in %, mean ± sd over seeds")
+    for column in ("method", "experiment", "seeds", "100 uploads", "100 moves of the server", "300 uploads"):
+        made.add_column(column, justify="left" if column in ("method", "experiment") else "right")
+    for curve in CURVES:
+        if curve in results:
+            cells = (at(results, curve, uploads=100), at(results, curve, moves=100), at(results, curve, uploads=300))
+            made.add_row(*curve, str(len(results[curve])), *map(spread, cells))
+    return made
+
+
+def claims(results: Results) -> Table:
+    """Return the paper's claim beside what was found: dynamic weights against the others on 1.4, seed by seed."""
+    made = Table(title="Dynamic weights minus the other, experiment 1.4, same seeds", caption="paper: > 10 and > 19")
+    for column in ("other", "reading of t", "points", "relative", "seeds in favour"):
+        made.add_column(column, justify="left" if column in ("other", "reading of t") else "right")
+    ours = ("dynamic weights", "1.4")
+    for other in ("PAPAYA", "FedAsync"):
+        for reading in ({"uploads": 100}, {"moves": 100}, {"uploads": 300}):
+            if ours in results and (other, "1.4") in results:
+                pairs = list(zip(at(results, ours, **reading), at(results, (other, "1.4"), **reading), strict=True))
+                points, relative = [a - b for a, b in pairs], [100 * (a / b - 1) for a, b in pairs]
+                name = " ".join(f"{value} {key}" for key, value in reading.items())
+                favour = f"{sum(point > 0 for point in points)} of {len(points)}"
+                made.add_row(other, name, spread(points), f"{spread(relative)} %", favour)
+    return made
+
+
+def figure(results: Results, path: Path) -> None:
+    """Draw Figs. 4 and 5 by uploads, and Fig. 5 by virtual time: mean and standard deviation over seeds."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(13, 3.8), layout="constrained")
+    panels = (
+        ("Fig. 4: FedAsync", [curve for curve in CURVES if curve[0] == "FedAsync"], "uploads", 1),
+        ("Fig. 5: experiment 1.4", [(method, "1.4") for method in METHODS], "uploads", 0),
+        ("Fig. 5 by virtual time", [(method, "1.4") for method in METHODS], "time", 0),
+    )
+    for axes, (title, curves, key, label) in zip(drawn.subplots(1, 3, sharey=True), panels, strict=True):
+        for curve in curves:
+            if curve in results:
+                runs = [result["curve"] for result in results[curve].values()]
+                x = [point[key] for point in runs[0]]
+                y = 100 * np.array([[point["accuracy"] for point in points] for points in runs])
+                line = axes.plot(x, y.mean(0), label=curve[label])[0]
+                axes.fill_between(x, y.mean(0) - y.std(0), y.mean(0) + y.std(0), color=line.get_color(), alpha=0.2)
+        axes.set(title=title, xlabel="virtual time" if key == "time" else "uploads")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right")
+    drawn.axes[0].set_ylabel("test accuracy, %")
+    drawn.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Run what is missing, then show the tables and draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=PRESETS, default="small")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--uploads", type=int, default=300, help=f"results that arrive, in steps of {UPLOADS_A_ROUND}")
+    parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
+    parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
+    parser.add_argument("--papaya_lr", type=float, default=1.0, help="server learning rate of the PAPAYA baseline")
+    parser.add_argument("--stamp", default="upload", help="what staleness counts for dynamic weights")
+    parser.add_argument("--data_dir", default=None, help="default: $FL_LIGHTNING_DATA, else data")
+    parser.add_argument("--out", type=Path, default=Path("runs/fashion_async"))
+    options = parser.parse_args()
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    varied = (options.uploads, options.staleness, options.mixing, options.papaya_lr, options.stamp)
+    setting = "-".join(map(str, (options.preset, *varied)))
+    folder = options.out / setting
+    folder.mkdir(parents=True, exist_ok=True)
+    results: Results = {}
+    todo = [(curve, seed) for seed in options.seeds for curve in CURVES]
+    for position, (curve, seed) in enumerate(todo, start=1):
+        method, experiment = curve
+        path = folder / f"{method.replace(' ', '_')}-{experiment}-{seed}.json"
+        if not path.exists():
+            console.print(f"[bold]{method}[/], experiment {experiment}, seed {seed} ({position} of {len(todo)})")
+            timeline = path.with_suffix(".png") if seed == options.seeds[0] and experiment == "1.4" else None
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(run(method, experiment, seed, options, timeline)))
+            part.replace(path)
+            left = json.loads(path.read_text())["seconds"] * (len(todo) - position)
+            console.print(f"about {left / 60:.0f} minutes left at this rate")
+        results.setdefault(curve, {})[seed] = json.loads(path.read_text())
+    console.print(accuracies(results, options.preset))
+    console.print(claims(results))
+    figure(results, folder / "accuracy.png")
+    console.print(f"Figures and results: {folder}")
+
+
+if __name__ == "__main__":
+    main()

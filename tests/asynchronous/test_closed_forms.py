@@ -1,0 +1,296 @@
+"""Closed forms of the asynchronous algorithms, through `Trainer.fit`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from toys import Quadratic, fit_quadratic, quadratic_clients
+from watching import of_ten, watch
+
+from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
+from fl_lightning.asynchronous import VirtualClock, exponential, hinge, polynomial
+from fl_lightning.asynchronous.arrivals import Arrival, DeltaBuffer, DynamicWeightBuffer, StalenessMixing
+from fl_lightning.federation import Federation
+from fl_lightning.server import Mixing
+
+SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
+# Table of s(d): polynomial a = 0.5, hinge a = 10, b = 4
+STALENESS = {
+    0: (1.0, 1.0),
+    1: (0.707106781, 1.0),
+    3: (0.5, 1.0),
+    4: (0.447213595, 1.0),
+    5: (0.408248290, 0.0909090909),
+    6: (0.377964473, 0.047619048),
+    8: (0.333333333, 0.024390244),
+    18: (0.229415734, 0.007092199),
+}
+
+
+# ---- O8, FedAsync ----
+
+
+@pytest.mark.parametrize("staleness", STALENESS)
+def test_staleness_functions(staleness: int) -> None:
+    assert polynomial()(staleness) == pytest.approx(STALENESS[staleness][0], abs=1e-9)
+    assert hinge()(staleness) == pytest.approx(STALENESS[staleness][1], abs=1e-9)
+    assert exponential(0.5)(2) == pytest.approx(0.367879441, abs=1e-9)
+
+
+def arrive(rule: Any, arrivals: list[tuple[float, int]], lr: float = 1.0, delta: bool = False) -> list[float]:
+    """Return the server's value after each move for the arrivals (x, d), each from 0."""
+    rule.begin(Federation(sizes=torch.ones(4).numpy(), model=torch.zeros(1).double(), lengths=[1]))
+    server, model, seen = Mixing(lr), torch.zeros(1, dtype=torch.float64), []
+    for x, staleness in arrivals:
+        start = model if delta else torch.zeros_like(model)
+        vector = start + x if delta else torch.full_like(model, x)
+        rule.add(Arrival(0, 1, start, vector, staleness, 0), model)
+        if rule.occupancy >= rule.buffer_size:
+            aggregate = rule.merge(model)
+            assert aggregate is not None
+            model = server.step(model, aggregate)
+            seen.append(float(model))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("staleness", "expected"),
+    [
+        ("constant", [0.6, 1.44, -0.024, 2.3904]),
+        ("polynomial", [0.6, 1.193969696, 0.535778787, 1.384336220]),
+        ("hinge", [0.6, 1.44, -0.024, 0.195490909]),
+    ],
+)
+def test_fedasync_mixes_by_staleness(staleness: Any, expected: list[float]) -> None:
+    seen = arrive(StalenessMixing(0.6, staleness), [(1, 0), (2, 1), (-1, 3), (4, 5)])
+    assert seen == pytest.approx(expected, abs=1e-9)
+
+
+def test_fedasync_through_the_trainer_mixes_as_the_clock_says() -> None:
+    # speeds 100 and 50: client 0 (target 1) at 1 and 2, client 1 (target 2) at 2 with d = 2; then 0 at 3 with d = 1.
+    # polynomial: .6; .6 + .6 (.4) = .84; a = .6/sqrt 3; a = .6/sqrt 2
+    seen = watch(FedAsync(1, mixing=0.6, speeds=[100, 50]), 4, [1.0, 2.0])
+    assert [(r.arrived, r.client, r.staleness) for r in seen.arrivals] == [(1, 0, 0), (2, 0, 0), (2, 1, 2), (3, 0, 1)]
+    assert seen.weights[:2] == pytest.approx([0.6, 0.84])
+    third = 0.84 + 0.6 / 3**0.5 * (2 - 0.84)
+    assert seen.weights[2:] == pytest.approx([third, third + 0.6 / 2**0.5 * (1 - third)])
+
+
+def test_constant_mixing_of_one_is_last_arrival_wins() -> None:
+    seen = of_ten(FedAsync(1, mixing=1.0, staleness="constant", speeds=SPEEDS), 12)
+    assert seen.weights == [float(record.client) for record in seen.arrivals]
+
+
+def test_the_proximal_step_of_fedasync() -> None:
+    # f = (w - 3)^2 / 2 from w' = 1 with lr .1 and rho .5: 1 -> 1.2; then w - .1 (w - 3) - .05 (w - 1) = 1.37
+    module = Quadratic(lr=0.1, start=1.0)
+    weights = fit_quadratic(
+        FedAsync(1, mixing=1.0, rho=0.5, local_steps=2), module, quadratic_clients([1.0], [3.0]), rounds=1
+    )
+    assert float(weights) == pytest.approx(1.37)
+
+
+def test_stale_results_are_rejected_beyond_the_maximum() -> None:
+    seen = of_ten(FedAsync(20, staleness="constant", max_staleness=3, speeds=SPEEDS), 5)
+    outcomes = {record.outcome for record in seen.arrivals if record.staleness > 3}
+    assert outcomes == {"rejected"}
+    assert {record.outcome for record in seen.arrivals if record.staleness <= 3} == {"used"}
+    # a rejected result does not move the server, so that versions count used ones only
+    assert sum(record.moved for record in seen.arrivals) == sum(record.outcome == "used" for record in seen.arrivals)
+
+
+def test_sampled_staleness_is_uniform_over_the_history() -> None:
+    seen = of_ten(FedAsync(100, history=4), 40)
+    late = Counter(record.staleness for record in seen.arrivals[4:])
+    # 3996 draws from 0 to 3: the mean of each count is 999, its sd 27
+    assert sorted(late) == [0, 1, 2, 3]
+    assert all(abs(count - 999) < 110 for count in late.values())
+    assert [record.staleness for record in seen.arrivals[:1]] == [0]
+    clients = Counter(record.client for record in seen.arrivals)
+    assert all(abs(clients[client] - 400) < 80 for client in range(10))
+
+
+# ---- O9, FedBuff ----
+
+
+@pytest.mark.parametrize(
+    ("divide_by", "expected"), [("count", [0.844974747, 1.194974747]), ("weights", [0.989949494, 1.456616160])]
+)
+def test_fedbuff_moves_when_the_buffer_is_full(divide_by: Any, expected: list[float]) -> None:
+    rule = DeltaBuffer(2, divide_by=divide_by)
+    seen = arrive(rule, [(1, 0), (2, 1), (3, 0), (-4, 3)], lr=0.7, delta=True)
+    assert seen == pytest.approx(expected, abs=1e-9)
+
+
+def test_fedbuff_as_flsim_sums_without_division() -> None:
+    # average staleness 1: s(0) = sqrt 2, s(1) = 1
+    rule = DeltaBuffer(2, divide_by="none", average_staleness=1)
+    assert arrive(rule, [(1, 0), (2, 1)], delta=True) == pytest.approx([2**0.5 + 2])
+
+
+def test_fedbuff_weighs_by_examples() -> None:
+    rule = DeltaBuffer(2, staleness="constant", weighting="samples")
+    zero = torch.zeros(1, dtype=torch.float64)
+    rule.begin(Federation(sizes=torch.tensor([1, 3]).numpy(), model=zero, lengths=[1]))
+    for client, (samples, delta) in enumerate([(1, 1.0), (3, 2.0)]):
+        rule.add(Arrival(client, samples, zero, zero + delta, 0, 0), zero)
+    # omega = n / 2: (0.5 * 1 + 1.5 * 2) / 2
+    assert float(rule.merge(zero)) == pytest.approx(1.75)
+
+
+def test_fedbuff_of_one_is_fedasyncs_variant() -> None:
+    # one client, always fresh: w .3 -> .78 with the trained model 1.1 and lr .6
+    results = []
+    for callback in (FedBuff(1, 1, server_lr=0.6), FedAsync(1, mixing=0.6, staleness="constant")):
+        module = Quadratic(lr=1.0, start=0.3)
+        results.append(float(fit_quadratic(callback, module, quadratic_clients([1.0], [1.1]), rounds=1)))
+    assert results == pytest.approx([0.78, 0.78])
+
+
+def test_a_stale_update_moves_fedbuff_and_fedasync_differently() -> None:
+    # trained 1.1 from .3, the server at .5 meanwhile, lr .6 and constant weights: .5 + .6 * .8 and .5 + .6 * (1.1 - .5)
+    def make(value: float) -> torch.Tensor:
+        return torch.tensor([value], dtype=torch.float64)
+
+    values = []
+    for rule, lr in ((DeltaBuffer(1, "constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
+        rule.begin(Federation(sizes=torch.ones(1).numpy(), model=make(0.0), lengths=[1]))
+        rule.add(Arrival(0, 1, make(0.3), make(1.1), 1, 1), make(0.5))
+        values.append(float(Mixing(lr).step(make(0.5), rule.merge(make(0.5)))))  # type: ignore[arg-type]
+    assert values == pytest.approx([0.98, 0.86])
+
+
+def test_a_waiting_buffer_of_all_clients_is_uniform_fedavg() -> None:
+    clients = quadratic_clients([1.0, 2.0, 0.5], [0.0, 1.0, 4.0], [1, 5, 2])
+    buffered = FedBuff(3, 1.0, wait_for_flush=True, speeds=[100, 30, 7], staleness="constant", local_steps=3)
+    synchronous = FedAvg(1.0, weighting="uniform", local_steps=3)
+    ends = [float(fit_quadratic(cb, Quadratic(lr=0.1), clients, rounds=6)) for cb in (buffered, synchronous)]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-12)
+
+
+# ---- O10, dynamic weights ----
+
+
+def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[list[float], DynamicWeightBuffer]:
+    """Return beta for arrivals (client, samples, staleness)."""
+    rule = DynamicWeightBuffer(len(entries), **options)
+    rule.begin(Federation(sizes=torch.ones(4).numpy(), model=torch.zeros(1).double(), lengths=[1]))
+    for value, (client, samples, staleness) in zip((1.0, 2.0, 5.0, 0.0), entries, strict=False):
+        vector = torch.tensor([value], dtype=torch.float64)
+        rule.add(Arrival(client, samples, torch.zeros_like(vector), vector, staleness, 10), torch.zeros(1).double())
+    return rule.weights(), rule
+
+
+@pytest.mark.parametrize(
+    ("clients", "beta", "mean"),
+    [
+        ((0, 1, 2), [0.322712408, 0.481552622, 0.195734970], 2.264492502),
+        ((0, 1, 0), [0.235903102, 0.580375378, 0.183721520], 2.315261460),
+    ],
+)
+def test_dynamic_weights(clients: tuple[int, int, int], beta: list[float], mean: float) -> None:
+    entries = list(zip(clients, (100, 200, 100), (0, 1, 3), strict=True))
+    weights, rule = weights_of(entries)
+    assert weights == pytest.approx(beta, abs=1e-9)
+    merged = rule.merge(torch.zeros(1, dtype=torch.float64))
+    assert float(merged) == pytest.approx(mean, abs=1e-9)  # type: ignore[arg-type]
+    # mixed in with alpha = .5 from 0
+    assert float(Mixing(0.5).step(torch.zeros(1).double(), merged)) == pytest.approx(mean / 2, abs=1e-9)  # type: ignore[arg-type]
+
+
+def test_dynamic_weights_of_one_client_alone() -> None:
+    weights, _ = weights_of([(0, 1, 0), (0, 1, 1), (0, 1, 2)])
+    assert weights == pytest.approx([0.360285814, 0.326773272, 0.312940914], abs=1e-9)
+
+
+def test_dynamic_weights_are_equal_for_equal_results() -> None:
+    weights, _ = weights_of([(0, 7, 2), (1, 7, 2), (2, 7, 2)])
+    assert weights == pytest.approx([1 / 3] * 3, abs=1e-12)
+
+
+def test_a_frequent_client_is_damped_and_never_inverted() -> None:
+    # a client with f of B entries has f e^(1/f) against e for each other: 2.718, 3.297, 4.187 for f = 1, 2, 3
+    totals = []
+    for count in (1, 2, 3):
+        weights, _ = weights_of([(0, 1, 0)] * count + [(1, 1, 0)])
+        totals.append(sum(weights[:count]) / weights[count] * 2.718281828)
+    assert totals == pytest.approx([2.718281828, 3.297442541, 4.186837275], abs=1e-8)
+
+
+def test_running_frequency_counts_arrivals_so_far() -> None:
+    # two results of one client at once, f = 1 and 2: e / (e + sqrt e) and sqrt e / (e + sqrt e)
+    weights, _ = weights_of([(0, 1, 0), (0, 1, 0)], frequency="arrival")
+    assert weights == pytest.approx([0.622459331, 0.377540669], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "expected"),
+    [
+        ("upload", [0.428231, 1.386698, 1.693349, 1.680008, 2.340004]),
+        ("upload-literal", [0.428231, 1.401556, 1.700778, 1.683722, 2.341861]),
+        ("version", [0.5, 1.416667, 1.729473, 1.648745, 2.345512]),
+    ],
+)
+def test_dynamic_weights_on_the_clock(stamp: Any, expected: list[float]) -> None:
+    seen = of_ten(DynamicWeightFedBuff(3, 3, mu=0.0, speeds=SPEEDS, stamp=stamp), 5)
+    assert seen.weights == pytest.approx(expected, abs=1e-6)
+
+
+# ---- O17, the clock ----
+
+
+def test_the_first_uploads_come_in_order() -> None:
+    seen = of_ten(FedAsync(1, speeds=SPEEDS), 100).arrivals
+    assert [(round(r.arrived, 4), r.client, r.staleness) for r in seen[:12]] == [
+        (1.0, 0, 0),
+        (1.0526, 1, 1),
+        (1.1111, 2, 2),
+        (1.1765, 3, 3),
+        (1.25, 4, 4),
+        (2.0, 0, 4),
+        (2.1053, 1, 4),
+        (2.2222, 2, 4),
+        (2.3529, 3, 4),
+        (2.5, 4, 4),
+        (3.0, 0, 4),
+        (3.1579, 1, 4),
+    ]
+    counts = Counter(record.client for record in seen)
+    assert [counts[client] for client in range(10)] == [20, 19, 18, 17, 16, 4, 3, 2, 1, 0]
+    assert seen[-1].arrived == 20.0
+    assert sum(record.staleness for record in seen) / 100 == pytest.approx(6.61)
+    assert max(record.staleness for record in seen) == 49
+
+
+def test_mean_staleness_is_one_less_than_the_clients_at_work() -> None:
+    seen = of_ten(FedAsync(500, speeds=SPEEDS), 20)
+    assert sum(record.staleness for record in seen.arrivals) / 10_000 == pytest.approx(8.99, abs=0.005)
+    assert sum(record.client >= 5 for record in seen.arrivals) / 10_000 == pytest.approx(0.1427, abs=5e-5)
+    assert seen.values[-1]["fed/utilization"] == 1.0
+
+
+def test_ties_go_to_the_smaller_client() -> None:
+    seen = watch(FedAsync(1, speeds=[100, 50]), 6, [0.0, 0.0]).arrivals
+    assert [(r.arrived, r.client, r.staleness) for r in seen] == [
+        (1, 0, 0),
+        (2, 0, 0),
+        (2, 1, 2),
+        (3, 0, 1),
+        (4, 0, 0),
+        (4, 1, 2),
+    ]
+
+
+def test_three_tenths_tie_with_a_tenth_three_times() -> None:
+    # in floating point 0.1 + 0.1 + 0.1 > 0.3
+    seen = watch(FedAsync(4, clock=VirtualClock(1, work=0.1, delay=[0, 0.2])), 1, [0.0, 0.0]).arrivals
+    assert [(r.client, r.arrived) for r in seen] == [(0, 0.1), (0, 0.2), (0, 0.3), (1, 0.3)]
+
+
+def test_few_buffers_hold_a_client_twice() -> None:
+    clients = [record.client for record in of_ten(FedAsync(1000, speeds=SPEEDS), 3).arrivals]
+    buffers = [clients[start : start + 3] for start in range(0, 3000, 3)]
+    assert sum(len(set(buffer)) < 3 for buffer in buffers) / 1000 == pytest.approx(0.028, abs=5e-4)

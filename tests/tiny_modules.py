@@ -1,0 +1,258 @@
+"""A small federation of every data module, on files that are made where there are none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tiny_files import (
+    GUTENBERG,
+    ROLE_SIZES,
+    eicu_tables,
+    write_cifar10,
+    write_cifar100,
+    write_covertype,
+    write_dmoz_topics,
+    write_eicu,
+    write_idx,
+    write_leaf,
+    write_markdown_plays,
+    write_mnist,
+)
+from torch.utils.data import TensorDataset
+
+from datamodules import (
+    CIFAR10DataModule,
+    CIFAR100DataModule,
+    CovertypeDataModule,
+    CropSplit,
+    DigitsDataModule,
+    DMOZDataModule,
+    EICUDataModule,
+    EMNISTDataModule,
+    FashionMNISTDataModule,
+    FedDynSyntheticDataModule,
+    FedProxSyntheticDataModule,
+    HuggingFaceDataModule,
+    MNISTDataModule,
+    OrderedSplit,
+    ShakespeareDataModule,
+    TableDataModule,
+    TorchDatasetDataModule,
+)
+from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit
+from fl_lightning.models import (
+    CharLSTM,
+    Classifier,
+    ConvNetClassifier,
+    LogisticRegressionClassifier,
+    MLPClassifier,
+)
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
+
+Make = Callable[[Path, pytest.MonkeyPatch], FederatedDataModule]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to make a data module and its files, and a model that fits it."""
+
+    make: Make
+    model: Callable[[], Classifier]
+
+
+def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> CIFAR10DataModule:
+    split = SampleSplit(val=0.2, test="official")
+    return CIFAR10DataModule(
+        write_cifar10(folder, patch, 8), DirichletPartitioner(4, 1.0), split=split, augment=True, download=False
+    )
+
+
+def cifar100(folder: Path, patch: pytest.MonkeyPatch) -> CIFAR100DataModule:
+    write_cifar100(folder, patch, [7 * i % 100 for i in range(40)], [7 * i % 100 for i in range(12)])
+    return CIFAR100DataModule(folder, IIDPartitioner(6), download=False)
+
+
+def mnist(folder: Path, patch: pytest.MonkeyPatch) -> MNISTDataModule:
+    write_mnist(folder, patch, MNISTDataModule, 48, 12)
+    return MNISTDataModule(folder, IIDPartitioner(6), standardize="global", download=False)
+
+
+def fashion(folder: Path, patch: pytest.MonkeyPatch) -> FashionMNISTDataModule:
+    write_mnist(folder, patch, FashionMNISTDataModule, 48, 12)
+    partitioner = DirichletPartitioner(4, 1.0)
+    return FashionMNISTDataModule(folder, partitioner, split=SampleSplit(test="official"), download=False)
+
+
+def emnist(folder: Path, patch: pytest.MonkeyPatch) -> EMNISTDataModule:
+    rng = np.random.default_rng(0)
+    for part, number in (("train", 60), ("test", 20)):
+        images = rng.integers(256, size=(number, 28, 28), dtype=np.uint8)
+        labels = (np.arange(number) % 13 + 1).astype(np.uint8)
+        write_idx(folder / "EMNIST" / "raw", f"emnist-letters-{part}", images, labels)
+    split = WithinClientSplit(0.2, 0.2)
+    return EMNISTDataModule(folder, IIDPartitioner(4), classes="first10", split=split, download=False)
+
+
+def covertype(name: Any, folder: Path, patch: pytest.MonkeyPatch) -> CovertypeDataModule:
+    rows = [(2000 + 5 * i % 1999, i // 7 % 2, i * i // 11 % 3, (1, 2, 2, 5)[i % 4]) for i in range(16_000)]
+    write_covertype(folder, patch, rows)
+    return CovertypeDataModule.named(name, folder, class_counts=None, download=False)
+
+
+def shakespeare(source: Any, crop: bool, folder: Path, patch: pytest.MonkeyPatch) -> ShakespeareDataModule:
+    if source == "markdown":
+        write_markdown_plays(folder)
+    elif source == "leaf":
+        write_leaf(folder, "train/a.json", {role: range(size - 80) for role, size in enumerate(ROLE_SIZES)})
+    else:
+        (folder / "shakespeare").mkdir()
+        (folder / "shakespeare" / "100.txt").write_text(GUTENBERG)
+    split = CropSplit(2, 60, 4, base=OrderedSplit(test=0.25)) if crop else ClientSplit(3)
+    return ShakespeareDataModule(folder, source=source, split=split, batch_size=256, download=False)
+
+
+def eicu(folder: Path, patch: pytest.MonkeyPatch) -> EICUDataModule:
+    tables = eicu_tables({hospital: 8 + hospital for hospital in range(6)}, {hospital: 3 for hospital in range(6)})
+    rng = np.random.default_rng(0)
+    for name in ("urine", "glucose", "ph"):
+        values = rng.integers(10, size=len(tables["apacheApsVar"])).astype(float)
+        tables["apacheApsVar"][name] = np.where(values == 0, -1.0, values)
+    return EICUDataModule(write_eicu(folder, tables), cohort="demo", impute="global", standardize="global")
+
+
+def dmoz(folder: Path, patch: pytest.MonkeyPatch) -> DMOZDataModule:
+    return DMOZDataModule(write_dmoz_topics(folder), min_samples=10, distribution=2)
+
+
+def rows(count: int = 60) -> dict[str, list[Any]]:
+    rng = np.random.default_rng(0)
+    return {
+        "site": [f"s{i % 6}" for i in range(count)],
+        "a": rng.normal(size=count).tolist(),
+        "b": rng.normal(size=count).tolist(),
+        "label": [i % 2 for i in range(count)],
+    }
+
+
+def table(suffix: str, folder: Path, patch: pytest.MonkeyPatch) -> TableDataModule:
+    frame = pd.DataFrame(rows())
+    frame.loc[::7, "a"] = np.nan
+    path = folder / f"t{suffix}"
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    standardize: Any = "local" if suffix == ".csv" else "global"
+    return TableDataModule(path, "label", "site", impute="global", standardize=standardize, split=ClientSplit(3))
+
+
+def hugging_face(folder: Path, patch: pytest.MonkeyPatch) -> HuggingFaceDataModule:
+    import datasets
+
+    patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+    pd.DataFrame(rows()).to_parquet(folder / "t.parquet")
+    return HuggingFaceDataModule(
+        folder / "t.parquet", ["a", "b"], "label", "site", standardize="global", split=ClientSplit(3)
+    )
+
+
+def hugging_face_images(folder: Path, patch: pytest.MonkeyPatch) -> HuggingFaceDataModule:
+    import datasets
+
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 4, 4), dtype=np.uint8)
+    features = datasets.Features(
+        {"image": datasets.Image(), "site": datasets.Value("string"), "label": datasets.Value("int64")}
+    )
+    content = {"image": list(pixels), "site": rows()["site"], "label": rows()["label"]}
+    datasets.Dataset.from_dict(content, features=features).save_to_disk(folder / "saved")
+    return HuggingFaceDataModule(
+        folder / "saved", "image", "label", "site", mean=[0.5], std=[0.5], augment=True, split=WithinClientSplit()
+    )
+
+
+def tensors(folder: Path, patch: pytest.MonkeyPatch) -> TorchDatasetDataModule:
+    content = TensorDataset(torch.tensor([rows()["a"], rows()["b"]]).T, torch.tensor(rows()["label"]))
+    return TorchDatasetDataModule(content, DirichletPartitioner(6, 1.0), standardize="global")
+
+
+def _mlp(in_features: int, num_classes: int) -> Callable[[], Classifier]:
+    return lambda: MLPClassifier(in_features, [8], num_classes, lr=0.05)
+
+
+def _cnn(num_classes: int, channels: int = 3, size: int = 32) -> Callable[[], Classifier]:
+    return lambda: ConvNetClassifier(num_classes, 0.05, channels, size, channels=(4, 4))
+
+
+def _lstm() -> Classifier:
+    return CharLSTM(hidden_size=4)
+
+
+SET_UPS = ("COVCLS-G", "COVCLS-L", "COVFEAT-G", "COVFEAT-L")
+CASES: dict[str, Case] = {
+    "cifar10": Case(cifar10, _cnn(10)),
+    "cifar100": Case(cifar100, _cnn(100)),
+    "mnist": Case(mnist, _mlp(784, 10)),
+    "fashion-mnist": Case(fashion, _cnn(10, 1, 28)),
+    "emnist": Case(emnist, lambda: LogisticRegressionClassifier(784, 10)),
+    **{name.lower(): Case(partial(covertype, name), _mlp(15, 2)) for name in SET_UPS},
+    **{
+        f"{source}-{'crop' if crop else 'roles'}": Case(partial(shakespeare, source, crop), _lstm)
+        for source in ("gutenberg", "markdown", "leaf")
+        for crop in (False, True)
+    },
+    "eicu": Case(eicu, lambda: LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
+    "dmoz": Case(dmoz, lambda: LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
+    "feddyn-synthetic": Case(lambda folder, patch: FedDynSyntheticDataModule(), _mlp(30, 5)),
+    "fedprox-synthetic": Case(lambda folder, patch: FedProxSyntheticDataModule(), _mlp(60, 10)),
+    "digits": Case(lambda folder, patch: DigitsDataModule(IIDPartitioner(10)), _cnn(10)),
+    "hugging-face": Case(hugging_face, _mlp(2, 2)),
+    "hugging-face-images": Case(hugging_face_images, _mlp(16, 2)),
+    "torch-dataset": Case(tensors, _mlp(2, 2)),
+    "csv": Case(partial(table, ".csv"), _mlp(2, 2)),
+    "parquet": Case(partial(table, ".parquet"), _mlp(2, 2)),
+}
+
+
+def ready(data: FederatedDataModule) -> FederatedDataModule:
+    """Set a data module up as a Trainer does."""
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def digest(data: FederatedDataModule) -> str:
+    """Return a hash of all client's samples in each set, of the classes, and of some rows of the inputs."""
+    _, split = data._ready()
+    content: list[Any] = [[array.tolist() for array in split.partition.indices]]
+    content += [
+        [(client, indices.tolist()) for client, indices in part.items()]
+        for part in (split.train, split.val, split.test)
+    ]
+    x = data.source_inputs()
+    some = x[:: max(1, len(x) // 5)].flatten(1).double()
+    # of standardised numbers the last digits may differ between machines
+    content += [data.labels.tolist(), data.class_names, [[f"{value:.3g}" for value in row] for row in some.tolist()]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def main() -> None:
+    """Print the hash of every federation, made anew."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, case in CASES.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found[name] = digest(ready(case.make(Path(folder), patch)))
+    print(json.dumps(found), file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

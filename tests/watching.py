@@ -1,0 +1,39 @@
+"""Asynchronous fits whose clients' models are known, watched result by result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback
+from toys import Quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import AggregationCallback, TensorDataModule
+from fl_lightning.asynchronous import ArrivalRecord
+
+
+class Watch(Callback):
+    """Keeps every round's arrivals and the server's weight after it."""
+
+    def __init__(self) -> None:
+        self.arrivals: list[ArrivalRecord] = []
+        self.weights: list[float] = []
+        self.values: list[dict[str, float]] = []
+
+    def on_round_end(self, trainer: Any, module: Any) -> None:
+        algorithm = trainer.callbacks[0].algorithm
+        self.arrivals += algorithm.report.arrivals
+        self.weights.append(float(module.w.detach()))
+        self.values.append(algorithm.values())
+
+
+def watch(callback: AggregationCallback, rounds: int, targets: list[float], sizes: list[int] | None = None) -> Watch:
+    """Train clients whose every local training ends at their own target."""
+    data = TensorDataModule(quadratic_clients([1.0] * len(targets), targets, sizes), batch_size=None, shuffle=False)
+    watching = Watch()
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, watching])
+    trainer.fit(Quadratic(lr=1.0), datamodule=data)
+    return watching
+
+
+def of_ten(callback: AggregationCallback, rounds: int) -> Watch:
+    return watch(callback, rounds, [float(client) for client in range(10)])
