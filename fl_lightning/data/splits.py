@@ -123,6 +123,11 @@ class ClientSplit(Split):
         folds = np.array_split(clients, self.num_folds)
         remaining = np.concatenate([fold for number, fold in enumerate(folds) if number != self.fold])
         num_val = len(folds[0])
+        if len(remaining) == num_val:
+            raise ValueError(
+                f"`num_folds` is {self.num_folds} and there are {partition.num_clients} clients, of which {num_val} "
+                f"validate and {len(folds[self.fold])} test, so that none trains. Give more folds or clients."
+            )
 
         def select(ids: np.ndarray) -> dict[int, np.ndarray]:
             return {client: partition.indices[client] for client in sorted(ids.tolist())}

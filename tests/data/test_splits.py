@@ -244,3 +244,10 @@ def test_fewer_clients_than_folds_are_refused() -> None:
 def test_an_official_test_part_must_exist(test_indices: np.ndarray | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SampleSplit(test="official").apply(LABELS, IIDPartitioner(4), test_indices)
+
+
+def test_a_client_split_that_leaves_none_for_training() -> None:
+    with pytest.raises(ValueError, match=r"there are 4 clients, of which 2 validate and 2 test, so that none trains"):
+        ClientSplit(num_folds=3).apply(8, IIDPartitioner(4))
+    # the test fold is a smaller one
+    assert len(ClientSplit(num_folds=3, fold=1).apply(8, IIDPartitioner(4)).train) == 1
