@@ -19,6 +19,7 @@ from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches
 from fl_lightning.executors import SequentialExecutor, share_out
+from fl_lightning.executors.choice import Executor, make_executor
 from fl_lightning.federation import ClientResult, Federation, Task
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 from fl_lightning.vector import StateVector
@@ -41,13 +42,13 @@ class FederatedLoop(RoundLoop):
     def __init__(self, trainer: pl.Trainer, callback: AggregationCallback) -> None:
         super().__init__(trainer)
         self.callback = callback
-        self._executor = SequentialExecutor()
+        self.executor: Executor = SequentialExecutor()
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with this loop's callback."""
-        callback, executor = self.callback, self._executor
+        callback, executor = self.callback, self.executor
         super().take_over(stock)
-        self.callback, self._executor = callback, executor
+        self.callback, self.executor = callback, executor
 
     @property
     def data(self) -> FederatedDataModule:
@@ -84,6 +85,7 @@ class FederatedLoop(RoundLoop):
         self.callback.algorithm.begin(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.callback.past_settings
         self._published = self.vector.read()
+        self.executor = make_executor(self.callback.executor, self)
         self._score_clients()
 
     @cached_property
@@ -110,7 +112,7 @@ class FederatedLoop(RoundLoop):
     def _local_work(self, kind: str) -> list[int]:
         """Return the samples or batches of each client's local training."""
         tasks = [Task(0, client, int(size)) for client, size in enumerate(self.data.client_sizes)]
-        return [self.num_samples(task) if kind == "samples" else self._num_batches(task) for task in tasks]
+        return [self.num_samples(task) if kind == "samples" else self.num_batches(task) for task in tasks]
 
     def _score_clients(self) -> None:
         """Score the clients that the sampler must know before its first draw, at the server's model."""
@@ -140,7 +142,7 @@ class FederatedLoop(RoundLoop):
         if isinstance(tasks, int):
             self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
             return -(-tasks * self.batches_per_client() // trainer.world_size)
-        return sum(map(self._num_batches, self._share_of(tasks)))
+        return sum(map(self.num_batches, self._share_of(tasks)))
 
     def train_round(self) -> None:
         """Train this process's clients."""
@@ -148,11 +150,11 @@ class FederatedLoop(RoundLoop):
         algorithm = self.callback.algorithm
         for tasks in algorithm.batches():
             self._share = self._share_of(tasks)
-            self._executor.run(self._share, algorithm, self._train_client)
+            self.executor.run(self._share, algorithm, self._train_client)
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
-        costs = [self._num_batches(task) for task in tasks]
+        costs = [self.num_batches(task) for task in tasks]
         shares = share_out(tasks, costs, self.trainer.world_size, self.callback.algorithm.owner)
         return shares[self.trainer.global_rank]
 
@@ -186,34 +188,45 @@ class FederatedLoop(RoundLoop):
         callback, loop = self.callback, self.epoch_loop
         self.vector.write(start)
         loop.begin_client(task.round)
-        client = ClientAtWork(task, start, self)
+        client = self.at_work(task, start)
         callback.begin_client(client, self.vector)
         seed_global_generators(callback.seed, Stream.CLIENT, *task.seeds)
-        number = self._num_batches(task)
-        one_pass = number if callback.local_steps is not None else self._epoch_length(task.client)
-        for index, batch in enumerate(islice(self._batches(task), number)):
+        number, one_pass = self.num_batches(task), self.one_pass(task)
+        for index, batch in enumerate(islice(self.batches(task), number)):
             if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                 break
         steps = loop.end_client(task.slot)
         return callback.end_client(client, self.vector.read(), steps)
 
-    def _batches(self, task: Task) -> Iterator[Any]:
+    def batches(self, task: Task) -> Iterator[Any]:
         """Yield the client's batches, epoch after epoch, each shuffled anew."""
         generator = torch_generator(self.callback.seed, Stream.SHUFFLE, *task.seeds)
-        limit = self._epoch_length(task.client)
-        shuffle = False if self.trainer.overfit_batches else None
+        limit = self.epoch_length(task.client)
         while True:
-            yield from islice(self.data.client_batches(task.client, generator=generator, shuffle=shuffle), limit)
+            yield from islice(self.data.client_batches(task.client, generator=generator, shuffle=self.shuffles), limit)
 
-    def _epoch_length(self, client: int) -> int:
+    @property
+    def shuffles(self) -> bool:
+        """Whether a client's samples are drawn in a new order each epoch."""
+        return self.data.shuffle and not self.trainer.overfit_batches
+
+    def epoch_length(self, client: int) -> int:
         """Return the number of batches of one local epoch."""
         return self._limit(self.data.num_client_batches(client))
 
-    def _num_batches(self, task: Task) -> int:
+    def one_pass(self, task: Task) -> int:
+        """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""
+        return self.num_batches(task) if self.callback.local_steps is not None else self.epoch_length(task.client)
+
+    def at_work(self, task: Task, start: Tensor) -> ClientAtWork:
+        """Return the client of a task, as local objectives and samplers see it."""
+        return ClientAtWork(task, start, self)
+
+    def num_batches(self, task: Task) -> int:
         """Return the number of batches of a task's local training."""
         if self.callback.local_steps is not None:
             return (task.work or self.callback.local_steps) * int(self.trainer.accumulate_grad_batches)
-        return (task.work or self.callback.local_epochs) * self._epoch_length(task.client)
+        return (task.work or self.callback.local_epochs) * self.epoch_length(task.client)
 
     def _limit(self, batches: int) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
@@ -244,8 +257,8 @@ class FederatedLoop(RoundLoop):
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through, repeated ones counted again."""
         size, n = self.data.batch_size, task.num_samples
-        one_pass = self._epoch_length(task.client)
-        passes, rest = divmod(self._num_batches(task), one_pass)
+        one_pass = self.epoch_length(task.client)
+        passes, rest = divmod(self.num_batches(task), one_pass)
         return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
 
     def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:

@@ -215,7 +215,7 @@ class ControlVariates(LocalObjective):
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
         own = self.variates[client.task.client]
         if self.option == 1:
-            self._at_start = {client.task.client: full_gradient(client, own)}
+            self._at_start[client.task.client] = full_gradient(client, own)
         return Correction(linear=(self.variates.mean - own).to(own.dtype))
 
     def end(self, result: ClientResult) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -75,6 +78,21 @@ class StateVector:
             for tensor, view in zip(self._tensors(), self.views(vector), strict=True):
                 tensor.copy_(view if tensor.is_floating_point() else view.round())
 
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors of the module's state, parameters first."""
+        return self._tensors()
+
+    def places(self) -> list[list[tuple[dict[str, Any], str]]]:
+        """Return where the module holds each tensor of its state: dictionaries of submodules, and names in them."""
+        index = {id(tensor): place for place, tensor in enumerate(self._tensors())}
+        found: list[list[tuple[dict[str, Any], str]]] = [[] for _ in index]
+        for submodule in self.module.modules():
+            for held in (submodule._parameters, submodule._buffers):
+                for name, tensor in held.items():
+                    if id(tensor) in index:
+                        found[index[id(tensor)]].append((held, name))
+        return found
+
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
         parts = vector.split(self._lengths)
@@ -99,6 +117,19 @@ class StateVector:
         # buffers are looked up each time, because a module may replace one by assignment
         buffers = [owner._buffers[name] for owner, name in self._buffer_owners]
         return [*self._parameters, *(buffer for buffer in buffers if buffer is not None)]
+
+
+def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return gradients to change in place: ``autograd.grad`` may hand one tensor out twice, or an expanded one."""
+    seen: set[int] = set()
+    own: list[Tensor | None] = []
+    for gradient in gradients:
+        if gradient is not None:
+            if gradient.data_ptr() in seen or 0 in gradient.stride():
+                gradient = gradient.clone(memory_format=torch.contiguous_format)
+            seen.add(gradient.data_ptr())
+        own.append(gradient)
+    return own
 
 
 def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:

@@ -113,7 +113,9 @@ def run(method: str, experiment: str, seed: int, options: argparse.Namespace, fi
         enable_model_summary=False,
         num_sanity_val_steps=0,
     )
-    module = ConvNetClassifier(num_classes=10, in_channels=1, image_size=28, lr=preset.lr, **preset.network)
+    module = ConvNetClassifier(
+        num_classes=10, in_channels=1, image_size=28, lr=options.lr or preset.lr, **preset.network
+    )
     began = time.perf_counter()
     trainer.fit(module, datamodule=data)
     result = {
@@ -205,10 +207,12 @@ def main() -> None:
     """Run what is missing, then show the tables and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="small")
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--uploads", type=int, default=300, help=f"results that arrive, in steps of {UPLOADS_A_ROUND}")
     parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
     parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
+    parser.add_argument("--lr", type=float, help="local learning rate, in the place of the preset's")
     parser.add_argument("--papaya_lr", type=float, default=1.0, help="server learning rate of the PAPAYA baseline")
     parser.add_argument("--stamp", default="upload", help="what staleness counts for dynamic weights")
     parser.add_argument("--data_dir", default=None, help="default: $FL_LIGHTNING_DATA, else data")
@@ -216,12 +220,13 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    varied = (options.uploads, options.staleness, options.mixing, options.papaya_lr, options.stamp)
+    varied = (options.uploads, options.lr or PRESETS[options.preset].lr, options.staleness, options.mixing)
+    varied = (*varied, options.papaya_lr, options.stamp)
     setting = "-".join(map(str, (options.preset, *varied)))
     folder = options.out / setting
     folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
-    todo = [(curve, seed) for seed in options.seeds for curve in CURVES]
+    todo = [(curve, seed) for seed in options.seeds for curve in CURVES if curve[1] in options.experiments]
     for position, (curve, seed) in enumerate(todo, start=1):
         method, experiment = curve
         path = folder / f"{method.replace(' ', '_')}-{experiment}-{seed}.json"

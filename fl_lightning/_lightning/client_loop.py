@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from lightning.pytorch.loops.optimization.automatic import ClosureResult
-from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.trainer import call
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
-from torch import Tensor
-from torch.optim import Optimizer
 
-from fl_lightning._lightning.hooks import Hook, Profile, enter_fx
+from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.logging import ClientLog
 from fl_lightning._lightning.transfer import batch_transfer
 
-_HOOKS = (
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_before_zero_grad",
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-)
 
-
-class ClientLoop(_TrainingEpochLoop):
+class ClientLoop(ClientStep):
     """Runs the batches of one client after another, in place of the epoch over one data loader.
 
     Hooks of callbacks and module, the optimizer's closure, clipping, accumulation and logging run in Lightning's order
@@ -57,33 +39,10 @@ class ClientLoop(_TrainingEpochLoop):
             schedule_steps: How far a learning-rate schedule by steps advances in a round (and for a client at most).
         """
         trainer = self.trainer
-        self._module = module = trainer.lightning_module
-        self._automatic = module.automatic_optimization
+        self._prepare_step()
         self.optimizers = LocalOptimizers(trainer, schedule_steps)
-        self.profile = Profile(trainer)
-        self._hooks = {name: Hook(trainer, name, self.profile) for name in _HOOKS}
-        self.client_log = ClientLog(module, self._results)
-        step = module.training_step
-        self._pass_batch_idx = is_param_in_hook_signature(step, "batch_idx", min_args=2)
-        precision = trainer.precision_plugin
-        plain = type(precision).forward_context is Precision.forward_context
-        self._plain_context = plain and type(precision).train_step_context is Precision.train_step_context
-        self._plain_precision = self._plain_context and type(precision).optimizer_step is Precision.optimizer_step
-        self._own_optimizer_step = is_overridden("optimizer_step", module)
-        self._own_zero_grad = is_overridden("optimizer_zero_grad", module)
-        around_backward = self._hooks["on_before_backward"] or self._hooks["on_after_backward"]
-        self._plain_backward = (
-            self._plain_precision
-            and not self.profile.active
-            and not around_backward
-            and not is_overridden("backward", module)
-        )
-        self._clips = trainer.gradient_clip_val is not None or is_overridden("configure_gradient_clipping", module)
+        self.client_log = ClientLog(self._module, self._results)
         self._transfer = batch_transfer(trainer)
-        self._actions = (
-            f"[Strategy]{type(trainer.strategy).__name__}.training_step",
-            f"[Strategy]{type(trainer.strategy).__name__}.backward",
-        )
 
     # ---- once a round ----
 
@@ -95,6 +54,7 @@ class ClientLoop(_TrainingEpochLoop):
         self.val_loop.batch_progress.total.reset()
         self._round_batches = num_batches
         self.optimizers.begin_round()
+        self._prepare_backward()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
         self.client_log.install()
@@ -143,7 +103,7 @@ class ClientLoop(_TrainingEpochLoop):
         """Give the client fresh optimizers and the learning rates of the round in which it received its model."""
         self.optimizers.reset(round_index)
         self._steps_before_client = self._step_counter.completed
-        self._window = 0  # batches whose gradients are accumulated
+        self._window = 0
 
     def end_client(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
@@ -218,94 +178,3 @@ class ClientLoop(_TrainingEpochLoop):
 
     def _should_accumulate(self) -> bool:
         return self._accumulating
-
-    # ---- the optimizer's step ----
-
-    def _optimize(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Run ``training_step``, the backward pass and, unless gradients are accumulated, the optimizer."""
-        outputs: dict[str, Any] = {}
-        if not self._automatic:
-            return ManualResult.from_training_step_output(self._training_step(batch, batch_idx)).asdict()
-        optimizer = self.trainer.optimizers[0]
-
-        def closure() -> Tensor | None:
-            # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
-            with torch.enable_grad():
-                loss, extra = self._read(self._training_step(batch, batch_idx))
-                if self._window == 1:
-                    self._zero_grad(optimizer, batch_idx)
-                if loss is None:
-                    self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
-                    return None
-                # a scaler multiplies the loss in place
-                detached = loss.detach() if self._plain_precision else loss.detach().clone()
-                outputs.update({"loss": detached, **extra})
-                self._backward(loss, optimizer)
-                return detached
-
-        if self._accumulating:
-            closure()
-            return outputs
-        progress = self.automatic_optimization.optim_progress.optimizer.step
-        progress.increment_ready()
-        self._step(optimizer, batch_idx, closure)
-        progress.increment_completed()
-        return outputs
-
-    def _step(self, optimizer: Optimizer, batch_idx: int, closure: Callable[[], Tensor | None]) -> None:
-        trainer, module = self.trainer, self._module
-        if self._own_optimizer_step:
-            wrapped = trainer.strategy._lightning_optimizers[0]
-            args = (trainer.current_epoch, batch_idx, wrapped, closure)
-            call._call_lightning_module_hook(trainer, "optimizer_step", *args)
-        elif not self._plain_precision:
-            trainer.precision_plugin.optimizer_step(optimizer, model=module, closure=closure)
-        else:
-
-            def closure_and_hooks() -> Tensor | None:
-                loss = closure()
-                self._hooks["on_before_optimizer_step"](optimizer)
-                if self._clips:
-                    trainer.precision_plugin._clip_gradients(
-                        module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-                    )
-                return loss
-
-            optimizer.step(closure=closure_and_hooks)  # type: ignore[arg-type]
-
-    def _training_step(self, batch: Any, batch_idx: int) -> Any:
-        module = self._module
-        args = (batch, batch_idx) if self._pass_batch_idx else (batch,)
-        previous = enter_fx(module, "training_step")
-        if self._plain_context and not self.profile.active:
-            output = module.training_step(*args)
-        else:
-            with self.profile(self._actions[0]), self.trainer.precision_plugin.train_step_context():
-                output = module.training_step(*args)
-        enter_fx(module, previous)
-        return output
-
-    def _read(self, output: Any) -> tuple[Tensor | None, dict[str, Any]]:
-        """Return the loss to minimise and the other entries of what ``training_step`` returned."""
-        accumulate = self.trainer.accumulate_grad_batches
-        if accumulate == 1 and isinstance(output, Tensor):
-            return output, {}
-        if accumulate == 1 and isinstance(output, Mapping) and isinstance(output.get("loss"), Tensor):
-            return output["loss"], {key: value for key, value in output.items() if key != "loss"}
-        result = ClosureResult.from_training_step_output(output, accumulate)
-        return result.closure_loss, result.extra
-
-    def _zero_grad(self, optimizer: Optimizer, batch_idx: int) -> None:
-        self._hooks["on_before_zero_grad"](optimizer)
-        if self._own_zero_grad:
-            args = (self.trainer.current_epoch, batch_idx, optimizer)
-            call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
-        else:
-            optimizer.zero_grad()
-
-    def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
-        if self._plain_backward:
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            with self.profile(self._actions[1]):
-                self.trainer.strategy.backward(loss, optimizer)

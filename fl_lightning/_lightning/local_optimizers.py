@@ -29,7 +29,8 @@ class LocalOptimizers:
         self._schedule_steps = schedule_steps
         self._automatic = trainer.lightning_module.automatic_optimization
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
-        self._by_step = by_step if self._automatic else []
+        #: Schedules that step after a client's optimizer steps.
+        self.by_step = by_step if self._automatic else []
         #: Settings of earlier rounds, on whose models clients still train.
         self.past: dict[int, Settings] = {}
         #: With manual optimisation, the settings that the round's first client left.
@@ -67,7 +68,7 @@ class LocalOptimizers:
     def step_in_client(self, step: int) -> None:
         """Step the schedules by steps after a client's optimizer step, the ``step``-th from 1."""
         if step <= self._schedule_steps:
-            for config in self._by_step:
+            for config in self.by_step:
                 if step % config.frequency == 0:
                     call._call_lightning_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
 
@@ -77,7 +78,7 @@ class LocalOptimizers:
         With manual optimisation the module steps its schedules itself; they go on from where the round's first client
         left them.
         """
-        for step in range(self._schedule_steps if self._by_step else 0):
+        for step in range(self._schedule_steps if self.by_step else 0):
             self.step_in_client(step + 1)
         if self.first_client_end is not None:
             self._restore(*self.first_client_end)
@@ -102,7 +103,7 @@ class LocalOptimizers:
             # a callback that unfreezes layers appends groups
             for group, values in zip(optimizer.param_groups, groups, strict=False):
                 group.update(values)
-        if self._by_step or not self._automatic:
+        if self.by_step or not self._automatic:
             for config, state in zip(self._trainer.lr_scheduler_configs, schedules, strict=True):
                 config.scheduler.load_state_dict(copy.deepcopy(state))
 

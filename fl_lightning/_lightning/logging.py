@@ -57,7 +57,8 @@ class ClientLog:
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
         known = self._known.get((self._module._current_fx_name, name))
-        if known is None or args or known[0] != kwargs or not self._update(known[1], value, kwargs.get("batch_size")):
+        size = kwargs.get("batch_size")
+        if known is None or args or known[0] != _options(kwargs) or not self._update(known[1], value, size):
             self._log(name, value, *args, **kwargs)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -65,7 +66,7 @@ class ClientLog:
         fx = self._module._current_fx_name
         metric = self._results.get(f"{fx}.{name}")
         if metric is not None and not (args or metric.meta.enable_graph or self._overridden):
-            self._known[fx, name] = (kwargs, metric)
+            self._known[fx, name] = (_options(kwargs), metric)
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
         _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
@@ -110,6 +111,11 @@ class ClientLog:
         if results.batch_size is None:
             results.batch_size = extract_batch_size(results.batch) if results.batch is not None else 1
         return results.batch_size
+
+
+def _options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return what registers a metric: a call's arguments without the batch's size."""
+    return {key: value for key, value in arguments.items() if key != "batch_size"}
 
 
 def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]], reduce_fn: Callable[..., Any]) -> None:

@@ -16,14 +16,9 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
     """Return how a batch gets from the client's data to the module: only the hooks that are overridden."""
-    module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
-    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-    overridden = [
-        name for name in names if is_overridden(name, module) or (data is not None and is_overridden(name, data))
-    ]
-    converts = type(precision).convert_input is not Precision.convert_input
+    module, precision = trainer.lightning_module, trainer.precision_plugin
     device: torch.device = trainer.strategy.root_device
-    if overridden or converts:
+    if not is_plain_transfer(trainer):
 
         def with_hooks(batch: Any) -> Any:
             batch = precision.convert_input(batch)
@@ -34,6 +29,14 @@ def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
     if device.type == "cpu":
         return lambda batch: batch
     return lambda batch: move_data_to_device(batch, device)
+
+
+def is_plain_transfer(trainer: pl.Trainer) -> bool:
+    """Whether a batch is only moved to the device."""
+    module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
+    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+    overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
+    return not overridden and type(precision).convert_input is Precision.convert_input
 
 
 def takes_dataloader_iter(module: pl.LightningModule) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithm import Algorithm, Invalid
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.buffers import BufferPolicy, Buffers
+from fl_lightning.callbacks.client_terms import ClientTerms
+from fl_lightning.executors.choice import ExecutorName
 from fl_lightning.federation import ClientResult
 from fl_lightning.loop import ClientAtWork, FederatedLoop
 from fl_lightning.objectives import Correction
@@ -49,6 +52,10 @@ class AggregationCallback(Callback):
             counts it, ``"raise"`` ends the fit.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
+        executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
+            once as stacked models, where the module allows it; ``"auto"`` measures both when the fit begins. All give
+            the same result to rounding, but draw other dropout masks; see ``docs/scaling.md``.
+        clients_at_once: Models in a stack at most; ``None`` for as many as memory allows.
         seed: Seed of client draws, shuffling and everything random inside clients. Default: that of
             ``lightning.seed_everything``, else 0.
 
@@ -68,8 +75,13 @@ class AggregationCallback(Callback):
         buffers: Buffers = "average",
         invalid_updates: Invalid = "skip",
         state_dir: str | os.PathLike[str] | None = None,
+        executor: ExecutorName = "auto",
+        clients_at_once: int | None = None,
         seed: int | None = None,
     ) -> None:
+        check_choice("executor", executor, ("auto", "sequential", "vectorized"))
+        if clients_at_once is not None:
+            check_count("clients_at_once", clients_at_once)
         if local_epochs is not None and local_steps is not None:
             raise ValueError(
                 f"Give `local_epochs` or `local_steps`, not both; got {local_epochs} and {local_steps}. "
@@ -84,6 +96,8 @@ class AggregationCallback(Callback):
         self.local_epochs = local_epochs or 1
         self.local_steps = local_steps
         self.state_dir = None if state_dir is None else Path(state_dir)
+        self.executor = executor
+        self.clients_at_once = clients_at_once
         self._seed = seed
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, BufferPolicy(buffers), invalid_updates)
@@ -91,7 +105,7 @@ class AggregationCallback(Callback):
         self._fitting = False
         #: Optimizers' settings of earlier rounds on whose models clients still train.
         self.past_settings: dict[int, Any] = {}
-        self._client = _ClientTerms()
+        self._client = ClientTerms()
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -132,10 +146,8 @@ class AggregationCallback(Callback):
 
     def begin_client(self, client: ClientAtWork, vector: StateVector) -> None:
         """Take what the local objective adds for the client."""
-        trainer = client.loop.trainer
-        self._notify(trainer, "on_client_start", client)
-        self._client = _ClientTerms(self.algorithm.correction(client), vector, client.start)
-        self._client.set_weight_decay(trainer.optimizers)
+        self._client = ClientTerms(self.correction(client), vector, client.start)
+        self._client.set_weight_decay(client.loop.trainer.optimizers)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
@@ -147,12 +159,29 @@ class AggregationCallback(Callback):
 
     def end_client(self, client: ClientAtWork, vector: Tensor, num_steps: int) -> ClientResult:
         """Return what the client hands back; the module still holds its model."""
+        summed_lr, self._client = self._client.summed_lr, ClientTerms()
+        return self.finish_client(client, vector, num_steps, summed_lr)
+
+    def correction(self, client: ClientAtWork) -> Correction | None:
+        """Return what the local objective adds for a client; the module holds the model that it received."""
+        self._notify(client.loop.trainer, "on_client_start", client)
+        return self.algorithm.correction(client)
+
+    def finish_client(
+        self, client: ClientAtWork, vector: Tensor, num_steps: int, summed_lr: Sequence[float]
+    ) -> ClientResult:
+        """Return what a client hands back; the module holds its model if :meth:`watches_clients`."""
         sampler = self.algorithm.sampler
         score = sampler.score(client) if sampler.needs_scores and bool(vector.isfinite().all()) else None
-        result = ClientResult(client.task, client.start, vector, num_steps, self._client.summed_lr, score)
-        self._client = _ClientTerms()
+        result = ClientResult(client.task, client.start, vector, num_steps, summed_lr, score)
         self._notify(client.loop.trainer, "on_client_end", result)
         return result
+
+    def watches_clients(self, trainer: pl.Trainer) -> bool:
+        """Whether anything looks at the module when a client starts or ends."""
+        hooks = ("on_client_start", "on_client_end")
+        watched = any(hasattr(callback, hook) for callback in trainer.callbacks for hook in hooks)
+        return watched or self.algorithm.sampler.needs_scores
 
     def end_round(self, trainer: pl.Trainer) -> None:
         """Tell what became of the round's clients; the module holds the model that the user sees."""
@@ -221,52 +250,3 @@ class AggregationCallback(Callback):
         """Keep a client's optimizers out of a checkpoint that is written inside a round."""
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
-
-
-class _ClientTerms:
-    """What the local objective adds for the client that is training, by parameter."""
-
-    def __init__(
-        self, correction: Correction | None = None, vector: StateVector | None = None, start: Tensor | None = None
-    ) -> None:
-        self._correction = correction
-        self._places: dict[int, int] = {}
-        self._start: list[Tensor] = []
-        self._linear: list[Tensor] = []
-        self.summed_lr: list[float] = []
-        if correction is None or vector is None or start is None:
-            return
-        self._places = {id(parameter): place for place, parameter in enumerate(vector.parameters)}
-        self._start = vector.views(start)[: len(vector.parameters)]
-        if correction.linear is not None:
-            self._linear = vector.parameter_views(correction.linear)
-        self.summed_lr = [0.0] * len(vector.parameters)
-
-    def set_weight_decay(self, optimizers: list[Optimizer]) -> None:
-        """Add the correction's weight decay to the optimizers' own; it ends with the client."""
-        if self._correction is None or not self._correction.weight_decay:
-            return
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                if "weight_decay" not in group:
-                    raise ValueError(
-                        f'`penalty="weight_decay"` needs an optimizer with weight decay, got '
-                        f'{type(optimizer).__name__}. Use torch.optim.SGD, or `penalty="gradient"`.'
-                    )
-                group["weight_decay"] += self._correction.weight_decay
-
-    def correct(self, optimizer: Optimizer) -> None:
-        """Add the correction's gradient to the gradients that the optimizer is about to use."""
-        if self._correction is None:
-            return
-        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        places = [self._places[id(parameter)] for parameter in stepped]
-        linear = [self._linear[place] for place in places] if self._linear else []
-        self._correction.add(stepped, [self._start[place] for place in places], linear)
-
-    def count_lr(self, optimizer: Optimizer) -> None:
-        """Add the step's learning rates to the sums."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.summed_lr[self._places[id(parameter)]] += float(group["lr"])

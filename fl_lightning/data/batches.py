@@ -46,6 +46,38 @@ def client_batches(
         yield (collate_fn or default_collate)(_fetch(dataset, list(positions[start : start + step])))
 
 
+def gather_epoch(
+    dataset: Dataset[Any], generator: torch.Generator | None, shuffle: bool, out: Sequence[Tensor] | None
+) -> list[Tensor] | None:
+    """Return one epoch of a client's samples in the order of :func:`client_batches`, shape (n, ...) each.
+
+    Args:
+        dataset: The client's data set.
+        generator: CPU generator of the order.
+        shuffle: Whether to draw a new order.
+        out: Tensors to gather into.
+
+    Returns:
+        None if the data set is no ``TensorDataset`` or ``Subset`` of one.
+    """
+    rows = _tensor_rows(dataset)
+    if rows is None:
+        return None
+    order = torch.randperm(len(dataset), generator=generator) if shuffle else None  # type: ignore[arg-type]
+    tensors, indices = rows
+    if out is not None and order is not None:
+        chosen = order if indices is None else indices.index_select(0, order)
+        for tensor, target in zip(tensors, out, strict=True):
+            torch.index_select(tensor, 0, chosen, out=target)
+        return list(out)
+    gathered = _gather(tensors, indices, order)
+    if out is None:
+        return gathered
+    for tensor, target in zip(gathered, out, strict=True):
+        target.copy_(tensor)
+    return list(out)
+
+
 def make_loader(
     dataset: Dataset[Any],
     batch_size: int | None,

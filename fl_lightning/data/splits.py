@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_fraction
 from fl_lightning.partitioners import Partition
 
 GLOBAL = -1
@@ -60,11 +60,21 @@ class Split(ABC):
         Raises:
             ValueError: If the split does not fit the numbers of samples and clients.
         """
+        if not callable(partitioner):
+            raise TypeError(
+                f"`partitioner` must be a function from labels to a partition, got {partitioner!r}. Give one, such as "
+                "IIDPartitioner(num_clients=100)."
+            )
         if isinstance(labels_or_num_samples, int):
             check_count("labels_or_num_samples", labels_or_num_samples)
             labels = np.zeros(labels_or_num_samples, dtype=np.int64)
         else:
             labels = np.asarray(labels_or_num_samples)
+            if labels.ndim != 1:
+                raise ValueError(
+                    "`labels_or_num_samples` must be the class of each sample, 1-D, or a whole number of samples, got "
+                    f"{labels_or_num_samples!r}."
+                )
         return self._apply(labels, partitioner, test_indices)
 
     @abstractmethod
@@ -234,9 +244,8 @@ def _global(indices: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def _check_fractions(val: float, test: float) -> None:
-    for name, fraction in (("val", val), ("test", test)):
-        if not 0 <= fraction < 1:
-            raise ValueError(f"`{name}` must be a fraction in [0, 1), got {fraction!r}.")
+    check_fraction("val", val)
+    check_fraction("test", test)
     if val + test >= 1:
         raise ValueError(f"`val` and `test` must sum to less than 1, to leave training samples; got {val} and {test}.")
 

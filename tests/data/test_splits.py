@@ -214,10 +214,10 @@ def test_small_clients_train_and_do_not_evaluate() -> None:
             lambda: SampleSplit(test="half"),  # type: ignore[arg-type]
             "`test` must be a fraction or 'official', got 'half'",
         ),
-        (lambda: SampleSplit(val=1.0), r"`val` must be a fraction in \[0, 1\), got 1.0"),
+        (lambda: SampleSplit(val=1.0), r"`val` must be a number in \[0, 1\), got 1.0"),
         (lambda: SampleSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1.*got 0.5 and 0.5"),
         (lambda: SampleSplit(seed=-1), "`seed` must be a whole number of at least 0"),
-        (lambda: WithinClientSplit(test=-0.1), r"`test` must be a fraction in \[0, 1\), got -0.1"),
+        (lambda: WithinClientSplit(test=-0.1), r"`test` must be a number in \[0, 1\), got -0.1"),
         (lambda: WithinClientSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1"),
         (lambda: WithinClientSplit(seed=-1), "`seed` must be a whole number of at least 0"),
     ],

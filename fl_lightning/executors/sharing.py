@@ -1,15 +1,10 @@
-"""How a round's tasks are computed: shared out over processes, then one client after the other."""
+"""How a round's tasks are shared out over processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from torch import Tensor
-
-from fl_lightning.algorithm import Algorithm
-from fl_lightning.federation import ClientResult, Task
-
-TrainClient = Callable[[Task, Tensor], ClientResult]
+from fl_lightning.federation import Task
 
 
 def share_out(
@@ -36,18 +31,3 @@ def share_out(
         shares[rank].append(tasks[index])
         load[rank] += costs[index]
     return [sorted(share, key=lambda task: task.slot) for share in shares]
-
-
-class SequentialExecutor:
-    """Trains one client after the other on one module: the reference for all executors."""
-
-    def run(self, tasks: Iterable[Task], algorithm: Algorithm, train_client: TrainClient) -> None:
-        """Train the clients of ``tasks`` and push each result to the algorithm.
-
-        Args:
-            tasks: This process's tasks.
-            algorithm: Gives the start models and takes the results.
-            train_client: Trains one client from a start model.
-        """
-        for task in tasks:
-            algorithm.receive(train_client(task, algorithm.start(task)))

@@ -1,0 +1,375 @@
+"""Seconds per round of each executor inside ``Trainer.fit`` against a plain PyTorch loop, in interleaved pairs.
+
+Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
+round runs in a plain loop: one model, one client after the other, tensors in memory, a new ``torch.optim.SGD`` for each
+client. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
+of its own, with the peak of the memory of its process tree; the plain loop's is that of a process without Lightning.
+
+    python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
+
+W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
+block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn. Data are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Clients = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A federation, a round and a network.
+
+    Attributes:
+        clients: Clients K.
+        samples: Samples of a client.
+        per_round: Clients of a round.
+        batch_size: Samples of a batch.
+        shape: Of an input.
+        classes: Number of classes.
+        lr: Learning rate of SGD.
+        characters: Number of input characters; 0 for inputs of real numbers.
+    """
+
+    clients: int
+    samples: int
+    per_round: int
+    batch_size: int
+    shape: tuple[int, ...]
+    classes: int = 10
+    lr: float = 0.05
+    characters: int = 0
+
+
+WORKLOADS = {
+    "W1": Workload(100, 600, 10, 10, (784,)),
+    "W2": Workload(1000, 60, 50, 10, (784,)),
+    "W3": Workload(100, 500, 10, 32, (3, 32, 32)),
+    "W4": Workload(100, 100, 10, 10, (80,), 80, 0.5, 80),
+    "W5": Workload(100, 200, 6, 16, (160, 3, 3)),
+    "W6": Workload(100, 600, 10, 10, (784,)),
+}
+ROUNDS = {"W1": 15, "W2": 25, "W3": 5, "W4": 3, "W5": 7, "W6": 15}
+
+
+def make_clients(work: Workload) -> Clients:
+    """Return clients whose classes are those of a random linear map, so that accuracy means something."""
+    generator = torch.Generator().manual_seed(0)
+    number = work.clients * work.samples
+    if work.characters:
+        x = torch.randint(work.characters, (number, *work.shape), generator=generator)
+        y = x[:, -1]
+    else:
+        x = torch.randn(number, *work.shape, generator=generator)
+        teacher = torch.randn(work.classes, x[0].numel(), generator=generator)
+        y = torch.cat([(part.flatten(1) @ teacher.T).argmax(1) for part in x.split(5000)])
+    return list(zip(x.split(work.samples), y.split(work.samples), strict=True))
+
+
+def make_module(name: str, lr: float) -> Any:
+    """Return the LightningModule of a workload."""
+    from fl_lightning import models
+
+    torch.manual_seed(0)
+    if name == "W2":
+        return models.LogisticRegressionClassifier(784, 10, lr)
+    if name == "W3":
+        return models.ConvNetClassifier(10, lr)
+    if name == "W4":
+        return models.CharLSTM(lr=lr)
+    return make_tail(lr) if name == "W5" else models.MLPClassifier(lr=lr)
+
+
+def make_network(name: str) -> nn.Module:
+    """Return the same network without Lightning."""
+    torch.manual_seed(0)
+    if name == "W2":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    if name == "W3":
+        convolutions = [nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU()]
+        return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1600, 10))
+    if name == "W4":
+        return PlainLSTM()
+    if name == "W5":
+        return tail()
+    layers = [nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
+    return nn.Sequential(*layers)
+
+
+class PlainLSTM(nn.Module):
+    """8-d embedding, 2x256 LSTM, dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(80, 8)
+        self.lstm = nn.LSTM(8, 256, 2, batch_first=True)
+        self.logits = nn.Linear(256, 80)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.lstm(self.embedding(x))[0][:, -1])
+
+
+def tail() -> nn.Sequential:
+    """Return MobileNetV2's last bottleneck, its last convolution and the classifier, for features of 160x3x3."""
+    block = [nn.Conv2d(160, 960, 1, bias=False), nn.BatchNorm2d(960), nn.ReLU6()]
+    block += [nn.Conv2d(960, 960, 3, padding=1, groups=960, bias=False), nn.BatchNorm2d(960), nn.ReLU6()]
+    block += [nn.Conv2d(960, 320, 1, bias=False), nn.BatchNorm2d(320)]
+    head = [nn.Conv2d(320, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*block, *head, nn.Flatten(), nn.Linear(1280, 10))
+
+
+def make_tail(lr: float) -> Any:
+    """Return a Classifier of :func:`tail`."""
+    from fl_lightning.models.classifier import Classifier
+
+    class TailClassifier(Classifier):
+        def __init__(self) -> None:
+            super().__init__(10, lr)
+            self.layers = tail()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)
+
+    return TailClassifier()
+
+
+def make_algorithm(name: str, work: Workload, executor: str) -> Any:
+    """Return the aggregation callback of a workload."""
+    from fl_lightning import FedAvg, FedDyn, RADFed
+
+    options = {"clients_per_round": work.per_round, "executor": executor, "seed": 1}
+    if name == "W5":
+        return RADFed(15, **options)
+    return FedDyn(0.01, **options) if name == "W6" else FedAvg(**options)
+
+
+class PlainLoop:
+    """A federated round by hand: FedAvg, or FedDyn with a state per client."""
+
+    def __init__(self, name: str, clients: Clients) -> None:
+        self.work, self.clients = WORKLOADS[name], clients
+        self.network = make_network(name)
+        self.server = self._read()
+        self.duals = {} if name == "W6" else None
+        self.generator = torch.Generator().manual_seed(1)
+
+    def _read(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.network.parameters()])
+
+    def _write(self, vector: Tensor) -> None:
+        with torch.no_grad():
+            parts = vector.split([p.numel() for p in self.network.parameters()])
+            for parameter, part in zip(self.network.parameters(), parts, strict=True):
+                parameter.copy_(part.view_as(parameter))
+
+    def round(self) -> float:
+        """Train a round and return its seconds."""
+        begun = time.perf_counter()
+        drawn = torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
+        total = torch.zeros_like(self.server)
+        for client in drawn:
+            total += self._train(client)
+        self.server = total / len(drawn)
+        return time.perf_counter() - begun
+
+    def _train(self, client: int) -> Tensor:
+        x, y = self.clients[client]
+        self._write(self.server)
+        optimizer = torch.optim.SGD(self.network.parameters(), lr=self.work.lr)
+        dual = None if self.duals is None else self.duals.get(client, torch.zeros_like(self.server))
+        start = [p.detach().clone() for p in self.network.parameters()] if dual is not None else []
+        parts = dual.split([p.numel() for p in self.network.parameters()]) if dual is not None else []
+        for index in torch.randperm(len(x), generator=self.generator).split(self.work.batch_size):
+            loss = F.cross_entropy(self.network(x[index]), y[index])
+            optimizer.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter, first, part in zip(self.network.parameters(), start, parts, strict=False):
+                    parameter.grad += 0.01 * (part.view_as(parameter) + parameter - first)
+            optimizer.step()
+        trained = self._read()
+        if dual is not None:
+            self.duals[client] = dual + trained - self.server
+        return trained
+
+    def accuracy(self) -> float:
+        """Return the server model's accuracy on all clients' samples."""
+        self._write(self.server)
+        with torch.no_grad():
+            hits = sum(int((self.network(x).argmax(1) == y).sum()) for x, y in self.clients[:10])
+        return hits / sum(len(y) for _, y in self.clients[:10])
+
+
+def memory_of_tree() -> float:
+    """Return the resident memory of this process and its children, in GB."""
+    import psutil
+
+    own = psutil.Process()
+    total = 0
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            info = process.memory_full_info()
+            total += getattr(info, "pss", info.rss)
+        except psutil.Error:
+            continue
+    return total / 1e9
+
+
+class MemoryWatch(threading.Thread):
+    """Notes the peak of the process tree's memory, shared pages counted once."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0.0
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            self.peak = max(self.peak, memory_of_tree())
+            time.sleep(0.5)
+
+
+def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool, paired: bool) -> dict[str, Any]:
+    """Train inside ``Trainer.fit``; return the seconds of each round, and of the plain rounds between them."""
+    import lightning as L
+    from lightning.pytorch.loggers import CSVLogger
+
+    from fl_lightning import TensorDataModule
+
+    warnings.filterwarnings("ignore")
+    work = WORKLOADS[name]
+    clients = make_clients(work)
+    plain = PlainLoop(name, clients) if paired else None
+
+    class Timer(L.Callback):
+        def __init__(self) -> None:
+            self.begun, self.pairs = 0.0, []
+
+        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.strategy.barrier()
+            self.begun = time.perf_counter()
+
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.strategy.barrier()
+            seconds = time.perf_counter() - self.begun
+            self.pairs.append((seconds, plain.round() if plain and trainer.is_global_zero else 0.0))
+            trainer.strategy.barrier()
+
+    timer = Timer()
+    sample = tuple(torch.cat(tensors) for tensors in zip(*clients[:10], strict=True))
+    data = TensorDataModule(clients, val=sample, batch_size=work.batch_size, eval_batch_size=512)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = L.Trainer(
+            max_epochs=rounds + 1,
+            accelerator="cpu",
+            devices=devices,
+            strategy="ddp_fork" if devices > 1 else "auto",
+            callbacks=[make_algorithm(name, work, executor), timer],
+            logger=CSVLogger(folder),
+            enable_progress_bar=progress_bar,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            check_val_every_n_epoch=rounds + 1,
+        )
+        result = make_report(timer)
+        trainer.callbacks.append(result)
+        trainer.fit(make_module(name, work.lr), datamodule=data)
+        return json.loads(result.path.read())
+
+
+def make_report(timer: Any) -> Any:
+    """Return a callback that writes the figures to a file: with forked processes the trainer's own are lost."""
+    import lightning as L
+
+    class Report(L.Callback):
+        def __init__(self) -> None:
+            self.path = tempfile.NamedTemporaryFile("r", suffix=".json")  # noqa: SIM115
+
+        def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            if trainer.is_global_zero:
+                used = getattr(trainer.fit_loop.executor, "description", "")
+                figures = {"pairs": timer.pairs, "accuracy": float(trainer.callback_metrics["val_acc"]), "used": used}
+                with open(self.path.name, "w") as file:
+                    json.dump(figures, file)
+
+    return Report()
+
+
+def one_row(options: argparse.Namespace) -> None:
+    """Measure one row in this process and print it as JSON."""
+    name, executor, devices, rounds = options.one[0], options.one[1], int(options.one[2]), int(options.one[3])
+    watch = MemoryWatch()
+    if executor == "plain":
+        loop = PlainLoop(name, make_clients(WORKLOADS[name]))
+        pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds + 1))]
+        print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy(), "peak": watch.peak}))
+        return
+    figures = fit(name, executor, devices, rounds, options.progress_bar, paired=executor != "plain")
+    print("ROW", json.dumps({**figures, "peak": watch.peak}))
+
+
+def measure(name: str, executor: str, devices: int, rounds: int, progress_bar: bool) -> dict[str, Any] | None:
+    """Measure one row in a process of its own."""
+    command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds)]
+    command += ["--progress-bar"] if progress_bar else []
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = [line for line in finished.stdout.splitlines() if line.startswith("ROW ")]
+    if not lines:
+        print(f"{name} {executor}: failed\n{finished.stderr[-2000:]}")
+        return None
+    return json.loads(lines[-1][4:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--executors", nargs="+", default=["sequential", "vectorized", "auto"])
+    parser.add_argument("--devices", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2 in one process, for CI")
+    parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        one_row(options)
+        return
+    if options.short:
+        options.workloads, options.devices = ["W1", "W2"], [1]
+    print(
+        f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}{'GB':>7}{'acc':>7}"
+    )
+    for name in options.workloads:
+        rounds = 3 if options.short else ROUNDS[name]
+        rows = [("plain", 1), *((e, d) for d in options.devices for e in options.executors)]
+        for executor, devices in rows:
+            row = measure(name, executor, devices, rounds, options.progress_bar)
+            if row is None:
+                continue
+            pairs = row["pairs"][1:]
+            ratios = sorted(a / b for a, b in pairs)
+            seconds, plain = (statistics.median(values) for values in zip(*pairs, strict=True))
+            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+            figures = f"{seconds:11.4f}{plain:9.4f}{statistics.median(ratios):7.2f}{spread:>15}{row['peak']:7.2f}"
+            print(f"{name:4}{executor:12}{devices:8d}{figures}{row['accuracy']:7.3f} {row.get('used', '')}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

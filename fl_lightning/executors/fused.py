@@ -1,0 +1,58 @@
+"""Plain SGD on stacks of linear layers: batched matrix products, each layer stepped in its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
+from fl_lightning.executors.batching import StackedBatch
+from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.stack import standing_in
+from fl_lightning.executors.stand_in import StandIn, Weight
+from fl_lightning.vector import StateVector
+
+
+class FusedStep:
+    """Runs ``training_step`` once for all models of a stack and steps them.
+
+    It works for networks of linear layers, pointwise functions and cross-entropy, each parameter used once, in one
+    linear layer: then ``w -= lr * gradient`` can be taken as the gradient comes, by one product that no gradient tensor
+    leaves. Everything else raises ``CannotVectorize`` before anything is changed.
+
+    Args:
+        stacked: Runs the module's ``training_step`` and records what it logs.
+        vector: The federated state of the module.
+    """
+
+    def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
+        self._stacked = stacked
+        self._places = vector.places()
+        #: Whether the module may be trained this way.
+        self.works = len(vector.tensors()) == len(vector.parameters)
+
+    def __call__(
+        self, parameters: Sequence[Tensor], rates: Sequence[float], batch: StackedBatch, batch_idx: int
+    ) -> tuple[Tensor, Logged, list[Tensor]]:
+        """Take a step; return the losses, shape ``(K,)``, and what was logged, with values of shape ``(K,)``.
+
+        Args:
+            parameters: Shape ``(K, *shape)`` each; changed in place.
+            rates: Each parameter's learning rate.
+            batch: One batch a client.
+            batch_idx: Its position in the clients' local training.
+        """
+        weights = [Weight(parameter, rate) for parameter, rate in zip(parameters, rates, strict=True)]
+        stand_ins = [StandIn(tensor) for tensor in batch.tensors]
+        with self._stacked.recording() as logged, standing_in(self._places, weights):
+            loss: Any = self._stacked.training_step(batch.rebuild(stand_ins), batch_idx)
+        if type(loss) is not StandIn or loss.held.dim() != 1:
+            raise CannotVectorize("the loss does not come from a linear layer")
+        losses = loss.held
+        losses.backward(torch.ones_like(losses))
+        number = len(losses)
+        values = [value.held if isinstance(value, StandIn) else value.expand(number) for value in logged.values]
+        return losses.detach(), logged, values

@@ -1,0 +1,198 @@
+"""One unchanged ``training_step`` mapped over a stack of models with ``torch.func``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
+from fl_lightning.executors.batching import StackedBatch, stack_batches
+from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.stack import ModelStack, standing_in
+from fl_lightning.vector import StateVector
+
+Outcome = tuple[Tensor, Logged, list[Tensor], list[Tensor]]
+
+
+class MappedStep:
+    """Runs ``training_step`` once for all models of a stack.
+
+    Args:
+        stacked: Runs the module's ``training_step`` and records what it logs.
+        vector: The federated state of the module.
+    """
+
+    def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
+        self._stacked = stacked
+        self._vector = vector
+        self._places = vector.places()
+        #: Whether the module draws random numbers when it trains, known after :meth:`check`.
+        self.draws = False
+        self._randomness: Literal["different", "error"] = "different"
+
+    def __call__(
+        self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], batch: StackedBatch, batch_idx: int
+    ) -> Outcome:
+        """Return the losses, shape ``(K,)``, what was logged with values of shape ``(K,)``, and the new buffers.
+
+        Args:
+            parameters: Shape ``(K, *shape)`` each.
+            buffers: Shape ``(K, *shape)`` each; they may be written to.
+            batch: One batch a client.
+            batch_idx: Its position in the clients' local training.
+        """
+        number = len(parameters)
+
+        def one(state: list[Tensor], tensors: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+            logged.calls.clear()
+            logged.values.clear()
+            with standing_in(self._places, state):
+                loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
+                after = [spots[0][0][spots[0][1]] for spots in self._places[number:]]
+            return loss.reshape(()), logged.values, after
+
+        with self._stacked.recording() as logged:
+            mapped = torch.func.vmap(one, randomness=self._randomness)
+            losses, values, after = mapped([*parameters, *buffers], batch.tensors)
+        return losses, logged, values, after
+
+    # ---- whether it is the same ----
+
+    def check(self, start: Tensor, batch: Any) -> None:
+        """Try two models at once, and compare their gradients with those of one model at a time.
+
+        Args:
+            start: A model, shape ``(size,)``.
+            batch: A client's first batch.
+
+        Raises:
+            CannotVectorize: If it fails, leaves something behind in the module, or gives other gradients.
+        """
+        module = self._vector.module
+        models = [start, start * 1.01]
+        with _generators_kept(), _attributes_kept(module) as changes:
+            self._try(lambda: self._gradients_at_once(models, batch))
+            if changed := changes():
+                raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
+            self.draws = self._without_randomness(models, batch) is None
+            with _eval_mode(module) if self.draws else nullcontext():
+                at_once = self._without_randomness(models, batch)
+                if at_once is None:
+                    return  # random in any mode: two runs cannot be compared
+                for row, model in enumerate(models):
+                    alone = self._gradients_alone(model, batch)
+                    self._compare(alone, [None if g is None else g[row] for g in at_once])
+
+    def _without_randomness(self, models: Sequence[Tensor], batch: Any) -> list[Tensor | None] | None:
+        """Return the gradients; ``None`` if the module draws random numbers."""
+        self._randomness = "error"
+        try:
+            return list(self._gradients_at_once(models, batch))
+        except RuntimeError as error:
+            if "random" in str(error):
+                return None
+            raise
+        finally:
+            self._randomness = "different"
+
+    def _try(self, work: Any) -> list[Tensor | None]:
+        try:
+            return list(work())
+        except CannotVectorize:
+            raise
+        except Exception as error:  # whatever a layer raises when it is given stacked tensors
+            first = str(error).strip().split("\n")[0]
+            raise CannotVectorize(
+                f"`training_step` fails on stacked models ({type(error).__name__}: {first})"
+            ) from error
+
+    def _gradients_at_once(self, models: Sequence[Tensor], batch: Any) -> Sequence[Tensor | None]:
+        stack = ModelStack(self._vector, models)
+        losses, *_ = self(stack.parameters, stack.buffers, stack_batches([batch] * len(models)), 0)
+        return torch.autograd.grad(losses.sum(), stack.parameters, allow_unused=True)
+
+    def _gradients_alone(self, model: Tensor, batch: Any) -> Sequence[Tensor | None]:
+        held = self._vector.read()
+        self._vector.write(model)
+        try:
+            with self._stacked.recording():
+                loss = self._stacked.training_step(batch, 0)
+            return torch.autograd.grad(loss, self._vector.parameters, allow_unused=True)
+        finally:
+            self._vector.write(held)
+
+    def _compare(self, alone: Sequence[Tensor | None], at_once: Sequence[Tensor | None]) -> None:
+        for name, one, other in zip(self._vector.names, alone, at_once, strict=True):
+            if one is None and other is None:
+                continue
+            one, other = (torch.zeros(()) if g is None else g for g in (one, other))
+            scale = float(one.abs().max())
+            tolerance = 1e-6 if one.dtype is torch.float64 else 2e-3
+            if not bool(((one - other).abs() <= tolerance * scale + 1e-7).all()):
+                raise CannotVectorize(
+                    f"the gradient of {name!r} is another one on stacked models, so the module keeps a reference to "
+                    "it outside of its parameters"
+                )
+
+
+@contextmanager
+def _eval_mode(module: nn.Module) -> Iterator[None]:
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for submodule, training in modes:
+            submodule.training = training
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+_Changes = Any
+
+
+@contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[_Changes]:
+    """Yield a function that names an attribute of a submodule that has changed; put all of them back at the end."""
+    before = [(name, submodule, dict(vars(submodule))) for name, submodule in module.named_modules()]
+    contents = [(value, value.copy()) for _, _, held in before for value in held.values() if _is_container(value)]
+    skipped = {"_current_fx_name", "log", "_parameters", "_buffers", "_modules"}
+
+    def changes() -> str | None:
+        for name, submodule, held in before:
+            for key, value in vars(submodule).items():
+                if key not in skipped and held.get(key) is not value:
+                    kind = "the metric " if isinstance(submodule, Metric) else ""
+                    return f"{kind}`self.{name + '.' if name else ''}{key}`"
+        for value, content in contents:
+            if len(value) != len(content):
+                owner = next(key for _, _, held in before for key, own in held.items() if own is value)
+                return f"`self.{owner}`"
+        return None
+
+    try:
+        yield changes
+    finally:
+        for value, content in contents:
+            if len(value) != len(content):
+                value.clear()
+                value.extend(content) if isinstance(value, list) else value.update(content)
+        for _, submodule, held in before:
+            attributes = vars(submodule)
+            for key in [key for key in attributes if key not in held]:
+                del attributes[key]
+            attributes.update(held)
+
+
+def _is_container(value: Any) -> bool:
+    return type(value) in (list, dict, set)

@@ -1,0 +1,144 @@
+"""The user's optimizer on a stack of models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
+
+from fl_lightning._lightning.lean_step import is_plain_sgd, step_plain_sgd
+from fl_lightning.executors.errors import CannotVectorize
+
+#: Optimizers that treat every value of a parameter by itself, so that a stack of models is to them one larger model.
+ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, ASGD, NAdam, RAdam, RMSprop, Rprop)
+_COUPLED = (SGD, Adam, Adagrad, Adadelta, Adamax, ASGD, NAdam, RAdam, RMSprop)
+
+
+def check_elementwise(optimizer: Optimizer) -> None:
+    """Raise ``CannotVectorize`` if an optimizer cannot step a stack of models."""
+    if type(optimizer) not in ELEMENTWISE:
+        known = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+        raise CannotVectorize(
+            f"the optimizer {type(optimizer).__name__} may look at more than one value of a parameter at a time "
+            f"(those known not to: torch.optim's {known})"
+        )
+
+
+class StackedOptimizer:
+    """An optimizer with the settings of another, over a stack's leaves, from an empty state.
+
+    Args:
+        optimizer: The user's optimizer, over the module's parameters, at the settings from which clients start.
+        parameters: The module's trained parameters.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+        place = {id(parameter): index for index, parameter in enumerate(parameters)}
+        self._number = len(parameters)
+        self._origin = optimizer
+        self._places = [[place[id(p)] for p in group["params"] if id(p) in place] for group in optimizer.param_groups]
+        self._own = own = optimizer.__class__.__new__(optimizer.__class__)
+        own.__dict__.update(optimizer.__dict__)
+        own.__dict__.pop("step", None)  # schedules wrap it, bound to the user's optimizer
+        own.state = defaultdict(dict)
+        own.param_groups = [{} for _ in optimizer.param_groups]
+        self._extra_decay = 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the settings that the user's optimizer has now."""
+        for group, origin in zip(self._own.param_groups, self._origin.param_groups, strict=True):
+            group.update({key: value for key, value in origin.items() if key != "params"})
+            if self._extra_decay:
+                group["weight_decay"] += self._extra_decay
+
+    def add_weight_decay(self, decays: Sequence[float]) -> Tensor | None:
+        """Add each client's weight decay; return those that have to be added to the gradients, shape ``(K,)``.
+
+        Raises:
+            CannotVectorize: If clients have unequal ones and the optimizer does not take weight decay as a gradient.
+            ValueError: If it takes none.
+        """
+        groups = self._origin.param_groups
+        if any("weight_decay" not in group for group in groups):
+            raise ValueError(
+                f'`penalty="weight_decay"` needs an optimizer with weight decay, got {type(self._origin).__name__}. '
+                'Use torch.optim.SGD, or `penalty="gradient"`.'
+            )
+        if len(set(decays)) == 1:
+            self._extra_decay = decays[0]
+            self.refresh()
+            return None
+        decoupled = any(group.get("decoupled_weight_decay") or group.get("maximize") for group in groups)
+        if decoupled or type(self._origin) not in _COUPLED:
+            raise CannotVectorize(f"{type(self._origin).__name__} takes one weight decay, and clients' differ")
+        return torch.tensor(decays, dtype=torch.float64)
+
+    def attach(self, leaves: Sequence[Tensor]) -> None:
+        """Step these leaves from now on; they are the first rows of those before."""
+        state: defaultdict[Any, Any] = defaultdict(dict)
+        for group, places in zip(self._own.param_groups, self._places, strict=True):
+            before: list[Tensor] = group.get("params", [])
+            group["params"] = [leaves[place] for place in places]
+            for old, new in zip(before, group["params"], strict=False):
+                if old in self._own.state:
+                    state[new] = {key: _rows(value, old, new) for key, value in self._own.state[old].items()}
+        self._own.state = state
+
+    def step(self, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Take one step of all clients at work."""
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
+        if is_plain_sgd(self._own):
+            step_plain_sgd(self._own)
+        else:
+            self._own.step()
+        for leaf in leaves:
+            leaf.grad = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is ``parameter -= lr * gradient`` at the present settings."""
+        return is_plain_sgd(self._own)
+
+    def learning_rates(self) -> list[float]:
+        """Return the present learning rate of each parameter tensor; 0 of those that are not stepped."""
+        rates = [0.0] * self._number
+        for group, places in zip(self._own.param_groups, self._places, strict=True):
+            for place in places:
+                rates[place] = float(group["lr"])
+        return rates
+
+
+def _rows(value: Any, old: Tensor, new: Tensor) -> Any:
+    return value[: len(new)] if isinstance(value, Tensor) and value.shape == old.shape else value
+
+
+def clip(gradients: Sequence[Tensor], value: float, algorithm: str | None) -> None:
+    """Clip each client's gradient as Lightning clips one, in place.
+
+    Args:
+        gradients: One tensor of shape ``(K, *shape)`` per parameter.
+        value: Largest norm, or largest absolute value.
+        algorithm: ``"value"``, or ``"norm"`` (also if ``None``).
+    """
+    if value <= 0:
+        return
+    if algorithm == "value":
+        for gradient in gradients:
+            gradient.clamp_(-value, value)
+        return
+    norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+    total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    scale = (value / (total + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(along(scale, gradient))
+
+
+def along(per_client: Tensor, tensor: Tensor) -> Tensor:
+    """Return one value per client, shape ``(K,)``, to be multiplied with ``tensor``, shape ``(K, ...)``."""
+    return per_client.to(tensor.dtype).to(tensor.device).view(-1, *(1,) * (tensor.dim() - 1))

@@ -1,0 +1,201 @@
+"""A stand-in for tensors that holds those of several clients, for the few operations of small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
+
+from fl_lightning.executors.errors import CannotVectorize
+
+Rule = Callable[..., "StandIn"]
+
+
+class StandIn:
+    """Acts as each client's tensor of shape ``(...)`` and holds all of them, shape ``(K, ...)``.
+
+    Operations that it does not know raise :class:`CannotVectorize`.
+    """
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> StandIn:
+        rule = _RULES.get(function)
+        if rule is None or (function is not F.linear and any(type(arg) is Weight for arg in args)):
+            raise CannotVectorize(f"{getattr(function, '__name__', function)} has no fused form")
+        return rule(*args, **(kwargs or {}))
+
+    # ---- what training steps ask of a tensor ----
+
+    @property
+    def shape(self) -> torch.Size:
+        """One client's shape."""
+        return self.held.shape[1:]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The tensors' type."""
+        return self.held.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.held.device
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions of one client's tensor."""
+        return self.held.dim() - 1
+
+    def __len__(self) -> int:
+        return self.held.shape[1]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def dim(self) -> int:
+        """Return the dimensions of one client's tensor."""
+        return self.held.dim() - 1
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return one client's shape, or one of its sizes."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def detach(self) -> StandIn:
+        """Return the values without their graph."""
+        return StandIn(self.held.detach())
+
+    def float(self) -> StandIn:
+        """Return the values in single precision."""
+        return StandIn(self.held.float())
+
+    def long(self) -> StandIn:
+        """Return the values as whole numbers."""
+        return StandIn(self.held.long())
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> StandIn:
+        """Flatten dimensions of one client's tensor."""
+        return StandIn(self.held.flatten(_shifted(start_dim), _shifted(end_dim)))
+
+    def reshape(self, *shape: Any) -> StandIn:
+        """Give one client's tensor another shape."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return StandIn(self.held.reshape(len(self.held), *sizes))
+
+    view = reshape
+
+    def argmax(self, dim: int) -> StandIn:
+        """Return the largest value's place along a dimension of one client's tensor."""
+        return StandIn(self.held.argmax(_shifted(dim)))
+
+    def mean(self) -> StandIn:
+        """Return each client's mean."""
+        return StandIn(self.held.flatten(1).mean(1))
+
+    def sum(self) -> StandIn:
+        """Return each client's sum."""
+        return StandIn(self.held.flatten(1).sum(1))
+
+    def __eq__(self, other: object) -> StandIn:  # type: ignore[override]
+        if not isinstance(other, StandIn):
+            raise CannotVectorize("a comparison with something else than a tensor has no fused form")
+        return StandIn(self.held == other.held)
+
+
+class Weight(StandIn):
+    """A parameter of a linear layer, to be used once in a step.
+
+    Attributes:
+        lr: Learning rate of the step.
+        used: Whether a layer has used it.
+    """
+
+    def __init__(self, held: Tensor, lr: float) -> None:
+        super().__init__(held)
+        self.lr = lr
+        self.used = False
+
+    def take(self) -> Tensor:
+        """Return the parameter for the one use."""
+        if self.used:
+            raise CannotVectorize("a parameter is used twice in a step, which has no fused form")
+        self.used = True
+        return self.held
+
+
+def _refuse(self: Weight, *args: Any, **kwargs: Any) -> Any:
+    raise CannotVectorize("a parameter is used outside of a linear layer, which has no fused form")
+
+
+for _name in ("detach", "float", "long", "flatten", "reshape", "view", "argmax", "mean", "sum", "__eq__"):
+    setattr(Weight, _name, _refuse)
+
+
+class _LinearStep(torch.autograd.Function):
+    """Linear layers of several clients whose backward pass takes SGD's step in place of making gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_lr: float, bias_lr: float) -> Tensor:
+        ctx.x, ctx.weight, ctx.bias, ctx.lr = x, weight, bias, (weight_lr, bias_lr)
+        turned = weight.transpose(1, 2)
+        return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, turned)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Any) -> Any:
+        (gradient,) = gradients
+        x, weight, bias = ctx.x, ctx.weight, ctx.bias  # type: ignore[attr-defined]
+        weight_lr, bias_lr = ctx.lr  # type: ignore[attr-defined]
+        passed_on = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None  # type: ignore[attr-defined]
+        weight.data.baddbmm_(gradient.transpose(1, 2), x, alpha=-weight_lr)
+        if bias is not None:
+            bias.data.add_(gradient.sum(1), alpha=-bias_lr)
+        return passed_on, None, None, None, None
+
+
+def _shifted(dim: int) -> int:
+    return dim if dim < 0 else dim + 1
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> StandIn:
+    if type(x) is not StandIn or type(weight) is not Weight or not (bias is None or type(bias) is Weight):
+        raise CannotVectorize("a linear layer of something else than parameters has no fused form")
+    held = x.held
+    flat = held.reshape(len(held), -1, held.shape[-1])
+    offset, bias_lr = (None, 0.0) if bias is None else (bias.take(), bias.lr)
+    y: Tensor = _LinearStep.apply(flat, weight.take(), offset, weight.lr, bias_lr)  # type: ignore[no-untyped-call]
+    return StandIn(y.view(*held.shape[:-1], y.shape[-1]))
+
+
+def _cross_entropy(input: Any, target: Any, **options: Any) -> StandIn:
+    """Return each client's mean cross-entropy."""
+    usual: dict[str, Any] = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+    if any(value != usual.get(name) for name, value in options.items()) or target.held.is_floating_point():
+        raise CannotVectorize("this cross-entropy has no fused form")
+    logits, classes = input.held, target.held
+    if logits.dim() != 3 or classes.dim() != 2:
+        raise CannotVectorize("cross-entropy of more than one prediction a sample has no fused form")
+    losses = F.cross_entropy(logits.flatten(0, 1), classes.flatten(), reduction="none").view(classes.shape)
+    return StandIn(losses.sum(1) / (classes != -100).sum(1))
+
+
+def _elementwise(function: Callable[..., Tensor]) -> Rule:
+    def rule(x: StandIn, *args: Any, **kwargs: Any) -> StandIn:
+        return StandIn(function(x.held, *args, **kwargs))
+
+    return rule
+
+
+_ELEMENTWISE: tuple[Any, ...] = (F.relu, F.leaky_relu, F.elu, F.gelu, F.silu, F.softplus, F.hardtanh, F.relu6)
+_RULES: dict[Any, Rule] = {
+    **{function: _elementwise(function) for function in (*_ELEMENTWISE, torch.relu, torch.tanh, torch.sigmoid)},
+    F.linear: _linear,
+    F.cross_entropy: _cross_entropy,
+    torch.flatten: StandIn.flatten,
+    torch.argmax: StandIn.argmax,
+}

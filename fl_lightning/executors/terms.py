@@ -1,0 +1,92 @@
+"""What local objectives add to the gradients of several clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning.executors.optimizer import along
+from fl_lightning.objectives import Correction
+from fl_lightning.vector import StateVector
+
+
+class StackedTerms:
+    """The clients' corrections, one a row; see :class:`~fl_lightning.objectives.Correction`.
+
+    Args:
+        corrections: Each client's, ``None`` for none.
+        starts: The models that they received, shape ``(size,)`` each.
+        vector: The federated state of the module.
+    """
+
+    def __init__(self, corrections: Sequence[Correction | None], starts: Sequence[Tensor], vector: StateVector) -> None:
+        self._active = any(correction is not None for correction in corrections)
+        given = [correction or Correction() for correction in corrections]
+        self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
+        self._pulls = [correction.pull for correction in given]
+        #: Each client's additional weight decay.
+        self.weight_decays = [correction.weight_decay for correction in given]
+        self._starts: list[Tensor] = []
+        self._linear: list[Tensor] = []
+        number = len(vector.parameters)
+        if any(self._pulls) or self._own:
+            self._starts = [torch.stack(views) for views in zip(*map(vector.views, starts), strict=True)][:number]
+        if any(correction.linear is not None for correction in given):
+            zero = torch.zeros(vector.num_parameters, dtype=vector.dtype, device=vector.device)
+            views = [vector.parameter_views(zero if c.linear is None else c.linear) for c in given]
+            self._linear = [torch.stack(rows) for rows in zip(*views, strict=True)]
+
+    def __bool__(self) -> bool:
+        """Whether any client's objective adds anything."""
+        return self._active
+
+    def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Add the corrections to the gradients, in place.
+
+        Args:
+            parameters: The parameters of the clients at work, shape ``(active, *shape)`` each.
+            gradients: Their gradients.
+        """
+        with torch.no_grad():
+            if self._own:
+                self._correct_one_by_one(parameters, gradients)
+                return
+            equal = len(set(self._pulls)) == 1
+            pulls = torch.tensor(self._pulls[: len(parameters[0])], dtype=torch.float64)
+            for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+                if gradient is None:
+                    continue
+                if self._starts:
+                    drift = parameter - self._starts[place][: len(parameter)]
+                    if equal:
+                        gradient.add_(drift, alpha=self._pulls[0])
+                    else:
+                        gradient.add_(drift.mul_(along(pulls, drift)))
+                if self._linear:
+                    gradient.add_(self._linear[place][: len(parameter)])
+
+    def _correct_one_by_one(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Let corrections of another form add themselves."""
+        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        for row in range(len(parameters[0])):
+            rows = [parameters[place].detach()[row] for place in places]
+            for view, place in zip(rows, places, strict=True):
+                view.grad = gradients[place][row]  # type: ignore[index]
+            starts = [self._starts[place][row] for place in places]
+            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
+            for view, place in zip(rows, places, strict=True):
+                gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
+
+    def decay(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], decays: Tensor) -> None:
+        """Add ``decay * parameter`` to the gradients, in place.
+
+        Args:
+            parameters: The parameters of the clients at work.
+            gradients: Their gradients.
+            decays: Each client's weight decay, shape ``(K,)``.
+        """
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                gradient.add_(parameter.detach() * along(decays[: len(parameter)], parameter))

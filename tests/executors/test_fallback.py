@@ -1,0 +1,167 @@
+"""What needs one model at a time is trained so, with one message that names it; results are as ever."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from stacked import Module, clients_of
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics.classification import MulticlassAccuracy
+from toys import quiet_trainer
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.models import CharLSTM
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+class Manual(Module):
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(F.cross_entropy(self.layers(batch[0]), batch[1]))
+        optimizer.step()
+
+
+class WithMetric(Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__(layers)
+        self.train_acc = MulticlassAccuracy(3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        logits = self.layers(batch[0])
+        self.train_acc(logits, batch[1])
+        self.log("train_acc", self.train_acc, on_epoch=True, on_step=False)
+        return F.cross_entropy(logits, batch[1])
+
+
+class KeepsLosses(Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__(layers)
+        self.losses: list[Tensor] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.losses.append(loss.detach())
+        return loss
+
+
+class Branches(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return loss if loss > 0.5 else 2 * loss
+
+
+class Hooked(Module):
+    def on_after_backward(self) -> None:
+        self.seen = True
+
+
+class KeepsReference(Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__(layers)
+        self.held = [layers[0].weight]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.layers(batch[0]), batch[1]) + self.held[0].square().sum()
+
+
+class Watching(Callback):
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        assert batch is not None
+
+
+CASES: dict[str, tuple[Any, list[Callback], str]] = {
+    "manual": (lambda: Manual(linear()), [], "Manual optimises manually"),
+    "metric": (lambda: WithMetric(linear()), [], "the metric"),
+    "list": (lambda: KeepsLosses(linear()), [], "changes `self.losses`"),
+    "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
+    "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
+    "reference": (lambda: KeepsReference(linear()), [], "another one on stacked models"),
+    "callback": (lambda: Module(linear()), [Watching()], "the callback Watching overrides `on_train_batch_end`"),
+    "optimizer": (
+        lambda: Module(linear(), lambda p: torch.optim.LBFGS(p, max_iter=2)),
+        [],
+        "the optimizer LBFGS may look at more than one value",
+    ),
+    "momentum": (
+        lambda: Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))),
+        [],
+        "fails on stacked models",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_falls_back_with_one_message(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, callbacks, message = CASES[name]
+    states = []
+    for executor in ("sequential", "vectorized"):
+        torch.manual_seed(0)
+        module = make()
+        fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
+        with caplog.at_level(logging.INFO):
+            fitter.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 4, 20)), batch_size=4))
+        states.append((module.state_dict(), getattr(module, "losses", [])))
+    assert message in fitter.fit_loop.executor.cause
+    told = [record.message for record in caplog.records if "not vectorised" in record.message]
+    assert len(told) == 1 and message in told[0]
+    for key, value in states[0][0].items():
+        assert torch.equal(states[1][0][key], value), key
+    assert len(states[1][1]) == len(states[0][1])
+    assert all(torch.equal(a, b) for a, b in zip(*(losses for _, losses in states), strict=True))
+
+
+def test_fused_recurrent_kernels_fall_back() -> None:
+    clients = [(torch.randint(0, 7, (8, 5)), torch.randint(0, 7, (8,))) for _ in range(3)]
+    fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
+    fitter.fit(CharLSTM(7, hidden_size=6), datamodule=TensorDataModule(clients, batch_size=4))
+    assert "fails on stacked models" in fitter.fit_loop.executor.cause
+
+
+def test_recurrent_layers_of_torch_fall_back() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(6, 3, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)[0][:, -1]
+
+    fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
+    fitter.fit(Module(Recurrent()), datamodule=TensorDataModule(clients_of((4, 6), (8, 8, 8)), batch_size=4))
+    assert fitter.fit_loop.executor.cause is not None
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("executor", "parallel"), ("clients_at_once", 0), ("clients_at_once", 1.5)]
+)
+def test_arguments_are_checked(argument: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=argument):
+        FedAvg(3, **{argument: value})
+
+
+def test_batches_with_a_random_transfer_are_those_of_one_client_at_a_time() -> None:
+    class Noisy(TensorDataModule):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return [batch[0] + torch.randn_like(batch[0]), batch[1]]
+
+    states = []
+    for executor in ("sequential", "vectorized"):
+        torch.manual_seed(0)
+        module = Module(linear())
+        fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(3, seed=1, executor=executor)])
+        fitter.fit(module, datamodule=Noisy(clients_of((6,), (8, 13, 4, 21)), batch_size=4))
+        states.append(module.state_dict())
+    assert fitter.fit_loop.executor.cause is None
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=1e-9, atol=1e-9)

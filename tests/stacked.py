@@ -1,0 +1,37 @@
+"""A classifier of any layers, and clients of unequal sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SIZES = (8, 13, 6, 21, 10)
+
+
+def clients_of(shape: tuple[int, ...], sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(n, *shape, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
+        for n in sizes
+    ]
+
+
+class Module(L.LightningModule):
+    """A classifier of any layers."""
+
+    def __init__(self, layers: nn.Module, make_optimizer: Any = None) -> None:
+        super().__init__()
+        self.layers = layers.double()
+        self.make_optimizer = make_optimizer or (lambda p: torch.optim.SGD(p, lr=0.1))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return self.make_optimizer(self.parameters())
