@@ -14,13 +14,16 @@ from fl_lightning.experiment.table import read_table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status, 1 if the table is wrong or a cell failed."""
+    """Run the command; return the exit status: 1 if the table is wrong or a cell failed, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _sweep(arguments[1:]) if arguments[:1] == ["sweep"] else _table(arguments)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on where this one was.", file=sys.stderr)
+        return 130
 
 
 def _table(arguments: list[str]) -> int:

@@ -82,11 +82,15 @@ class Experiment:
 
     def curves(self, data: str, method: str) -> Iterator[Curve]:
         """Yield the curves of the finished runs."""
-        import pandas as pd
-
         for row in self.runs(data, method).values():
-            frame = pd.read_csv(self.folder / "cells" / row["cell"] / "curve.csv")
-            yield {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
+            if row["cell"] not in self._read:
+                self._read[row["cell"]] = _curve(self.folder / "cells" / row["cell"] / "curve.csv")
+            yield self._read[row["cell"]]
+
+    @cached_property
+    def _read(self) -> dict[str, Curve]:
+        """The curves that were read; several figures need each."""
+        return {}
 
     @property
     def failed(self) -> list[dict[str, str]]:
@@ -117,6 +121,13 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     if not experiment.data:
         raise ValueError(f"No run in {folder} is finished with a score; results.csv says why not.")
     return experiment
+
+
+def _curve(path: Path) -> Curve:
+    import pandas as pd
+
+    frame = pd.read_csv(path)
+    return {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 from small_table import small, with_methods
 
 from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
 from fl_lightning.experiment.__main__ import main
+from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store
 
 
@@ -137,6 +139,25 @@ def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path) -> None:
     assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
 
 
+def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(self: Store, *arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(small()))
+    options = [str(path), "--output", str(tmp_path / "out"), "--workers", "1"]
+    # Ctrl-C while the first finished cell is entered
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "end", interrupt)
+        assert main(options) == 130
+    assert "The same command goes on where this one was" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("failed.json"))
+    # the folder is free again, for no worker holds its lock
+    assert main(options) == 0
+
+
 def test_wandb_gets_the_configuration_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     table = small(wandb={"project": "test", "mode": "offline"})
@@ -186,8 +207,6 @@ def test_plan_and_time(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import yaml
-
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(small(seeds=[0, 1])))
     options = [str(path), "--output", str(tmp_path / "out"), "--workers", "0", "--methods", "FedAvg", "--seeds", "1"]
