@@ -251,3 +251,23 @@ def test_a_client_split_that_leaves_none_for_training() -> None:
         ClientSplit(num_folds=3).apply(8, IIDPartitioner(4))
     # the test fold is a smaller one
     assert len(ClientSplit(num_folds=3, fold=1).apply(8, IIDPartitioner(4)).train) == 1
+
+
+def test_every_other_fold_validates_in_turn() -> None:
+    partitioner = IIDPartitioner(12)
+    splits = [ClientSplit(fold=1, seed=3, val_fold=fold).apply(24, partitioner) for fold in (0, 2, 3, 4)]
+    test = set(splits[0].test)
+    assert all(set(split.test) == test for split in splits)
+    # 12 clients make folds of 3, 3, 2, 2 and 2
+    assert [len(split.val) for split in splits] == [3, 2, 2, 2]
+    assert set().union(*(split.val for split in splits)) | test == set(range(12))
+    assert all(set(split.train) == set(range(12)) - test - set(split.val) for split in splits)
+    # without a fold of its own, as many as fold 0 has
+    assert set(ClientSplit(fold=1, seed=3).apply(24, partitioner).val) == set(splits[0].val)
+    assert set(ClientSplit(fold=0, seed=3, val_fold=1).apply(24, partitioner).val) == test
+
+
+@pytest.mark.parametrize("val_fold", [1, 5, -1, 0.5])
+def test_validation_folds_out_of_range(val_fold: int) -> None:
+    with pytest.raises(ValueError, match="`val_fold` must be "):
+        ClientSplit(fold=1, val_fold=val_fold)
