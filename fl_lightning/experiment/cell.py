@@ -117,7 +117,8 @@ def _datamodule(config: dict[str, Any]) -> FederatedDataModule:
 
 def _method(config: dict[str, Any]) -> AggregationCallback:
     spec = config["callback"]
-    arguments = {"seed": config["seed"], **(spec.get("init_args") or {})}
+    # one executor by name: "auto" measures, and could choose another one, which rounds otherwise, when a run is resumed
+    arguments = {"seed": config["seed"], "executor": "sequential", **(spec.get("init_args") or {})}
     method = build({**spec, "init_args": arguments})
     if not isinstance(method, AggregationCallback):
         raise ValueError(f"`callback` must be an aggregation callback such as FedAvg, got {type(method).__name__}.")
