@@ -214,6 +214,12 @@ class FederatedLoop(RoundLoop):
         """Return the number of batches of one local epoch."""
         return self._limit(self.data.num_client_batches(client))
 
+    @cached_property
+    def bytes_per_sample(self) -> int:
+        """Memory of one training sample."""
+        sample = self.data.client_dataset(0)[0]
+        return sum(part.nbytes for part in sample if isinstance(part, Tensor)) if isinstance(sample, tuple) else 0
+
     def one_pass(self, task: Task) -> int:
         """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""
         return self.num_batches(task) if self.callback.local_steps is not None else self.epoch_length(task.client)

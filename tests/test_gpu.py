@@ -28,3 +28,20 @@ def test_gpu_equals_cpu_to_tolerance(make: type[AggregationCallback]) -> None:
         weights.append({name: value.cpu() for name, value in module.state_dict().items()})
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["fused", "mapped"])
+def test_vectorized_on_a_gpu_equals_sequential_on_a_cpu(momentum: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,))) for n in (8, 14, 6, 23, 10, 12)]
+    weights = []
+    for accelerator, executor in (("cpu", "sequential"), ("gpu", "vectorized")):
+        torch.manual_seed(0)
+        module = MLPClassifier(6, (8,), 3, lr=0.1, momentum=momentum)
+        callback = FedAvg(4, seed=1, executor=executor)
+        trainer = quiet_trainer(max_epochs=4, accelerator=accelerator, callbacks=[callback])
+        trainer.fit(module, datamodule=TensorDataModule(clients=clients, batch_size=4))
+        weights.append({name: value.cpu() for name, value in module.state_dict().items()})
+    assert trainer.fit_loop.executor.cause is None
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)

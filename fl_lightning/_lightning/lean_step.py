@@ -56,15 +56,20 @@ class LeanBackward:
             parameter.grad = gradient
 
 
-def is_plain_sgd(optimizer: Optimizer) -> bool:
-    """Whether a step of ``optimizer`` is ``parameter -= lr * gradient`` at its present settings, and nothing else."""
+def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
+    """Whether a step of ``optimizer`` is ``parameter -= lr * gradient`` at its present settings, and nothing else.
+
+    Args:
+        optimizer: The optimizer.
+        but: An option that may have any value.
+    """
     if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
     if torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks:
         return False
-    return not any(
-        any(group[name] for name in _PLAIN) or isinstance(group["lr"], Tensor) for group in optimizer.param_groups
-    )
+    options = [name for name in _PLAIN if name != but]
+    groups = optimizer.param_groups
+    return not any(any(group[name] for name in options) or isinstance(group["lr"], Tensor) for group in groups)
 
 
 def step_plain_sgd(optimizer: Optimizer) -> None:

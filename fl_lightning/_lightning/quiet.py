@@ -34,7 +34,7 @@ class QuietTraining:
             names: The trained parameters.
         """
         parameters = dict(self._module.named_parameters())
-        with self._unnoticed(), self._eval_mode():
+        with self.unnoticed(), self._eval_mode():
             for index, batch in enumerate(batches):
                 for name in names:
                     parameters[name].grad = None
@@ -48,7 +48,7 @@ class QuietTraining:
         trainer, loop = self._loop.trainer, self._loop
         loop.optimizers.reset()
         optimizer: Optimizer = trainer.optimizers[0]
-        with self._unnoticed():
+        with self.unnoticed():
             for index, batch in enumerate(batches):
                 optimizer.zero_grad()
                 self._backward(batch, index)
@@ -61,7 +61,7 @@ class QuietTraining:
     def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Return the module's output on the batches' first elements, and their second elements, in eval mode."""
         outputs, targets = [], []
-        with self._unnoticed(), self._eval_mode(), torch.no_grad():
+        with self.unnoticed(), self._eval_mode(), torch.no_grad():
             for batch in batches:
                 x, y = self._loop._transfer(batch)[:2]
                 outputs.append(self._module(x))
@@ -81,7 +81,7 @@ class QuietTraining:
             loss.backward()
 
     @contextmanager
-    def _unnoticed(self) -> Iterator[None]:
+    def unnoticed(self) -> Iterator[None]:
         """Drop what is logged, and leave torchmetrics objects as they are."""
         attributes = self._module.__dict__
         before = {name: attributes[name] for name in ("log",) if name in attributes}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
@@ -20,7 +21,7 @@ from fl_lightning.algorithm import Algorithm, Invalid
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.buffers import BufferPolicy, Buffers
 from fl_lightning.callbacks.client_terms import ClientTerms
-from fl_lightning.executors.choice import ExecutorName
+from fl_lightning.executors.choice import Choice, ExecutorName
 from fl_lightning.federation import ClientResult
 from fl_lightning.loop import ClientAtWork, FederatedLoop
 from fl_lightning.objectives import Correction
@@ -98,11 +99,14 @@ class AggregationCallback(Callback):
         self.state_dir = None if state_dir is None else Path(state_dir)
         self.executor = executor
         self.clients_at_once = clients_at_once
+        #: What ``executor="auto"`` chose.
+        self.choice: Choice | None = None
         self._seed = seed
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, BufferPolicy(buffers), invalid_updates)
         self._loop: FederatedLoop | None = None
         self._fitting = False
+        self._threads = torch.get_num_threads()
         #: Optimizers' settings of earlier rounds on whose models clients still train.
         self.past_settings: dict[int, Any] = {}
         self._client = ClientTerms()
@@ -133,11 +137,21 @@ class AggregationCallback(Callback):
                 f"The trainer has two aggregation callbacks, {type(self).__name__} and {type(others[0]).__name__}; "
                 "there is one server. Keep one of them."
             )
+        self._threads = torch.get_num_threads()
         loop = FederatedLoop(trainer, self)
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Give torch back the threads that ``executor="auto"`` may have changed."""
+        if stage == "fit" and self.choice is not None and self.choice.threads is not None:
+            torch.set_num_threads(self._threads)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Give the threads back: no teardown follows an exception."""
+        self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def check_rounds(self, max_epochs: int | None) -> None:
         """Warn when the number of rounds does not suit the algorithm."""
@@ -225,7 +239,8 @@ class AggregationCallback(Callback):
             return {}
         state = self.algorithm.state_dict()
         about = {"seed": self.seed, "federation": self._loop.federation_fingerprint(), "past": self.past_settings}
-        return {**state, **about} if state else {}
+        choice = None if self.choice is None else vars(self.choice).copy()
+        return {**state, **about, "choice": choice} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -242,6 +257,7 @@ class AggregationCallback(Callback):
                 "number or sizes of clients differ. Resume with the same data, partitioner, split and seeds."
             )
         self._seed, self.past_settings = state_dict["seed"], state_dict["past"]
+        self.choice = None if state_dict["choice"] is None else Choice(**state_dict["choice"])
         self.algorithm.load_state_dict(state_dict)
 
     def on_save_checkpoint(

@@ -35,20 +35,21 @@ class FusedStep:
         self.works = len(vector.tensors()) == len(vector.parameters)
 
     def __call__(
-        self, parameters: Sequence[Tensor], rates: Sequence[float], batch: StackedBatch, batch_idx: int
+        self, weights: Sequence[Weight], batch: StackedBatch, batch_idx: int
     ) -> tuple[Tensor, Logged, list[Tensor]]:
         """Take a step; return the losses, shape ``(K,)``, and what was logged, with values of shape ``(K,)``.
 
         Args:
-            parameters: Shape ``(K, *shape)`` each; changed in place.
-            rates: Each parameter's learning rate.
+            weights: The parameters; changed in place.
             batch: One batch a client.
             batch_idx: Its position in the clients' local training.
         """
-        weights = [Weight(parameter, rate) for parameter, rate in zip(parameters, rates, strict=True)]
         stand_ins = [StandIn(tensor) for tensor in batch.tensors]
         with self._stacked.recording() as logged, standing_in(self._places, weights):
-            loss: Any = self._stacked.training_step(batch.rebuild(stand_ins), batch_idx)
+            try:
+                loss: Any = self._stacked.training_step(batch.rebuild(stand_ins), batch_idx)
+            except Exception as error:  # whatever a training step raises when it is given no real tensors
+                raise CannotVectorize(f"{type(error).__name__}: {error}") from error
         if type(loss) is not StandIn or loss.held.dim() != 1:
             raise CannotVectorize("the loss does not come from a linear layer")
         losses = loss.held

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
 
 from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
 from fl_lightning.executors.batching import StackedBatch, stack_batches
 from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.kept import attributes_kept, generators_kept
 from fl_lightning.executors.stack import ModelStack, standing_in
 from fl_lightning.vector import StateVector
 
@@ -75,7 +75,7 @@ class MappedStep:
         """
         module = self._vector.module
         models = [start, start * 1.01]
-        with _generators_kept(), _attributes_kept(module) as changes:
+        with generators_kept(), attributes_kept(module) as changes:
             self._try(lambda: self._gradients_at_once(models, batch))
             if changed := changes():
                 raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
@@ -149,50 +149,3 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for submodule, training in modes:
             submodule.training = training
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        yield
-
-
-_Changes = Any
-
-
-@contextmanager
-def _attributes_kept(module: nn.Module) -> Iterator[_Changes]:
-    """Yield a function that names an attribute of a submodule that has changed; put all of them back at the end."""
-    before = [(name, submodule, dict(vars(submodule))) for name, submodule in module.named_modules()]
-    contents = [(value, value.copy()) for _, _, held in before for value in held.values() if _is_container(value)]
-    skipped = {"_current_fx_name", "log", "_parameters", "_buffers", "_modules"}
-
-    def changes() -> str | None:
-        for name, submodule, held in before:
-            for key, value in vars(submodule).items():
-                if key not in skipped and held.get(key) is not value:
-                    kind = "the metric " if isinstance(submodule, Metric) else ""
-                    return f"{kind}`self.{name + '.' if name else ''}{key}`"
-        for value, content in contents:
-            if len(value) != len(content):
-                owner = next(key for _, _, held in before for key, own in held.items() if own is value)
-                return f"`self.{owner}`"
-        return None
-
-    try:
-        yield changes
-    finally:
-        for value, content in contents:
-            if len(value) != len(content):
-                value.clear()
-                value.extend(content) if isinstance(value, list) else value.update(content)
-        for _, submodule, held in before:
-            attributes = vars(submodule)
-            for key in [key for key in attributes if key not in held]:
-                del attributes[key]
-            attributes.update(held)
-
-
-def _is_container(value: Any) -> bool:
-    return type(value) in (list, dict, set)

@@ -102,16 +102,23 @@ class StackedOptimizer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is ``parameter -= lr * gradient`` at the present settings."""
-        return is_plain_sgd(self._own)
+        """Whether a step is ``parameter -= lr * (gradient + weight_decay * parameter)`` at the present settings."""
+        return is_plain_sgd(self._own, but="weight_decay")
 
     def learning_rates(self) -> list[float]:
         """Return the present learning rate of each parameter tensor; 0 of those that are not stepped."""
-        rates = [0.0] * self._number
+        return self._per_parameter("lr")
+
+    def weight_decays(self) -> list[float]:
+        """Return the present weight decay of each parameter tensor."""
+        return self._per_parameter("weight_decay")
+
+    def _per_parameter(self, option: str) -> list[float]:
+        values = [0.0] * self._number
         for group, places in zip(self._own.param_groups, self._places, strict=True):
             for place in places:
-                rates[place] = float(group["lr"])
-        return rates
+                values[place] = float(group[option])
+        return values
 
 
 def _rows(value: Any, old: Tensor, new: Tensor) -> Any:

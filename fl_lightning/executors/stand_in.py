@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
 from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.optimizer import along
 
 Rule = Callable[..., "StandIn"]
 
@@ -109,24 +109,50 @@ class StandIn:
 
 
 class Weight(StandIn):
-    """A parameter of a linear layer, to be used once in a step.
+    """A parameter of linear layers, shape ``(K, *shape)``, to be used once in a step: ``w = keep w + lr (shift - g)``.
 
-    Attributes:
-        lr: Learning rate of the step.
-        used: Whether a layer has used it.
+    Args:
+        held: The parameter; changed in place by the step.
+        lr: Learning rate.
+        keep: What is kept of the parameter, for all clients or shape ``(K,)``: below 1 with weight decay.
+        shift: Added to the negative gradient, shape ``(K, *shape)``.
     """
 
-    def __init__(self, held: Tensor, lr: float) -> None:
+    def __init__(self, held: Tensor, lr: float, keep: float | Tensor = 1.0, shift: Tensor | None = None) -> None:
         super().__init__(held)
-        self.lr = lr
-        self.used = False
+        self._lr, self._keep, self._shift = lr, keep, shift
+        self._used = False
 
     def take(self) -> Tensor:
         """Return the parameter for the one use."""
-        if self.used:
+        if self._used:
             raise CannotVectorize("a parameter is used twice in a step, which has no fused form")
-        self.used = True
+        self._used = True
         return self.held
+
+    def step_product(self, left: Tensor, right: Tensor) -> None:
+        """Take the step with the gradient ``left @ right``, which never is a tensor of its own."""
+        held = self.held.data
+        held.baddbmm_(left, right, beta=self._decay(held), alpha=-self._lr)
+        if self._shift is not None:
+            held.add_(self._shift, alpha=self._lr)
+
+    def step(self, gradient: Tensor) -> None:
+        """Take the step with a gradient."""
+        held = self.held.data
+        factor = self._decay(held)
+        if factor != 1:
+            held.mul_(factor)
+        held.add_(gradient, alpha=-self._lr)
+        if self._shift is not None:
+            held.add_(self._shift, alpha=self._lr)
+
+    def _decay(self, held: Tensor) -> float:
+        """Return the factor that is still to be applied."""
+        if isinstance(self._keep, Tensor):
+            held.mul_(along(self._keep, held))
+            return 1.0
+        return self._keep
 
 
 def _refuse(self: Weight, *args: Any, **kwargs: Any) -> Any:
@@ -141,20 +167,20 @@ class _LinearStep(torch.autograd.Function):
     """Linear layers of several clients whose backward pass takes SGD's step in place of making gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_lr: float, bias_lr: float) -> Tensor:
-        ctx.x, ctx.weight, ctx.bias, ctx.lr = x, weight, bias, (weight_lr, bias_lr)
-        turned = weight.transpose(1, 2)
-        return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, turned)
+    def forward(
+        ctx: Any, x: Tensor, held: Tensor, offset: Tensor | None, weight: Weight, bias: Weight | None
+    ) -> Tensor:
+        ctx.x, ctx.weight, ctx.bias = x, weight, bias
+        turned = held.transpose(1, 2)
+        return torch.bmm(x, turned) if offset is None else torch.baddbmm(offset.unsqueeze(1), x, turned)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        x, weight, bias = ctx.x, ctx.weight, ctx.bias  # type: ignore[attr-defined]
-        weight_lr, bias_lr = ctx.lr  # type: ignore[attr-defined]
-        passed_on = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None  # type: ignore[attr-defined]
-        weight.data.baddbmm_(gradient.transpose(1, 2), x, alpha=-weight_lr)
-        if bias is not None:
-            bias.data.add_(gradient.sum(1), alpha=-bias_lr)
+        passed_on = torch.bmm(gradient, ctx.weight.held.data) if ctx.needs_input_grad[0] else None
+        ctx.weight.step_product(gradient.transpose(1, 2), ctx.x)
+        if ctx.bias is not None:
+            ctx.bias.step(gradient.sum(1))
         return passed_on, None, None, None, None
 
 
@@ -167,8 +193,8 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> StandIn:
         raise CannotVectorize("a linear layer of something else than parameters has no fused form")
     held = x.held
     flat = held.reshape(len(held), -1, held.shape[-1])
-    offset, bias_lr = (None, 0.0) if bias is None else (bias.take(), bias.lr)
-    y: Tensor = _LinearStep.apply(flat, weight.take(), offset, weight.lr, bias_lr)  # type: ignore[no-untyped-call]
+    offset = None if bias is None else bias.take()
+    y: Tensor = _LinearStep.apply(flat, weight.take(), offset, weight, bias)  # type: ignore[no-untyped-call]
     return StandIn(y.view(*held.shape[:-1], y.shape[-1]))
 
 

@@ -38,6 +38,34 @@ class StackedTerms:
             views = [vector.parameter_views(zero if c.linear is None else c.linear) for c in given]
             self._linear = [torch.stack(rows) for rows in zip(*views, strict=True)]
 
+        self._shifts: list[Tensor] | None = None
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether all terms are those of :class:`Correction` itself."""
+        return not self._own
+
+    def pulls(self, rows: Sequence[int]) -> float | Tensor:
+        """Return the weights of the quadratic terms of some clients, as one number if they are equal."""
+        if len(set(self._pulls)) == 1:
+            return self._pulls[0]
+        return torch.tensor([self._pulls[row] for row in rows], dtype=torch.float64)
+
+    def shift(self, place: int, rows: Sequence[int]) -> Tensor | None:
+        """Return ``pull w' - linear`` of a parameter, for neighbouring clients; None if it is 0 for all."""
+        if not self._starts and not self._linear:
+            return None
+        if self._shifts is None:
+            self._shifts = [self._make_shift(number) for number in range(len(self._starts or self._linear))]
+        return self._shifts[place][rows[0] : rows[-1] + 1]
+
+    def _make_shift(self, place: int) -> Tensor:
+        if not self._starts:
+            return -self._linear[place]
+        start = self._starts[place]
+        shift = start * along(torch.tensor(self._pulls, dtype=torch.float64), start)
+        return shift.sub_(self._linear[place]) if self._linear else shift
+
     def __bool__(self) -> bool:
         """Whether any client's objective adds anything."""
         return self._active

@@ -17,6 +17,7 @@ from fl_lightning.executors.mapped import MappedStep
 from fl_lightning.executors.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.sources import Groups, Source
 from fl_lightning.executors.stack import ModelStack
+from fl_lightning.executors.stand_in import Weight
 from fl_lightning.executors.terms import StackedTerms
 from fl_lightning.vector import unshared
 
@@ -71,7 +72,7 @@ class StackTraining:
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
         optimizer.attach(stack.parameters)
         self._decays = optimizer.add_weight_decay(terms.weight_decays) if any(terms.weight_decays) else None
-        self._fusible = self._accumulate == 1 and not terms and not self._clip[0]
+        self._fusible = self._accumulate == 1 and terms.quadratic and not self._clip[0] and self._decays is None
         self._done = 0  # batches that the longest client has trained on
 
     def run(self) -> list[list[float]]:
@@ -154,12 +155,11 @@ class StackTraining:
         """Take a fused step and return the mean loss; ``None`` if it cannot be."""
         if not self._optimizer.is_plain or any(rows[-1] - rows[0] + 1 != len(rows) for rows, _ in groups):
             return None
-        rates, results = self._optimizer.learning_rates(), []
+        results = []
         for number, (rows, batch) in enumerate(groups):
-            parameters = [select(parameter, rows) for parameter in self._stack.parameters]
             try:
-                results.append(self._steps.fused(parameters, rates, batch, self._done))
-            except (CannotVectorize, AttributeError, TypeError):
+                results.append(self._steps.fused(self._weights(rows), batch, self._done))
+            except CannotVectorize:
                 if number:
                     raise  # earlier groups have been stepped
                 self._steps.fused.works = False
@@ -167,6 +167,15 @@ class StackTraining:
         for (_, batch), (_, logged, values) in zip(groups, results, strict=True):
             self._steps.stacked.log(logged, values, batch)
         return torch.cat([losses for losses, _, _ in results]).mean()
+
+    def _weights(self, rows: Sequence[int]) -> list[Weight]:
+        """Return the parameters of neighbouring clients with what a step needs to know."""
+        optimizer, terms, pulls = self._optimizer, self._terms, self._terms.pulls(rows)
+        settings = zip(self._stack.parameters, optimizer.learning_rates(), optimizer.weight_decays(), strict=True)
+        return [
+            Weight(select(parameter, rows), lr, 1 - lr * (pulls + decay), terms.shift(place, rows))
+            for place, (parameter, lr, decay) in enumerate(settings)
+        ]
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

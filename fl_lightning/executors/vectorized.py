@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
@@ -15,12 +15,14 @@ from fl_lightning.executors.batching import windows
 from fl_lightning.executors.errors import CannotVectorize
 from fl_lightning.executors.fused import FusedStep
 from fl_lightning.executors.mapped import MappedStep
+from fl_lightning.executors.memory import clients_that_fit
 from fl_lightning.executors.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.sequential import SequentialExecutor, TrainClient
 from fl_lightning.executors.sources import make_source
 from fl_lightning.executors.stack import ModelStack
 from fl_lightning.executors.terms import StackedTerms
 from fl_lightning.executors.training import StackTraining, Steps
+from fl_lightning.executors.trial import Trial
 from fl_lightning.federation import Task
 from fl_lightning.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
@@ -76,15 +78,31 @@ class VectorizedExecutor:
                     rank_zero_info(f"Clients are trained one after the other, not vectorised: {error}.")
             self._sequential.run(chunk, algorithm, train_client)
 
+    def check_statically(self) -> None:
+        """Raise ``CannotVectorize`` for what can be told without trying."""
+        self._steps.stacked.check()
+        check_elementwise(self._loop.trainer.optimizers[0])
+
     def check(self, task: Task, algorithm: Algorithm) -> None:
         """Raise ``CannotVectorize`` if clients cannot be trained at once; the first call tries it out."""
         if self._checked:
             return
-        self._steps.stacked.check()
-        check_elementwise(self._loop.trainer.optimizers[0])
-        batch = self._steps.stacked.transfer(next(self._loop.batches(task)))
-        self._steps.mapped.check(algorithm.start(task), batch)
+        self.check_statically()
+        self._steps.mapped.check(algorithm.start(task), self._first_batch(task))
         self._checked = True
+
+    @property
+    def draws(self) -> bool:
+        """Whether the module draws random numbers when it trains, known after :meth:`check`."""
+        return self._steps.mapped.draws
+
+    def trial(self, tasks: Sequence[Task]) -> Trial:
+        """Return steps to measure, of a stack as large as these tasks'."""
+        number = len(next(self._chunks(tasks)))
+        return Trial(self._loop, self._steps, self._first_batch(tasks[0]), number)
+
+    def _first_batch(self, task: Task) -> Any:
+        return self._steps.stacked.transfer(next(self._loop.batches(task)))
 
     def _chunks(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Yield tasks that train at once: of one round, whose learning rates they share, and of like lengths."""
@@ -92,7 +110,7 @@ class VectorizedExecutor:
         for task in tasks:
             rounds.setdefault(task.round, []).append(task)
         for members in rounds.values():
-            most = self._clients_at_once or len(members)
+            most = self._clients_at_once or clients_that_fit(self._loop, members)
             if len(members) > most:
                 members.sort(key=lambda task: (-self._loop.num_batches(task), task.slot))
             for start in range(0, len(members), most):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from toys import quiet_trainer
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
 from fl_lightning.models import CharLSTM, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier
 
 
@@ -130,11 +130,12 @@ def test_embedding_and_recurrence_in_elementary_operations() -> None:
     "make",
     [
         lambda: MLPClassifier(6, (5,), 3).double(),
+        lambda: MLPClassifier(6, (5, 4), 3, weight_decay=0.1).double(),
         lambda: LogisticRegressionClassifier(6, 3).double(),
         lambda: LogisticRegressionClassifier(6, 3, l2=0.1).double(),
         lambda: LogisticRegressionClassifier(6, 3, optimizer="adam", lr=0.01).double(),
     ],
-    ids=["mlp", "logistic", "l2", "adam"],
+    ids=["mlp", "weight_decay", "logistic", "l2", "adam"],
 )
 def test_classifiers_of_the_library(make: Any) -> None:
     assert_equal_both_ways(make, TensorDataModule(clients_of((6,)), batch_size=4), rtol=1e-7)
@@ -193,3 +194,25 @@ def test_masks_of_dropout_differ_among_clients_and_keep_the_mean() -> None:
     assert len({tuple(mask.tolist()) for mask in masks}) == 5
     deviation = math.sqrt(0.25 / 0.75 / masks.numel())
     assert abs(float(masks.mean()) + 1) < 4 * deviation
+
+
+FUSED = {
+    "prox": lambda **k: FedProx(0.3, clients_per_round=5, **k),
+    "dyn": lambda **k: FedDyn(0.3, 5, **k),
+    "dyn-decay": lambda **k: FedDyn(0.3, 5, penalty="weight_decay", scale_alpha="none", **k),
+    "scaffold": lambda **k: Scaffold(5, **k),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_steps_with_local_objectives(name: str) -> None:
+    states = []
+    for executor in ("sequential", "vectorized"):
+        torch.manual_seed(0)
+        module = MLPClassifier(6, (5,), 3, weight_decay=0.1).double()
+        fitter = quiet_trainer(max_epochs=4, callbacks=[FUSED[name](seed=1, executor=executor)])
+        fitter.fit(module, datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
+        states.append(module.state_dict())
+    assert fitter.fit_loop.executor.cause is None
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=1e-7, atol=1e-8)
