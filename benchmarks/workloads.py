@@ -249,6 +249,7 @@ class MemoryWatch(threading.Thread):
 def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool, paired: bool) -> dict[str, Any]:
     """Train inside ``Trainer.fit``; return the seconds of each round, and of the plain rounds between them."""
     import lightning as L
+    import psutil
     from lightning.pytorch.loggers import CSVLogger
 
     from fl_lightning import TensorDataModule
@@ -269,6 +270,8 @@ def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool,
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             trainer.strategy.barrier()
             seconds = time.perf_counter() - self.begun
+            if not rounds:
+                print("FIRST", time.time() - psutil.Process().create_time(), flush=True)
             self.pairs.append((seconds, plain.round() if plain and trainer.is_global_zero else 0.0))
             trainer.strategy.barrier()
 
@@ -295,6 +298,14 @@ def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool,
         return json.loads(result.path.read())
 
 
+def describe(executor: Any) -> str:
+    """Return what an executor did."""
+    choice, cause = getattr(executor, "choice", None), getattr(executor, "cause", None)
+    if choice is not None:
+        return f"{choice.executor}: {choice.cause}"
+    return f"one after the other: {cause}" if cause else ""
+
+
 def make_report(timer: Any) -> Any:
     """Return a callback that writes the figures to a file: with forked processes the trainer's own are lost."""
     import lightning as L
@@ -305,7 +316,7 @@ def make_report(timer: Any) -> Any:
 
         def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             if trainer.is_global_zero:
-                used = getattr(trainer.fit_loop.executor, "description", "")
+                used = describe(trainer.fit_loop.executor)
                 figures = {"pairs": timer.pairs, "accuracy": float(trainer.callback_metrics["val_acc"]), "used": used}
                 with open(self.path.name, "w") as file:
                     json.dump(figures, file)
@@ -313,9 +324,38 @@ def make_report(timer: Any) -> Any:
     return Report()
 
 
+def start_up(name: str, pairs: int = 5) -> None:
+    """Print the seconds from a process's start to its first finished round, against a plain loop beside Lightning."""
+    seconds: dict[str, list[float]] = {"plain": [], "auto": []}
+    for _ in range(pairs):
+        for executor, own in seconds.items():
+            command = [sys.executable, __file__, "--one", name, executor, "1", "0"]
+            finished = subprocess.run(command, capture_output=True, text=True, check=True)
+            own.append(float(finished.stdout.split("FIRST ")[1].split()[0]))
+    ratios = sorted(ours / plain for ours, plain in zip(seconds["auto"], seconds["plain"], strict=True))
+    medians = [statistics.median(values) for values in (seconds["auto"], seconds["plain"], ratios)]
+    spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    print(f"{name} first round after {medians[0]:.2f} s, plain {medians[1]:.2f} s, ratio {medians[2]:.2f} {spread}")
+
+
+def first_round(name: str, executor: str) -> None:
+    """Train one round and print the seconds since this process began."""
+    import lightning  # noqa: F401 (the plain loop has it beside it)
+    import psutil
+
+    if executor == "plain":
+        PlainLoop(name, make_clients(WORKLOADS[name])).round()
+        print("FIRST", time.time() - psutil.Process().create_time())
+    else:
+        fit(name, executor, 1, 0, progress_bar=False, paired=False)
+
+
 def one_row(options: argparse.Namespace) -> None:
     """Measure one row in this process and print it as JSON."""
     name, executor, devices, rounds = options.one[0], options.one[1], int(options.one[2]), int(options.one[3])
+    if not rounds:
+        first_round(name, executor)
+        return
     watch = MemoryWatch()
     if executor == "plain":
         loop = PlainLoop(name, make_clients(WORKLOADS[name]))
@@ -347,9 +387,14 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2 in one process, for CI")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--start-up", action="store_true", help="seconds to the first finished round instead")
     options = parser.parse_args()
     if options.one:
         one_row(options)
+        return
+    if options.start_up:
+        for name in options.workloads:
+            start_up(name)
         return
     if options.short:
         options.workloads, options.devices = ["W1", "W2"], [1]

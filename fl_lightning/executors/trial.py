@@ -20,7 +20,7 @@ from fl_lightning.executors.training import Steps
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
-_REPEATS = 3
+_REPEATS = 5
 
 
 class Trial:
