@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,15 @@ from torch import Tensor
 from fl_lightning.data import FederatedSplit
 
 Imputation = Literal["local", "global"]
+
+
+def check_names(argument: str, names: Sequence[str]) -> list[str]:
+    """Return names as a list; raise ``ValueError`` if they are none, or a single text, which is a sequence, too."""
+    if isinstance(names, str):
+        raise ValueError(f"`{argument}` must be a sequence of names, got {names!r}. Give [{names!r}].")
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`{argument}` must be a sequence of names, got {names!r}.")
+    return list(names)
 
 
 def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:

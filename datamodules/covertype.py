@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -74,6 +74,10 @@ class CovertypeDataModule(FederatedDataModule):
         super().__init__(partitioner, **options)
         if partitioner is not None and feature_partitioner is not None:
             raise ValueError("`partitioner` and `feature_partitioner` exclude each other; give one of them.")
+        if class_counts is not None and (not isinstance(class_counts, Sequence) or len(class_counts) != 2):
+            raise ValueError(
+                f"`class_counts` must be two numbers, one of each class, got {class_counts!r}. None keeps all samples."
+            )
         for count in class_counts or ():
             check_count("class_counts", count, hint="None keeps all samples.")
         check_count("sample_seed", sample_seed, minimum=0)

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from datamodules.columns import check_names
 from datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
-from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from datamodules.files import ENVIRONMENT_VARIABLE, as_path, resolve_data_dir
 from fl_lightning.arguments import check_count
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
@@ -82,15 +83,13 @@ class DMOZDataModule(FederatedDataModule):
             check_count("distribution", distribution, minimum=0, hint="'iid' gives each page to a random client.")
         check_count("min_samples", min_samples)
         check_count("max_tokens", max_tokens)
-        if isinstance(exclude, str):
-            raise ValueError(f"`exclude` must be a sequence of names, got {exclude!r}. Give ({exclude!r},).")
         self.data_dir = resolve_data_dir(data_dir)
         self.distribution = distribution
         self.min_samples = min_samples
         self.root = root
-        self.exclude = tuple(exclude)
+        self.exclude = tuple(check_names("exclude", exclude))
         self.max_tokens = max_tokens
-        self.cache_dir = self.data_dir / "dmoz" / "cache" if cache_dir is None else Path(cache_dir)
+        self.cache_dir = self.data_dir / "dmoz" / "cache" if cache_dir is None else as_path("cache_dir", cache_dir)
         self._tables: dict[torch.device, Tensor] = {}
 
     def prepare_data(self) -> None:

@@ -15,7 +15,18 @@ UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
     """Return the folder of data files: the argument, else the environment variable ``FL_LIGHTNING_DATA``, else data."""
-    return Path(data_dir if data_dir is not None else os.environ.get(ENVIRONMENT_VARIABLE, "data"))
+    return Path(os.environ.get(ENVIRONMENT_VARIABLE, "data")) if data_dir is None else as_path("data_dir", data_dir)
+
+
+def as_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """Return an argument as a path.
+
+    Raises:
+        TypeError: If it is neither a path nor a text.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"`{name}` must be a path, as text or pathlib.Path, got {value!r}.")
+    return Path(value)
 
 
 def check_md5(path: Path, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import encode_classes
+from datamodules.columns import check_names, encode_classes
+from datamodules.files import as_path
 from datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
 from datamodules.natural import NaturalDataModule
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
@@ -79,20 +81,28 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
-        self.path = os.fspath(path)
-        self.inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+        self.path = str(path) if isinstance(path, str) else os.fspath(as_path("path", path))
+        self.inputs = [inputs] if isinstance(inputs, str) else check_names("inputs", inputs)
         self.label = label
         self.client = client
         self.name = name
         self.splits = [train_split] if test_split is None else [train_split, test_split]
         self.data_files = data_files
-        self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
+        self.cache_dir = None if cache_dir is None else os.fspath(as_path("cache_dir", cache_dir))
         self.transform = transform
         self.pad_value = pad_value
-        self.mean = tuple(mean)  # type: ignore[misc]
-        self.std = tuple(std)  # type: ignore[misc]
+        self.mean = _channels("mean", mean)  # type: ignore[misc]
+        self.std = _channels("std", std)  # type: ignore[misc]
         self.regression = regression
         self.in_memory = in_memory
+        if not self.inputs or label in self.inputs:
+            raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
+        if min(self.std) <= 0:
+            raise ValueError(f"`std` must be greater than 0, got {list(self.std)}. 1 leaves a channel as it is.")
+        if isinstance(pad_value, bool) or not isinstance(pad_value, (int, float)):
+            raise ValueError(f"`pad_value` must be a number, got {pad_value!r}. 0 is the default.")
+        if transform is not None and not callable(transform):
+            raise TypeError(f"`transform` must be a function of one value, got {transform!r}.")
         if len(self.inputs) > 1 and (transform is not None or not in_memory):
             raise ValueError(f"`transform` and `in_memory=False` are for a single input column, got {self.inputs}.")
 
@@ -199,3 +209,13 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             raise ValueError(
                 f"{self.path} has no column {missing[0]!r}; its columns are {', '.join(map(repr, part.column_names))}."
             )
+
+
+def _channels(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    """Return the numbers of the channels."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) == 0:
+        raise ValueError(f"`{name}` must be a sequence, a number for each channel or one for all, got {values!r}.")
+    for value in values:
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"`{name}` must hold finite numbers, got {value!r}.")
+    return tuple(values)

@@ -158,7 +158,7 @@ def _stack(values: Iterator[np.ndarray], count: int, pad_value: float, column: s
     first = next(values)
     if first.dtype.kind not in "biuf":
         raise ValueError(f"`transform` must make numbers of a value of {column!r}, got {first.dtype}.")
-    stacked = np.full((count, *first.shape), pad_value, dtype=first.dtype)
+    stacked = np.full((count, *first.shape), pad_value if first.ndim == 1 else 0, dtype=first.dtype)
     stacked[0] = first
     for row, value in enumerate(values, start=1):
         if not np.can_cast(value.dtype, stacked.dtype, "same_kind"):

@@ -91,8 +91,8 @@ class ShakespeareDataModule(FederatedDataModule):
         for name, count in (("stride", stride), ("min_lines", min_lines), ("min_samples", min_samples)):
             check_count(name, count)
         check_count("seed", seed, minimum=0)
-        if not 0 < fraction <= 1:
-            raise ValueError(f"`fraction` must be a number in (0, 1], got {fraction!r}.")
+        if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
+            raise ValueError(f"`fraction` must be a number in (0, 1], got {fraction!r}. 1 takes all samples.")
         if isinstance(self.split, (SampleSplit, WithinClientSplit)):
             raise ValueError(
                 f"`split` is a {type(self.split).__name__}, which draws samples at random: training and test windows "

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import Imputation, encode_classes, fill_missing
-from datamodules.files import UNREADABLE
+from datamodules.columns import Imputation, check_names, encode_classes, fill_missing
+from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import FederatedSplit, PartitionFunction, Source
@@ -63,18 +63,21 @@ class TableDataModule(NaturalDataModule):
         super().__init__(partitioner, **options)
         if impute is not None:
             check_choice("impute", impute, ("local", "global"), "None refuses missing numbers.")
-        inputs = [*_names("features", features or ()), *_names("categorical", categorical)]
+        inputs = [
+            *check_names("features", () if features is None else features),
+            *check_names("categorical", categorical),
+        ]
         wrong = next((name for name in inputs if name == label or inputs.count(name) > 1), None)
         if wrong is not None:
             raise ValueError(
                 f"`features` and `categorical` must name each input once, and not the `label`, got {wrong!r} twice."
             )
-        self.path = Path(path)
+        self.path = as_path("path", path)
         self.label = label
         self.client = client
         self.features = features
         self.categorical = tuple(categorical)
-        self.test_path = None if test_path is None else Path(test_path)
+        self.test_path = None if test_path is None else as_path("test_path", test_path)
         self.impute = impute
         self.regression = regression
         self.feature_names: list[str] = []
@@ -145,12 +148,6 @@ class TableDataModule(NaturalDataModule):
             raise ValueError(f"{path} has no rows.")
         if not features and not self.categorical:
             raise ValueError(f"{path} has no column left for inputs. Name some in `features` or `categorical`.")
-
-
-def _names(argument: str, names: Sequence[str]) -> list[str]:
-    if isinstance(names, str):
-        raise ValueError(f"`{argument}` must be a sequence of columns, got {names!r}. Give [{names!r}].")
-    return list(names)
 
 
 def _read(path: Path) -> DataFrame:

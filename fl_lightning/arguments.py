@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 
 
@@ -15,25 +16,25 @@ def check_choice(name: str, value: object, allowed: Sequence[str], hint: str = "
 
 def check_positive(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number greater than zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"`{name}` must be a finite number greater than 0, got {value!r}.{_sentence(hint)}")
 
 
 def check_not_negative(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
         raise ValueError(f"`{name}` must be a finite number of at least 0, got {value!r}.{_sentence(hint)}")
 
 
 def check_fraction(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a number in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1), got {value!r}.{_sentence(hint)}")
 
 
 def check_count(name: str, value: object, minimum: int = 1, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {value!r}.{_sentence(hint)}")
 
 

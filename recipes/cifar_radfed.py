@@ -203,6 +203,8 @@ def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any
         mode="online" if online else "offline",
     )
     logger.experiment.define_metric("*", step_metric="epoch")
+    # the best value and not the last is what a sweep compares
+    logger.experiment.define_metric("val_acc_clients", step_metric="epoch", summary="max")
     return logger
 
 

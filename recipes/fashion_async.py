@@ -15,6 +15,7 @@ of the local steps at ten times the learning rate. Finished runs are kept in ``-
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import time
@@ -51,12 +52,11 @@ class Preset:
     network: dict[str, Any]
     lr: float
     batches: int | float  # of an epoch
-    uploads: int
 
 
 PRESETS = {
-    "small": Preset({"channels": (8, 16), "hidden": (64,)}, lr=0.01, batches=12, uploads=300),
-    "paper": Preset({"channels": (32, 64), "hidden": (512,), "padding": "same"}, lr=0.001, batches=1.0, uploads=300),
+    "small": Preset({"channels": (8, 16), "hidden": (64,)}, lr=0.01, batches=12),
+    "paper": Preset({"channels": (32, 64), "hidden": (512,), "padding": "same"}, lr=0.001, batches=1.0),
 }
 
 
@@ -101,11 +101,11 @@ def run(method: str, experiment: str, seed: int, options: argparse.Namespace, fi
     data = TestedFashionMNIST(
         options.data_dir, partitioner, split=SampleSplit(val=0.0, test="official"), batch_size=50, eval_batch_size=500
     )
-    curve, watchers = Curve(), [Timeline(figure)]
+    curve, timeline = Curve(), Timeline(figure)
     trainer = L.Trainer(
-        max_epochs=preset.uploads // UPLOADS_A_ROUND,
+        max_epochs=options.uploads // UPLOADS_A_ROUND,
         limit_train_batches=preset.batches,
-        callbacks=[make(method, options, seed), *watchers, curve],
+        callbacks=[make(method, options, seed), timeline, curve],
         accelerator="auto",
         devices=1,
         logger=False,
@@ -113,14 +113,19 @@ def run(method: str, experiment: str, seed: int, options: argparse.Namespace, fi
         enable_model_summary=False,
         num_sanity_val_steps=0,
     )
-    module = ConvNetClassifier(num_classes=10, in_channels=1, image_size=28, lr=preset.lr, **preset.network)
+    module = ConvNetClassifier(
+        num_classes=10, in_channels=1, image_size=28, lr=options.lr or preset.lr, **preset.network
+    )
     began = time.perf_counter()
     trainer.fit(module, datamodule=data)
-    return {
+    result = {
         "curve": curve.points,
         "seconds": time.perf_counter() - began,
-        "contributions": {str(client): count for client, count in sorted(watchers[0].contributions.items())},
+        "contributions": {str(client): count for client, count in sorted(timeline.contributions.items())},
     }
+    del data, module, trainer
+    gc.collect()  # a trainer and its data hold each other, and would stay until the next collection
+    return result
 
 
 Results = dict[tuple[str, str], dict[int, dict[str, Any]]]
@@ -202,9 +207,12 @@ def main() -> None:
     """Run what is missing, then show the tables and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="small")
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--uploads", type=int, default=300, help=f"results that arrive, in steps of {UPLOADS_A_ROUND}")
     parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
     parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
+    parser.add_argument("--lr", type=float, help="local learning rate, in the place of the preset's")
     parser.add_argument("--papaya_lr", type=float, default=1.0, help="server learning rate of the PAPAYA baseline")
     parser.add_argument("--stamp", default="upload", help="what staleness counts for dynamic weights")
     parser.add_argument("--data_dir", default=None, help="default: $FL_LIGHTNING_DATA, else data")
@@ -212,11 +220,13 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    setting = f"{options.preset}-{options.staleness}-{options.mixing:g}-{options.papaya_lr:g}-{options.stamp}"
+    varied = (options.uploads, options.lr or PRESETS[options.preset].lr, options.staleness, options.mixing)
+    varied = (*varied, options.papaya_lr, options.stamp)
+    setting = "-".join(map(str, (options.preset, *varied)))
     folder = options.out / setting
     folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
-    todo = [(curve, seed) for seed in options.seeds for curve in CURVES]
+    todo = [(curve, seed) for seed in options.seeds for curve in CURVES if curve[1] in options.experiments]
     for position, (curve, seed) in enumerate(todo, start=1):
         method, experiment = curve
         path = folder / f"{method.replace(' ', '_')}-{experiment}-{seed}.json"

@@ -44,8 +44,9 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
 
     Raises:
-        ValueError: If an argument is out of range; at set-up, if there is no partitioner, a training client has no
-            samples, or the inputs cannot be standardised.
+        TypeError: If ``split`` is no split.
+        ValueError: If an argument is out of range; at set-up, if there is no partitioner, no training client, or one
+            without samples, or the inputs cannot be standardised.
     """
 
     standardized_features: ClassVar[slice] = slice(None)
@@ -70,6 +71,11 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         check_count("num_workers", num_workers, minimum=0)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
+        if split is not None and not callable(getattr(split, "apply", None)):
+            raise TypeError(
+                f"`split` must be a split such as ClientSplit(num_folds=5), SampleSplit() or WithinClientSplit(), got "
+                f"{split!r}."
+            )
         check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
         self.batch_size = batch_size
@@ -94,7 +100,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         if self.partitioner is None:
             raise ValueError(
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
-                "Give one, such as IIDPartitioner(num_clients=100)."
+                "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients where there is one."
             )
         labels = len(source) if source.labels is None else source.labels
         return self.split.apply(labels, self.partitioner, source.test_indices)
@@ -112,6 +118,10 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
             return
         source = self.load()
         split = self.federate(source)
+        if not split.train:
+            raise ValueError(
+                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
+            )
         empty = [client for client, indices in split.train.items() if len(indices) == 0]
         if empty:
             raise ValueError(

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_fraction
 from fl_lightning.partitioners import Partition
 
 GLOBAL = -1
@@ -60,11 +60,21 @@ class Split(ABC):
         Raises:
             ValueError: If the split does not fit the numbers of samples and clients.
         """
+        if not callable(partitioner):
+            raise TypeError(
+                f"`partitioner` must be a function from labels to a partition, got {partitioner!r}. Give one, such as "
+                "IIDPartitioner(num_clients=100)."
+            )
         if isinstance(labels_or_num_samples, int):
             check_count("labels_or_num_samples", labels_or_num_samples)
             labels = np.zeros(labels_or_num_samples, dtype=np.int64)
         else:
             labels = np.asarray(labels_or_num_samples)
+            if labels.ndim != 1:
+                raise ValueError(
+                    "`labels_or_num_samples` must be the class of each sample, 1-D, or a whole number of samples, got "
+                    f"{labels_or_num_samples!r}."
+                )
         return self._apply(labels, partitioner, test_indices)
 
     @abstractmethod
@@ -79,25 +89,35 @@ class ClientSplit(Split):
 
     Client ids are permuted and cut into folds. Fold ``fold`` is the test set; of the remaining ids, in permuted order,
     as many as fold 0 has are the validation set, and the rest train. With 5 folds, 100 clients give 60 for training, 20
-    for validation and 20 for testing.
+    for validation and 20 for testing. ``val_fold`` validates on a fold of its own: in turn on each but the test fold,
+    as the paper does to tune, that makes 20 pairs of 5 folds.
 
     Args:
         num_folds: Number of folds, at least 3.
         fold: The test fold, 0 to num_folds - 1.
+        val_fold: The validation fold, another one; ``None`` takes the first of the remaining ids.
         seed: Seed of the permutation; one seed's test folds together hold every client once.
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there are fewer clients than folds.
     """
 
-    def __init__(self, num_folds: int = 5, fold: int = 0, seed: int = 0) -> None:
+    def __init__(self, num_folds: int = 5, fold: int = 0, seed: int = 0, *, val_fold: int | None = None) -> None:
         check_count("num_folds", num_folds, minimum=3, hint="Training, validation and test set each need one.")
         check_count("fold", fold, minimum=0)
         check_count("seed", seed, minimum=0)
         if fold >= num_folds:
             raise ValueError(f"`fold` must be below `num_folds`, which is {num_folds}, got {fold}.")
+        if val_fold is not None:
+            check_count("val_fold", val_fold, minimum=0, hint="None takes the first of the remaining clients.")
+            if val_fold >= num_folds or val_fold == fold:
+                raise ValueError(
+                    f"`val_fold` must be below `num_folds`, which is {num_folds}, and not the test fold {fold}, got "
+                    f"{val_fold}. None takes the first of the remaining clients."
+                )
         self.num_folds = num_folds
         self.fold = fold
+        self.val_fold = val_fold
         self.seed = seed
 
     def _apply(
@@ -111,14 +131,22 @@ class ClientSplit(Split):
             )
         clients = np.random.default_rng(self.seed).permutation(partition.num_clients)
         folds = np.array_split(clients, self.num_folds)
-        remaining = np.concatenate([fold for number, fold in enumerate(folds) if number != self.fold])
-        num_val = len(folds[0])
+        held_out = {self.fold} if self.val_fold is None else {self.fold, self.val_fold}
+        train = np.concatenate([fold for number, fold in enumerate(folds) if number not in held_out])
+        if self.val_fold is None:
+            val, train = np.split(train, [len(folds[0])])
+        else:
+            val = folds[self.val_fold]
+        if len(train) == 0:
+            raise ValueError(
+                f"`num_folds` is {self.num_folds} and there are {partition.num_clients} clients, of which {len(val)} "
+                f"validate and {len(folds[self.fold])} test, so that none trains. Give more folds or clients."
+            )
 
         def select(ids: np.ndarray) -> dict[int, np.ndarray]:
             return {client: partition.indices[client] for client in sorted(ids.tolist())}
 
-        train, val, test = remaining[num_val:], remaining[:num_val], folds[self.fold]
-        return FederatedSplit(select(train), select(val), select(test), partition)
+        return FederatedSplit(select(train), select(val), select(folds[self.fold]), partition)
 
 
 class SampleSplit(Split):
@@ -234,9 +262,8 @@ def _global(indices: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def _check_fractions(val: float, test: float) -> None:
-    for name, fraction in (("val", val), ("test", test)):
-        if not 0 <= fraction < 1:
-            raise ValueError(f"`{name}` must be a fraction in [0, 1), got {fraction!r}.")
+    check_fraction("val", val)
+    check_fraction("test", test)
     if val + test >= 1:
         raise ValueError(f"`val` and `test` must sum to less than 1, to leave training samples; got {val} and {test}.")
 

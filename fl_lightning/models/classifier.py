@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_choice, check_count, check_not_negative
 from fl_lightning.metrics import OneVsRestAUROC
 
 MetricName = Literal["acc", "f1", "auroc"]
@@ -36,7 +36,7 @@ class Classifier(L.LightningModule):
             ROC curve (:func:`~fl_lightning.metrics.auroc`, NaN where only one class occurs).
 
     Raises:
-        ValueError: If one of ``metrics`` is unknown.
+        ValueError: If a number is out of range, or one of ``metrics`` is unknown.
     """
 
     def __init__(
@@ -48,6 +48,10 @@ class Classifier(L.LightningModule):
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
         super().__init__()
+        check_count("num_classes", num_classes)
+        check_not_negative("lr", lr)
+        check_not_negative("momentum", momentum)
+        check_not_negative("weight_decay", weight_decay)
         for name in metrics:
             check_choice("metrics", name, ("acc", "f1", "auroc"), "Give a sequence of names, as ('acc', 'f1').")
         self.save_hyperparameters()

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.models.classifier import Classifier, MetricName
 
 _KERNEL = 5
@@ -39,8 +39,8 @@ class ConvNetClassifier(Classifier):
             keeps them.
 
     Raises:
-        ValueError: If ``padding`` is neither of the two, or ``image_size`` is so small that nothing would be left for
-            the dense layers.
+        ValueError: If a width is below 1, ``padding`` is neither of the two, or ``image_size`` is so small that nothing
+            would be left for the dense layers.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class ConvNetClassifier(Classifier):
         padding: Literal["valid", "same"] = "valid",
     ) -> None:
         check_choice("padding", padding, ("valid", "same"))
+        check_count("in_channels", in_channels)
+        check_count("image_size", image_size)
+        for name, widths in (("channels", channels), ("hidden", hidden)):
+            for width in widths:
+                check_count(name, width, hint="Give the width of each layer, as (32, 64).")
         channels, hidden = list(channels), list(hidden)  # plain lists, which checkpoints can be read with
         margin = _KERNEL - 1 if padding == "valid" else 0
         side = _side_after(image_size, len(channels), margin)
@@ -65,10 +70,10 @@ class ConvNetClassifier(Classifier):
         for before, after in pairwise([in_channels, *channels]):
             layers += [nn.Conv2d(before, after, _KERNEL, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
         layers.append(nn.Flatten())
-        widths = [[in_channels, *channels][-1] * side * side, *hidden]
-        for width_in, width_out in pairwise(widths):
+        dense = [[in_channels, *channels][-1] * side * side, *hidden]
+        for width_in, width_out in pairwise(dense):
             layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        layers.append(nn.Linear(widths[-1], num_classes))
+        layers.append(nn.Linear(dense[-1], num_classes))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,5 +89,5 @@ def _side_after(image_size: int, convolutions: int, margin: int) -> int:
         side = (side - margin) // 2
         smallest = 2 * smallest + margin
     if image_size < smallest:
-        raise ValueError(f"image_size is {image_size}; it must be at least {smallest}: enlarge the images")
+        raise ValueError(f"`image_size` must be at least {smallest}, got {image_size}. Enlarge the images.")
     return side

@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.models.classifier import Classifier, MetricName
 
 
@@ -32,7 +33,7 @@ class MLPClassifier(Classifier):
             distribution of standard deviation 0.02 cut at two deviations, and zero biases (Xue et al. 2021).
 
     Raises:
-        ValueError: If ``init`` is neither of the two.
+        ValueError: If a width is below 1, or ``init`` is neither of the two.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class MLPClassifier(Classifier):
         metrics: Sequence[MetricName] = ("acc",),
         init: Literal["default", "truncated_normal"] = "default",
     ) -> None:
-        if init not in ("default", "truncated_normal"):
-            raise ValueError(f"init is {init!r}; choose 'default' or 'truncated_normal'")
+        check_choice("init", init, ("default", "truncated_normal"))
+        check_count("in_features", in_features)
+        for width in hidden:
+            check_count("hidden", width, hint="Give the width of each layer, as (200, 200); () for none.")
         hidden = list(hidden)  # a plain list, so that checkpoints stay readable with weights_only=True
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         layers: list[nn.Module] = [nn.Flatten()]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
+from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.models.classifier import Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 
@@ -69,10 +70,9 @@ class MobileNetV2Classifier(Classifier):
         weight_decay: float = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
-        if trainable_from not in _FROZEN_LAYERS:
-            raise ValueError(f"trainable_from is {trainable_from!r}; choose one of {', '.join(_FROZEN_LAYERS)}")
-        if image_size is not None and image_size < 1:
-            raise ValueError(f"image_size is {image_size}; give a positive number of pixels, or None for no resizing")
+        check_choice("trainable_from", trainable_from, tuple(_FROZEN_LAYERS))
+        if image_size is not None:
+            check_count("image_size", image_size, hint="None leaves images as they come.")
         if weights is not None:
             weights = os.fspath(weights)  # a string, so that checkpoints stay readable with weights_only=True
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)

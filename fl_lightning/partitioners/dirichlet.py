@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.arguments import check_count, check_not_negative, check_positive
 from fl_lightning.partitioners.base import Partitioner
 
 _MAX_DRAWS = 100
@@ -45,10 +45,7 @@ class DirichletPartitioner(Partitioner):
     ) -> None:
         super().__init__(num_clients, seed)
         check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
-        if not (math.isfinite(size_sigma) and size_sigma >= 0):
-            raise ValueError(
-                f"`size_sigma` must be a finite number of at least 0, got {size_sigma!r}. Give 0 for equal sizes."
-            )
+        check_not_negative("size_sigma", size_sigma, "Give 0 for equal sizes.")
         if max_classes_per_partition is not None:
             check_count("max_classes_per_partition", max_classes_per_partition)
         self.alpha = alpha

@@ -54,6 +54,13 @@ def _as_partition(
         return assignment
     if isinstance(assignment, (str, os.PathLike)):
         return Partition.load(assignment)
-    clients = [assignment[key] for key in sorted(assignment)] if isinstance(assignment, Mapping) else assignment
-    # numpy would take an empty list for floats
-    return Partition(tuple(np.asarray(client) if len(client) else np.array([], dtype=np.int64) for client in clients))
+    try:
+        clients = [assignment[key] for key in sorted(assignment)] if isinstance(assignment, Mapping) else assignment
+        # numpy would take an empty list for floats
+        arrays = tuple(np.asarray(client) if len(client) else np.array([], dtype=np.int64) for client in clients)
+    except TypeError as error:
+        raise TypeError(
+            "`assignment` must be a partition, a path, a list with one array of sample indices for each client, or a "
+            f"mapping of such with keys that can be sorted, got {type(assignment).__name__} ({error})."
+        ) from error
+    return Partition(arrays)

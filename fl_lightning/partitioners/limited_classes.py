@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,11 +35,20 @@ class LimitedClassesPartitioner(Partitioner):
     ) -> None:
         super().__init__(num_clients, seed)
         check_count("num_classes_per_partition", num_classes_per_partition)
-        limited = sorted(set(limited_clients))
-        if len(limited) != len(limited_clients) or not set(limited) < set(range(num_clients)) or not limited:
+        try:
+            given = [operator.index(client) for client in limited_clients]
+        except TypeError:
+            given = []
+        limited = sorted(set(given))
+        if (
+            len(limited) < len(given)
+            or not 0 < len(limited) < num_clients
+            or limited[0] < 0
+            or limited[-1] >= num_clients
+        ):
             raise ValueError(
                 f"`limited_clients` must name at least one client and not all, each once, of 0 to {num_clients - 1}, "
-                f"got {list(limited_clients)}. For all use `PathologicalPartitioner`, for none `IIDPartitioner`."
+                f"got {limited_clients!r}. For all use `PathologicalPartitioner`, for none `IIDPartitioner`."
             )
         self.limited_clients = limited
         self.num_classes_per_partition = num_classes_per_partition

@@ -35,10 +35,11 @@ class RandomSolution:
     def __post_init__(self) -> None:
         check_count("burn_in", self.burn_in, minimum=0)
         check_count("search", self.search, minimum=0)
-        if self.burn_in_stop is not None and not self.burn_in_stop > 1:
+        stop = self.burn_in_stop
+        if stop is not None and (isinstance(stop, bool) or not isinstance(stop, (int, float)) or not stop > 1):
             raise ValueError(
-                f"`burn_in_stop` must be greater than 1, the optimum itself, got {self.burn_in_stop!r}. For no burn-in "
-                "give `burn_in=0`."
+                f"`burn_in_stop` must be greater than 1, the optimum itself, got {stop!r}. For no burn-in give "
+                "`burn_in=0`, for no early end None."
             )
 
     def draw(

@@ -33,9 +33,16 @@ class TopicGraph:
     edges: np.ndarray
 
     def __post_init__(self) -> None:
-        if len(self.topics) == 0 or len(set(self.topics)) < len(self.topics):
-            raise ValueError(f"`topics` must be one or more different paths, got {len(self.topics)} with repetitions.")
-        edges = np.asarray(self.edges, dtype=np.int64).reshape(-1, 2)
+        if isinstance(self.topics, str) or len(self.topics) == 0 or len(set(self.topics)) < len(self.topics):
+            given = repr(self.topics) if isinstance(self.topics, str) else f"{len(self.topics)} with repetitions"
+            raise ValueError(f"`topics` must be one or more different paths, got {given}.")
+        edges = np.asarray(self.edges)
+        if edges.size and (edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu"):
+            raise ValueError(
+                f"`edges` must be pairs of clients, integers of shape (num_edges, 2), got {edges.dtype} of shape "
+                f"{edges.shape}."
+            )
+        edges = edges.astype(np.int64).reshape(-1, 2)
         if ((edges < 0) | (edges >= len(self.topics))).any() or (edges[:, 0] == edges[:, 1]).any():
             raise ValueError(f"`edges` must be pairs of two different clients from 0 to {len(self.topics) - 1}.")
         object.__setattr__(self, "edges", np.unique(np.sort(edges, axis=1), axis=0))

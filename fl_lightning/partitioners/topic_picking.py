@@ -42,6 +42,8 @@ def pick_client_topics(
     check_count("min_samples", min_samples)
     if not counts or any("/" not in topic for topic in counts):
         raise ValueError("`counts` must hold one or more topics, each a path below a common root, as 'Top/Arts'.")
+    for topic, count in counts.items():
+        check_count(f"counts[{topic!r}]", count, minimum=0)
     pairs = [pair for pair in relations if pair[0] != pair[1]]
     related = {topic for pair in pairs for topic in pair}
     counts = dict(counts)

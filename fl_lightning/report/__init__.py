@@ -1,6 +1,7 @@
-"""What a federation looks like: a table, a figure and a page to keep or hand on."""
+"""What a federation looks like, and what an experiment found: tables, figures and a page to keep or hand on."""
 
+from fl_lightning.report.experiment_report import experiment_report
 from fl_lightning.report.partition import PartitionReport, partition_report
 from fl_lightning.report.summary import PartitionSummary
 
-__all__ = ["PartitionReport", "PartitionSummary", "partition_report"]
+__all__ = ["PartitionReport", "PartitionSummary", "experiment_report", "partition_report"]

@@ -253,7 +253,7 @@ def test_a_subclass_may_leave_features_unstandardized():
 def test_standardization_needs_floating_point_tensors():
     with pytest.raises(ValueError, match=r"`standardize='global'` needs floating-point inputs, got torch.int64"):
         rows(standardize="global", dtype=torch.int64)
-    with pytest.raises(ValueError, match="need the samples as a TensorDataset; the source of Listed is a Pairs"):
+    with pytest.raises(ValueError, match="need a TensorDataset; the source of Listed is a Pairs"):
         ready(Listed(FixedPartitioner(), split=FixedSplit(), standardize="local"))
 
 
@@ -434,3 +434,20 @@ def test_impossible_feature_noise_is_refused() -> None:
     integers.dtype = torch.int64
     with pytest.raises(ValueError, match=r"must be floating point, got torch.int64"):
         integers.setup()
+
+
+def test_what_is_no_split_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"`split` must be a split such as ClientSplit\(num_folds=5\).* got 5"):
+        Rows(FixedPartitioner(), split=5)
+
+
+def test_a_split_without_training_clients_is_refused() -> None:
+    data = Rows(FixedPartitioner(), split=FixedSplit(train=(), val=(1, 3), test=(2,)))
+    with pytest.raises(ValueError, match="The split leaves no client for training"):
+        data.setup()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert Rows(FixedPartitioner(), batch_size=np.int64(3), feature_noise=np.float32(0.5)).batch_size == 3
+    with pytest.raises(ValueError, match=r"`batch_size` must be a whole number of at least 1, got .*0"):
+        Rows(FixedPartitioner(), batch_size=np.int64(0))

@@ -214,10 +214,10 @@ def test_small_clients_train_and_do_not_evaluate() -> None:
             lambda: SampleSplit(test="half"),  # type: ignore[arg-type]
             "`test` must be a fraction or 'official', got 'half'",
         ),
-        (lambda: SampleSplit(val=1.0), r"`val` must be a fraction in \[0, 1\), got 1.0"),
+        (lambda: SampleSplit(val=1.0), r"`val` must be a number in \[0, 1\), got 1.0"),
         (lambda: SampleSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1.*got 0.5 and 0.5"),
         (lambda: SampleSplit(seed=-1), "`seed` must be a whole number of at least 0"),
-        (lambda: WithinClientSplit(test=-0.1), r"`test` must be a fraction in \[0, 1\), got -0.1"),
+        (lambda: WithinClientSplit(test=-0.1), r"`test` must be a number in \[0, 1\), got -0.1"),
         (lambda: WithinClientSplit(val=0.5, test=0.5), "`val` and `test` must sum to less than 1"),
         (lambda: WithinClientSplit(seed=-1), "`seed` must be a whole number of at least 0"),
     ],
@@ -244,3 +244,30 @@ def test_fewer_clients_than_folds_are_refused() -> None:
 def test_an_official_test_part_must_exist(test_indices: np.ndarray | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SampleSplit(test="official").apply(LABELS, IIDPartitioner(4), test_indices)
+
+
+def test_a_client_split_that_leaves_none_for_training() -> None:
+    with pytest.raises(ValueError, match=r"there are 4 clients, of which 2 validate and 2 test, so that none trains"):
+        ClientSplit(num_folds=3).apply(8, IIDPartitioner(4))
+    # the test fold is a smaller one
+    assert len(ClientSplit(num_folds=3, fold=1).apply(8, IIDPartitioner(4)).train) == 1
+
+
+def test_every_other_fold_validates_in_turn() -> None:
+    partitioner = IIDPartitioner(12)
+    splits = [ClientSplit(fold=1, seed=3, val_fold=fold).apply(24, partitioner) for fold in (0, 2, 3, 4)]
+    test = set(splits[0].test)
+    assert all(set(split.test) == test for split in splits)
+    # 12 clients make folds of 3, 3, 2, 2 and 2
+    assert [len(split.val) for split in splits] == [3, 2, 2, 2]
+    assert set().union(*(split.val for split in splits)) | test == set(range(12))
+    assert all(set(split.train) == set(range(12)) - test - set(split.val) for split in splits)
+    # without a fold of its own, as many as fold 0 has
+    assert set(ClientSplit(fold=1, seed=3).apply(24, partitioner).val) == set(splits[0].val)
+    assert set(ClientSplit(fold=0, seed=3, val_fold=1).apply(24, partitioner).val) == test
+
+
+@pytest.mark.parametrize("val_fold", [1, 5, -1, 0.5])
+def test_validation_folds_out_of_range(val_fold: int) -> None:
+    with pytest.raises(ValueError, match="`val_fold` must be "):
+        ClientSplit(fold=1, val_fold=val_fold)

@@ -82,7 +82,12 @@ def test_stride(markdown):
 
 def test_roles_are_filtered_by_lines_and_samples(markdown):
     assert "Play_0_FEW" in ready(markdown, min_lines=2).client_names
-    assert ready(markdown, min_samples=80).client_names == ["Play_0_A", "Play_0_B", "Play_1_D", "Play_1_E"]
+    assert ready(markdown, min_samples=80, split=ClientSplit(4)).client_names == [
+        "Play_0_A",
+        "Play_0_B",
+        "Play_1_D",
+        "Play_1_E",
+    ]
 
 
 def test_a_share_of_the_samples(markdown):

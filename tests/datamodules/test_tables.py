@@ -250,8 +250,8 @@ def test_infinite_classes(tmp_path):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"features": "age"}, r"`features` must be a sequence of columns, got 'age'. Give \['age'\]"),
-        ({"categorical": "colour"}, r"`categorical` must be a sequence of columns, got 'colour'"),
+        ({"features": "age"}, r"`features` must be a sequence of names, got 'age'. Give \['age'\]"),
+        ({"categorical": "colour"}, r"`categorical` must be a sequence of names, got 'colour'"),
         ({"features": ["age", "risk"]}, "must name each input once, and not the `label`, got 'risk' twice"),
         ({"features": ["age", "colour"]}, "must name each input once, .* got 'colour' twice"),
         ({"features": [], "categorical": []}, "t.csv has no column left for inputs. Name some in `features`"),

@@ -120,7 +120,7 @@ def test_mlp_truncated_normal_initialisation():
 
 
 def test_mlp_refuses_an_unknown_initialisation():
-    with pytest.raises(ValueError, match="init is 'zeros'; choose 'default' or 'truncated_normal'"):
+    with pytest.raises(ValueError, match="`init` must be one of 'default', 'truncated_normal', got 'zeros'"):
         MLPClassifier(init="zeros")
 
 
@@ -137,7 +137,7 @@ def test_convnet_layers(channels, size, parameters):
 
 def test_convnet_smallest_image():
     assert ConvNetClassifier(image_size=16)(torch.zeros(2, 3, 16, 16)).shape == (2, 10)
-    with pytest.raises(ValueError, match="image_size is 15; it must be at least 16: enlarge the images"):
+    with pytest.raises(ValueError, match=r"`image_size` must be at least 16, got 15. Enlarge the images"):
         ConvNetClassifier(image_size=15)
 
 
@@ -162,3 +162,32 @@ def test_training_step_can_be_vectorised_over_models():
     losses = torch.vmap(loss)(stacked, x, y)
     expected = [module.training_step((x[i], y[i]), 0).item() for i in range(2)]
     assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "a", None])
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (MLPClassifier, "in_features"),
+        (MLPClassifier, "num_classes"),
+        (ConvNetClassifier, "in_channels"),
+        (ConvNetClassifier, "image_size"),
+    ],
+)
+def test_sizes_out_of_range(make, argument, value):
+    with pytest.raises(ValueError, match=f"`{argument}` must be a whole number of at least 1, got"):
+        make(**{argument: value})
+
+
+@pytest.mark.parametrize("argument", ["lr", "momentum", "weight_decay"])
+@pytest.mark.parametrize("value", [-1, float("nan"), "a", None])
+def test_numbers_of_the_optimizer_out_of_range(argument, value):
+    with pytest.raises(ValueError, match=f"`{argument}` must be a finite number of at least 0, got"):
+        MLPClassifier(**{argument: value})
+
+
+def test_widths_out_of_range():
+    with pytest.raises(ValueError, match=r"`hidden` must be a whole number of at least 1, got 0. Give the width"):
+        MLPClassifier(hidden=(8, 0))
+    with pytest.raises(ValueError, match=r"`channels` must be a whole number of at least 1, got 0. Give the width"):
+        ConvNetClassifier(channels=(0,))

@@ -119,12 +119,14 @@ def test_weights_file_that_is_none(tmp_path, content):
 
 
 def test_unknown_first_trained_layer():
-    with pytest.raises(ValueError, match="trainable_from is 'all'; choose one of last_bottleneck, last_conv"):
+    with pytest.raises(
+        ValueError, match="`trainable_from` must be one of 'last_bottleneck', 'last_conv', 'classifier', got 'all'"
+    ):
         MobileNetV2Classifier(weights=None, trainable_from="all")
 
 
 def test_image_size_must_be_positive():
-    with pytest.raises(ValueError, match="image_size is 0; give a positive number of pixels, or None"):
+    with pytest.raises(ValueError, match=r"`image_size` must be a whole number of at least 1, got 0. None leaves"):
         MobileNetV2Classifier(weights=None, image_size=0)
 
 

@@ -167,7 +167,7 @@ def test_adam_moves_by_its_learning_rate_first() -> None:
             lambda: ConvNetClassifier(padding="full"),  # type: ignore[arg-type]
             "`padding` must be one of 'valid', 'same', got 'full'",
         ),
-        (lambda: ConvNetClassifier(image_size=3, padding="same"), "image_size is 3; it must be at least 4"),
+        (lambda: ConvNetClassifier(image_size=3, padding="same"), "`image_size` must be at least 4, got 3"),
         (lambda: ResNet18Classifier(groups=3), "`groups` must divide 64, the channels of the first layers, got 3"),
         (lambda: ResNet18Classifier(groups=0), "`groups` must be a whole number of at least 1, got 0"),
         (

@@ -1,0 +1,88 @@
+"""``python -m fl_lightning.experiment table.yaml`` runs a table, ``... sweep sweep.yaml`` a sweep."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
+from fl_lightning.experiment.runner import run_table
+from fl_lightning.experiment.sweep import run_sweep
+from fl_lightning.experiment.table import read_table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit status: 1 if the table is wrong or a cell failed, 130 after Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _sweep(arguments[1:]) if arguments[:1] == ["sweep"] else _table(arguments)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on where this one was.", file=sys.stderr)
+        return 130
+
+
+def _table(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    table = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
+    output = options.output or Path("runs") / table.name
+    if options.dry_run or options.estimate:
+        print(describe_plan(table, output))
+        if options.estimate:
+            print(describe_time(table, *measure_paces(table), options.workers))
+        return 0
+    rows = run_table(
+        table,
+        output,
+        workers=options.workers,
+        devices=options.devices,
+        checkpoint_seconds=options.checkpoint_seconds,
+    )
+    return int(any(row["status"] == "failed" for row in rows))
+
+
+def _sweep(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fl_lightning.experiment sweep",
+        description="Run a sweep's file, which `wandb sweep` takes too, with neither account nor network.",
+        epilog="what follows -- is given to every run",
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--count", type=int, help="most runs; needed by random and bayes")
+    parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
+    parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
+    own, further = _cut(arguments)
+    options = parser.parse_args(own)
+    rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
+    return int(any(row["score"] is None for row in rows))
+
+
+def _cut(arguments: list[str]) -> tuple[list[str], list[str]]:
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fl_lightning.experiment", description=__doc__)
+    parser.add_argument("table", type=Path, help="YAML file of the table; or the word sweep, see `sweep --help`")
+    parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
+    parser.add_argument("--workers", type=int, default=1, help="processes; 0 runs all in this one; default: 1")
+    parser.add_argument("--devices", type=int, nargs="+", help="GPUs that the workers share out among them")
+    parser.add_argument("--methods", nargs="+", help="only these methods")
+    parser.add_argument("--data", nargs="+", help="only these data sets")
+    parser.add_argument("--folds", nargs="+", type=int, help="these folds in place of the table's")
+    parser.add_argument("--seeds", nargs="+", type=int, help="these seeds in place of the table's")
+    parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="between two checkpoints; default: 60")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    parser.add_argument(
+        "--estimate", action="store_true", help="say also how long it takes, from two rounds of each data set"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What a cell adds to a fit: its curve, a checkpoint to resume from, word of its progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, Checkpoint
+
+
+class Curve(Callback):
+    """Keeps what is logged in each round in a file of one JSON object a line.
+
+    Validation metrics are kept in rounds with validation alone. A resumed fit drops what is after its checkpoint.
+
+    Args:
+        path: The file.
+        on_round: Called with the number of finished rounds after each.
+    """
+
+    def __init__(self, path: Path, on_round: Callable[[int], None]) -> None:
+        self.path, self.on_round = path, on_round
+        self._of_validation: set[str] = set()
+        self._before: set[str] = set()
+        self._validated = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep the rounds before the checkpoint."""
+        rows = [row for row in read_rounds(self.path) if row["round"] <= trainer.current_epoch]
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note what is known before."""
+        self._before = set(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note what validation adds."""
+        self._of_validation |= set(trainer.callback_metrics) - self._before
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the round's line."""
+        left_out = set() if self._validated else self._of_validation
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name not in left_out}
+        self._validated = False
+        row = {"round": trainer.current_epoch + 1, **dict(sorted(metrics.items()))}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        self.on_round(trainer.current_epoch + 1)
+
+
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a curve's file; a last line that was cut off is left out."""
+    rows: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+class KeepLast(Checkpoint):
+    """Saves the newest round at the end of a round when some time has passed, to resume a killed fit from.
+
+    Args:
+        path: The file, replaced each time; it is never half written.
+        seconds: Time between two; 0 saves every round.
+    """
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+        self._saved = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save if it is time; not the last round, after which a resumed fit would have nothing to run."""
+        last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if last or time.monotonic() - self._saved < self.seconds:
+            return
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        trainer.save_checkpoint(temporary)
+        os.replace(temporary, self.path)
+        self._saved = time.monotonic()

@@ -1,0 +1,144 @@
+"""What an experiment is at, live."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fl_lightning.experiment.plan import Cell
+from fl_lightning.experiment.search import describe_point
+
+
+class Progress:
+    """A table of data sets and methods: finished, failed and running cells, and an estimate of the time left.
+
+    The estimate takes the rounds still to do at the mean pace of the same data set and method, else of the same data
+    set, else of all. On a console that is no terminal, each cell is a line when it ends.
+
+    Args:
+        cells: All cells of this run.
+        workers: How many run at a time.
+        console: Where to write.
+        later: Cells of later stages, which count in the estimate.
+    """
+
+    def __init__(
+        self, cells: Iterable[Cell], workers: int, console: Console | None = None, later: Sequence[Cell] = ()
+    ) -> None:
+        self.cells = {cell.id: cell for cell in cells}
+        self.later = [cell for cell in later if cell.id not in self.cells]
+        self.workers = max(1, workers)
+        self.console = console or Console()
+        self._done: dict[str, str] = {}
+        self._rounds: dict[str, int] = {}
+        self._first: dict[str, tuple[float, int]] = {}
+        self._paces: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._lock = threading.Lock()
+        self._live = Live(console=self.console, get_renderable=self.render, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.console.is_terminal:
+            self._live.stop()
+
+    def end(self, cell: Cell, status: str, seconds: float | None = None) -> None:
+        """Note that a cell is ``"finished"``, was found ``"finished before"``, or ``"failed"``."""
+        with self._lock:
+            self._done[cell.id] = status
+            self._rounds.pop(cell.id, None)
+            if seconds is not None:
+                self._count(cell, seconds, cell.max_epochs)
+        if status != "finished before" and not self.console.is_terminal:
+            values = f", {describe_point(cell.values)}" if cell.values else ""
+            place = f"{cell.data}, {cell.method}, fold {cell.fold}, seed {cell.seed}{values}"
+            text = f"{len(self._done)}/{len(self.cells)} {status}: {place}; {self.left()}"
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+    def round(self, cell: Cell, done: int) -> None:
+        """Note that a cell has finished so many rounds."""
+        with self._lock:
+            now = time.monotonic()
+            if cell.id not in self._first:
+                self._first[cell.id] = now, done
+            self._rounds[cell.id] = done
+
+    def _count(self, cell: Cell, seconds: float, rounds: int) -> None:
+        for key in ((cell.data, cell.method), (cell.data,), ()):
+            self._paces[key][0] += seconds
+            self._paces[key][1] += rounds
+
+    def seconds_left(self) -> float | None:
+        """Return the estimate, ``None`` before anything is known."""
+        with self._lock:
+            now = time.monotonic()
+            running = [(self.cells[cell], *self._first[cell], done) for cell, done in self._rounds.items()]
+            paces = {key: list(pace) for key, pace in self._paces.items()}
+            for cell, since, first, done in running:
+                for key in ((cell.data, cell.method), (cell.data,), ()):
+                    pace = paces.setdefault(key, [0.0, 0.0])
+                    pace[0], pace[1] = pace[0] + now - since, pace[1] + done - first
+            waiting = [cell for name, cell in self.cells.items() if name not in self._done]
+            total = 0.0
+            for cell in (*waiting, *self.later):
+                seconds_a_round = _pace_of(cell, paces)
+                if seconds_a_round is None:
+                    return None
+                total += seconds_a_round * max(0, cell.max_epochs - self._rounds.get(cell.id, 0))
+        return total / self.workers
+
+    def left(self) -> str:
+        """Return the estimate as a text."""
+        seconds = self.seconds_left()
+        return "time left unknown" if seconds is None else f"about {duration(seconds)} left"
+
+    def render(self) -> Group:
+        """Return the table and the line below it."""
+        table = Table("data", "method", "finished", "failed", "running", title_justify="left")
+        for column in table.columns[2:]:
+            column.justify = "right"
+        groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+        for cell in self.cells.values():
+            groups[cell.data, cell.method].append(cell)
+        for (data, method), cells in groups.items():
+            states = [self._done.get(cell.id, "") for cell in cells]
+            finished = sum(state.startswith("finished") for state in states)
+            failed = states.count("failed")
+            running = [f"{self._rounds[cell.id]}/{cell.max_epochs}" for cell in cells if cell.id in self._rounds]
+            if finished < len(cells) or failed:
+                row = (data, method, f"{finished}/{len(cells)}", str(failed or ""), ", ".join(running))
+                table.add_row(*row, style="bold" if running else None)
+        return Group(table, Text(f"{len(self._done)} of {len(self.cells)} cells, {self.left()}"))
+
+
+def _pace_of(cell: Cell, paces: Mapping[tuple[str, ...], list[float]]) -> float | None:
+    for key in ((cell.data, cell.method), (cell.data,), ()):
+        seconds, rounds = paces.get(key, (0.0, 0.0))
+        if rounds > 0:
+            return seconds / rounds
+    return None
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: ``"40 s"``, ``"12 min"``, ``"3.5 h"``, ``"2.1 days"``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"

@@ -1,0 +1,154 @@
+"""Runs a table: searches hyper-parameters on validation clients, then fits and tests every cell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rich.console import Console
+
+from fl_lightning.arguments import check_count
+from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
+from fl_lightning.experiment.pool import Pool
+from fl_lightning.experiment.progress import Progress
+from fl_lightning.experiment.search import Point, describe_point
+from fl_lightning.experiment.store import Store
+from fl_lightning.experiment.table import Table, read_table
+from fl_lightning.experiment.versions import code_version
+
+Rows = list[dict[str, Any]]
+
+
+def run_table(
+    table: str | os.PathLike[str] | Mapping[str, Any] | Table,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    workers: int = 1,
+    devices: Sequence[int] | None = None,
+    checkpoint_seconds: float = 60.0,
+    console: Console | None = None,
+) -> Rows:
+    """Run what is missing of a table, and return the rows of its ``results.csv``.
+
+    First each method's hyper-parameters are searched on validation clients, where it has a ``tune``; then every cell
+    is one ``Trainer.fit`` and a test of its best model. Fits of one data set, fold and seed share partition, initial
+    weights and draws of clients (common random numbers). A finished cell is never run again: it is known by the hash of
+    its resolved configuration. Interrupted runs go on where they were, inside a cell from its last checkpoint. A cell
+    that fails is recorded with its traceback; the others go on, and the next run tries it again.
+
+    Args:
+        table: A YAML file, the mapping that it would hold, or a :class:`~fl_lightning.experiment.Table`.
+        output: Folder of the results; ``runs/<name of the table>`` if ``None``.
+        workers: Processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all in this process.
+        devices: GPUs that the workers share out among them; ``None`` leaves the choice to each Trainer.
+        checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
+        console: Where progress is written.
+
+    Raises:
+        ValueError: If the table is wrong.
+        FileNotFoundError: If there is no such file.
+        RuntimeError: If another run is at work in the folder.
+    """
+    check_count("workers", workers, minimum=0)
+    table = read_table(table)
+    table.check()
+    store = Store(output if output is not None else Path("runs") / table.name)
+    with store.locked() as lock:
+        pool = Pool(workers, store.folder / "logs", devices, lock)
+        run = _Run(table, store, pool, console or Console(), checkpoint_seconds)
+        try:
+            return run.all()
+        finally:
+            pool.close()
+
+
+class _Run:
+    """One run of a table."""
+
+    def __init__(self, table: Table, store: Store, pool: Pool, console: Console, checkpoint_seconds: float) -> None:
+        self.table, self.store, self.pool, self.console = table, store, pool, console
+        self.checkpoint_seconds = checkpoint_seconds
+        self.chosen: dict[tuple[str, str], Point] = {}
+
+    def all(self) -> Rows:
+        """Tune, then run the table."""
+        self.store.write_table(self.table, code_version())
+        self._tune()
+        cells = table_cells(self.table, self.chosen)
+        self.store.write_results(self.table, cells)
+        self._run_cells(cells, cells)
+        rows = self.store.write_results(self.table, cells)
+        failed = sum(row["status"] == "failed" for row in rows)
+        text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
+        self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False)
+        return rows
+
+    def _tune(self) -> None:
+        rows: Rows = []
+        everything = plan = planned(self.table)
+        for methods in levels(self.table):
+            places = [(data, method) for data in self.table.data for method in methods]
+            points = {place: tuning_points(self.table, *place, self.chosen) for place in places}
+            trials = {
+                place: [tuning_cells(self.table, *place, point) for point in tried]
+                for place, tried in points.items()
+                if len(tried) > 1
+            }
+            plan = [entry for entry in plan if entry.method not in methods]
+            later = [cell for entry in plan for cell in entry.trials] + [cell for e in everything for cell in e.final]
+            self._run_cells([cell for tried in trials.values() for cells in tried for cell in cells], later=later)
+            for place, tried in points.items():
+                if len(tried) > 1:
+                    rows += self._choose(place, tried, trials[place])
+                else:
+                    self.chosen[place] = tried[0]
+        if rows:
+            self.store.write_tuning(rows)
+
+    def _choose(self, place: tuple[str, str], points: list[Point], trials: list[list[Cell]]) -> Rows:
+        """Choose the point with the best mean validation score, the first of equal ones."""
+        rows = [
+            self.store.tuning_row(*place, number, point, cells)
+            for number, (point, cells) in enumerate(zip(points, trials, strict=True))
+        ]
+        known = [row for row in rows if row["val"] is not None]
+        sign = 1 if self.table.data[place[0]].mode == "max" else -1
+        best = max(known, key=lambda row: sign * row["val"]) if known else rows[0]
+        best["chosen"] = "yes" if known else "no score"
+        self.chosen[place] = points[best["point"]]
+        shown = describe_point(self.chosen[place])
+        reason = f"{best['val']:.4f} on validation, of {len(points)} points" if known else "all points failed"
+        self.console.print(f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).", highlight=False)
+        return rows
+
+    def _run_cells(
+        self, cells: Sequence[Cell], table_cells: Sequence[Cell] | None = None, later: Sequence[Cell] = ()
+    ) -> None:
+        """Run the cells that are not finished; write the results after each if they are those of the table."""
+        by_id = {cell.id: cell for cell in cells}
+        missing = {name: cell for name, cell in by_id.items() if self.store.result(cell) is None}
+        if not missing:
+            return
+
+        writing = Lock()
+
+        def end(name: str, answer: dict[str, Any]) -> None:
+            cell, failed = by_id[name], "error" in answer
+            with writing:
+                if failed:
+                    self.store.fail(cell, answer["error"])
+                if table_cells is not None:
+                    self.store.write_results(self.table, table_cells)
+            progress.end(cell, "failed" if failed else "finished", None if failed else self.store.seconds(cell))
+
+        with Progress(by_id.values(), self.pool.workers, self.console, later) as progress:
+            for name in by_id.keys() - missing.keys():
+                progress.end(by_id[name], "finished before", self.store.seconds(by_id[name]))
+            tasks = (
+                (name, self.store.task(cell, self.table.wandb, self.checkpoint_seconds))
+                for name, cell in missing.items()
+            )
+            self.pool.run(tasks, lambda name, done: progress.round(by_id[name], done), end)

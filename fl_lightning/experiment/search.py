@@ -1,0 +1,143 @@
+"""Spaces of hyper-parameters, and the points that a grid or random search tries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from fl_lightning.arguments import check_choice, check_count
+
+Search = Literal["grid", "random"]
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Return one of the values, all equally likely."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number between two bounds.
+
+    Attributes:
+        low: Lower bound.
+        high: Upper bound.
+        log: Whether the logarithm is uniform.
+        integer: Whether it is a whole number; both bounds then occur.
+        step: Of which it is a multiple; 0 for none.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+    step: float = 0.0
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return a number in the range."""
+        if self.integer:
+            return int(rng.integers(int(self.low), int(self.high) + 1))
+        if self.log:
+            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            value = float(rng.uniform(self.low, self.high))
+        return round(value / self.step) * self.step if self.step else value
+
+
+Space = Mapping[str, Choice | Range]
+
+
+def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
+    """Return the space that a method's ``tune`` describes.
+
+    Args:
+        tune: For each value a sequence of choices, or ``{"min": 0.001, "max": 1, "log": true}``.
+
+    Raises:
+        ValueError: If an entry is neither.
+    """
+    space: dict[str, Choice | Range] = {}
+    for name, entry in tune.items():
+        if isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) > 0:
+            space[name] = Choice(tuple(entry))
+        elif isinstance(entry, Mapping) and {"min", "max"} <= set(entry) <= {"min", "max", "log"}:
+            space[name] = make_range(name, entry["min"], entry["max"], log=bool(entry.get("log", False)))
+        else:
+            raise ValueError(
+                f"`tune.{name}` must be a list of values, or a range such as {{min: 0.001, max: 1, log: true}}, got "
+                f"{entry!r}."
+            )
+    return space
+
+
+def make_range(name: str, low: Any, high: Any, *, log: bool = False, integer: bool = False, step: float = 0.0) -> Range:
+    """Return a range after checking its bounds.
+
+    Raises:
+        ValueError: If a bound is no number, they are in the wrong order, or the logarithm of one does not exist.
+    """
+    if not all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in (low, high)) or low >= high:
+        raise ValueError(f"`{name}` must have numbers with `min` below `max`, got {low!r} and {high!r}.")
+    if log and low <= 0:
+        raise ValueError(f"`{name}` is drawn by its logarithm, so that `min` must be greater than 0, got {low!r}.")
+    return Range(low, high, log, integer, step)
+
+
+def points(space: Space, search: Search = "grid", count: int | None = None, seed: int = 0) -> list[Point]:
+    """Return the points to try.
+
+    Args:
+        space: Of which parameters.
+        search: ``"grid"`` goes through all combinations, the last parameter's values fastest; ``"random"`` draws
+            ``count`` of them, none twice; all where there are no more.
+        count: Number of points; for a grid the first so many, all if ``None``.
+        seed: Seed of the draws.
+
+    Raises:
+        ValueError: If an argument is out of range, a grid has a range, or a random search no ``count``.
+    """
+    check_choice("search", search, ("grid", "random"))
+    if count is not None:
+        check_count("count", count)
+    check_count("seed", seed, 0)
+    choices = {name: entry for name, entry in space.items() if isinstance(entry, Choice)}
+    if search == "grid":
+        if ranges := [name for name in space if name not in choices]:
+            raise ValueError(
+                f"A grid cannot go through the range of {', '.join(ranges)}. List values, or use `search: random`."
+            )
+        return _grid(choices)[:count]
+    if count is None:
+        raise ValueError("`search: random` needs `count`, the number of points to draw; got None.")
+    rng = np.random.default_rng(seed)
+    if len(choices) == len(space):
+        everything = _grid(choices)
+        if len(everything) <= count:
+            return everything
+        return [everything[place] for place in sorted(rng.choice(len(everything), count, replace=False).tolist())]
+    return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count)]
+
+
+def describe_point(point: Mapping[str, Any]) -> str:
+    """Return a point as a text; of a value that is a mapping the last entry."""
+    shown = {name: list(value.values())[-1] if isinstance(value, Mapping) else value for name, value in point.items()}
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
+    )
+
+
+def _grid(choices: Mapping[str, Choice]) -> list[Point]:
+    combinations = product(*(entry.values for entry in choices.values()))
+    return [dict(zip(choices, combination, strict=True)) for combination in combinations]

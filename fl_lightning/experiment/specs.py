@@ -1,0 +1,137 @@
+"""Objects described as data: class paths with arguments, ``$names`` for values, and the hash of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+Spec = Any
+"""What YAML holds: mappings, sequences, texts, numbers, truth values, ``None``."""
+
+_REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
+
+
+def substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
+    """Return a spec with each text ``"$name"`` replaced by the value of that name, of whatever type.
+
+    ``"$name.key"`` is an entry of a value that is a mapping; ``"$$name"`` stays a text, ``"$name"``. Values may refer
+    to other values.
+
+    Raises:
+        ValueError: If there is no value of that name, or values refer to each other in a circle.
+    """
+    return _substitute(spec, values, ())
+
+
+def _substitute(spec: Spec, values: Mapping[str, Any], inside: tuple[str, ...]) -> Spec:
+    if isinstance(spec, Mapping):
+        return {key: _substitute(value, values, inside) for key, value in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return [_substitute(value, values, inside) for value in spec]
+    if isinstance(spec, str) and spec.startswith("$$"):
+        return spec[1:]
+    if isinstance(spec, str) and (found := _REFERENCE.fullmatch(spec)):
+        if found[1] in inside:
+            raise ValueError(f"The values {', '.join(inside)} refer to each other in a circle. Give one of them.")
+        return _substitute(_look_up(found[1], values), values, (*inside, found[1]))
+    return spec
+
+
+def references(spec: Spec) -> set[str]:
+    """Return the names that a spec refers to, without their keys."""
+    if isinstance(spec, Mapping):
+        spec = list(spec.values())
+    if isinstance(spec, (list, tuple)):
+        return set().union(*(references(value) for value in spec))
+    found = _REFERENCE.fullmatch(spec) if isinstance(spec, str) else None
+    return {found[1].partition(".")[0]} if found else set()
+
+
+def _look_up(reference: str, values: Mapping[str, Any]) -> Any:
+    value: Any = values
+    for key in reference.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            known = ", ".join(f"${name}" for name in sorted(values)) or "none"
+            raise ValueError(
+                f"There is no value for ${reference}; known are {known}. Put it into `values` of the table, the data "
+                "set or the method, or into the method's `tune`."
+            )
+        value = value[key]
+    return value
+
+
+def locate(path: str) -> Any:
+    """Return what an import path such as ``"fl_lightning.FedAvg"`` or ``"package.Class.method"`` names.
+
+    Raises:
+        ValueError: If there is no such thing.
+    """
+    parts = path.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:length])
+        try:
+            found: Any = import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # the module is there, and something that it imports is not
+            continue
+        for attribute in parts[length:]:
+            found = getattr(found, attribute, None)
+        if found is not None:
+            return found
+        break
+    raise ValueError(
+        f"{path!r} cannot be imported. Give the full path of a class or function, such as 'fl_lightning.FedAvg', and "
+        "run from a folder or with a PYTHONPATH where its package is found."
+    )
+
+
+def build(spec: Spec) -> Any:
+    """Make the object that a spec describes.
+
+    ``{"class_path": path, "init_args": {...}}`` is the call of a class or function, ``{"object": path}`` what the path
+    names, uncalled; both at any depth. Everything else stays as it is.
+
+    Raises:
+        ValueError: If a path cannot be imported.
+        TypeError: If a class does not take the arguments.
+    """
+    if isinstance(spec, Mapping):
+        if "class_path" in spec:
+            _check_keys(spec, {"class_path", "init_args"})
+            arguments = {name: build(value) for name, value in (spec.get("init_args") or {}).items()}
+            return locate(spec["class_path"])(**arguments)
+        if set(spec) == {"object"}:
+            return locate(spec["object"])
+        return {name: build(value) for name, value in spec.items()}
+    return [build(value) for value in spec] if isinstance(spec, (list, tuple)) else spec
+
+
+def check_paths(spec: Spec) -> None:
+    """Raise ``ValueError`` if an import path in a spec, where it is no reference, names nothing."""
+    if isinstance(spec, Mapping):
+        for key in ("class_path", "object"):
+            if isinstance(spec.get(key), str) and not references(spec[key]):
+                locate(spec[key])
+        spec = list(spec.values())
+    if isinstance(spec, (list, tuple)):
+        for value in spec:
+            check_paths(value)
+
+
+def identity(spec: Spec) -> str:
+    """Return a short hash of a spec; specs have the same one only if they are equal."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_keys(spec: Mapping[str, Any], allowed: set[str]) -> None:
+    if unknown := set(spec) - allowed:
+        raise ValueError(
+            f"A class is given by `class_path` and `init_args`, got also {', '.join(sorted(unknown))} for "
+            f"{spec['class_path']!r}. Put its arguments under `init_args`."
+        )

@@ -1,0 +1,266 @@
+"""Statistics of scores: intervals, relative differences, paired tests, ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_lightning.arguments import check_choice, check_count
+
+Numbers = Sequence[float] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and spread of independent scores.
+
+    Attributes:
+        num: Number of scores.
+        mean: Their mean.
+        sd: Their sample standard deviation (divided by n - 1); NaN for one score.
+        low: Lower end of the t confidence interval of the mean; NaN for one score.
+        high: Upper end.
+    """
+
+    num: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+
+
+def summarize(scores: Numbers, confidence: float = 0.95) -> Summary:
+    """Return mean, standard deviation and Student's t confidence interval of the mean.
+
+    Args:
+        scores: Shape ``(n,)``, at least one, finite.
+        confidence: Of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: If there are no scores, one is not finite, or ``confidence`` is not between 0 and 1.
+    """
+    from scipy import stats
+
+    values = _finite("scores", scores)
+    if not 0 < confidence < 1:
+        raise ValueError(f"`confidence` must be a number between 0 and 1, got {confidence!r}. The usual one is 0.95.")
+    n, mean = len(values), float(values.mean())
+    if n == 1:
+        return Summary(1, mean, math.nan, math.nan, math.nan)
+    sd = float(values.std(ddof=1))
+    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / math.sqrt(n)
+    return Summary(n, mean, sd, mean - half, mean + half)
+
+
+def relative_difference(score: float, baseline: float) -> float:
+    """Return ``score / baseline - 1``; 0.02 says two per cent more than the baseline.
+
+    Raises:
+        ValueError: If ``baseline`` is 0.
+    """
+    if baseline == 0:
+        raise ValueError("`baseline` must not be 0: a difference relative to it has no meaning. Give the scores' own.")
+    return score / baseline - 1
+
+
+def relative_difference_of_means(scores: Numbers, baselines: Numbers) -> float:
+    """Return the relative difference of the mean score over data sets (the average row of Xue et al. 2021, version 2).
+
+    Args:
+        scores: A method's score on each data set, shape ``(n,)``.
+        baselines: The baseline's, shape ``(n,)``.
+    """
+    first, second = _paired(scores, baselines)
+    return relative_difference(float(first.mean()), float(second.mean()))
+
+
+def mean_relative_difference(scores: Numbers, baselines: Numbers) -> float:
+    """Return the mean over data sets of the relative differences (the averages in the text of version 1).
+
+    Args:
+        scores: A method's score on each data set, shape ``(n,)``.
+        baselines: The baseline's, shape ``(n,)``.
+    """
+    first, second = _paired(scores, baselines)
+    return float(np.mean([relative_difference(a, b) for a, b in zip(first, second, strict=True)]))
+
+
+@dataclass(frozen=True)
+class SignedRankTest:
+    """Result of a two-sided Wilcoxon signed-rank test.
+
+    Attributes:
+        p_value: Probability of a rank sum as far from its mean under the null hypothesis; 1 if all differences are 0.
+        positive: Sum of the ranks of positive differences.
+        negative: Sum of the ranks of negative differences.
+        num_pairs: Number of pairs, with those that are equal.
+        num_zeros: Pairs without a difference, which are left out.
+    """
+
+    p_value: float
+    positive: float
+    negative: float
+    num_pairs: int
+    num_zeros: int
+
+
+def signed_rank_test(scores: Numbers, baselines: Numbers, digits: int = 12) -> SignedRankTest:
+    """Return Wilcoxon's two-sided signed-rank test of paired scores.
+
+    Pairs without a difference are left out, equal differences share their mean rank. The p-value is exact: the
+    distribution over all signs of the ranks at hand, ties included. With 15 pairs it is at least 2^-14 = 6.1e-5.
+
+    Args:
+        scores: A method's scores, shape ``(n,)``.
+        baselines: The other method's scores of the same data, folds and seeds, in the same order, shape ``(n,)``.
+        digits: Differences are rounded to so many decimals, so that 0.3 - 0.2 and 0.2 - 0.1 are a tie.
+
+    Raises:
+        ValueError: If the numbers of scores differ, there are none, or one is not finite.
+    """
+    from scipy import stats
+
+    first, second = _paired(scores, baselines)
+    differences = np.round(first - second, digits)
+    kept = differences[differences != 0]
+    zeros = len(differences) - len(kept)
+    if len(kept) == 0:
+        return SignedRankTest(1.0, 0.0, 0.0, len(differences), zeros)
+    ranks = stats.rankdata(np.abs(kept))  # multiples of a half
+    positive, negative = float(ranks[kept > 0].sum()), float(ranks[kept < 0].sum())
+    p_value = _exact_p_value(np.rint(2 * ranks).astype(np.int64), round(2 * min(positive, negative)))
+    return SignedRankTest(p_value, positive, negative, len(differences), zeros)
+
+
+def _exact_p_value(doubled_ranks: np.ndarray, smaller: int) -> float:
+    """Return P(rank sum <= smaller or >= total - smaller) when each rank is positive with probability 1/2."""
+    probability = np.zeros(int(doubled_ranks.sum()) + 1)
+    probability[0] = 1.0
+    for rank in doubled_ranks:
+        shifted = np.zeros_like(probability)
+        shifted[rank:] = probability[: len(probability) - rank]
+        probability = (probability + shifted) / 2
+    return min(1.0, 2 * float(probability[: smaller + 1].sum()))
+
+
+def holm(p_values: Numbers) -> list[float]:
+    """Return Holm's adjusted p-values, in the order given: rejecting those below a level keeps the family's error.
+
+    Raises:
+        ValueError: If one is not between 0 and 1.
+    """
+    values = np.asarray(p_values, dtype=np.float64)
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        raise ValueError(f"`p_values` must be numbers from 0 to 1, got {values.tolist()}.")
+    order = np.argsort(values, kind="stable")
+    steps = values[order] * (len(values) - np.arange(len(values)))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(values) else steps
+    return [float(value) for value in adjusted]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Average ranks of methods over data sets.
+
+    Attributes:
+        average: Mean rank of each method, 1 is best; equal scores share their mean rank.
+        statistic: Friedman's chi-square, corrected for ties; NaN where all methods are equal everywhere.
+        p_value: Its p-value by the chi-square distribution with k - 1 degrees of freedom; NaN likewise.
+        num_blocks: Number of data sets.
+    """
+
+    average: dict[str, float]
+    statistic: float
+    p_value: float
+    num_blocks: int
+
+
+def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
+    """Return the average rank of each method and Friedman's test that they are all alike.
+
+    Args:
+        scores: For each method its score on each data set (or block), shape ``(n,)``, all in the same order.
+        mode: ``"max"`` if larger scores are better, else ``"min"``.
+
+    Raises:
+        ValueError: If there are fewer than two methods, their numbers of scores differ, or one is not finite.
+    """
+    from scipy import stats
+
+    check_choice("mode", mode, ("max", "min"))
+    if len(scores) < 2:
+        raise ValueError(f"`scores` must have at least two methods to rank, got {len(scores)}.")
+    columns = [_finite(name, values) for name, values in scores.items()]
+    if len({len(column) for column in columns}) != 1:
+        lengths = {name: len(column) for name, column in zip(scores, columns, strict=True)}
+        raise ValueError(f"All methods must have a score for each data set, got these numbers of scores: {lengths}.")
+    table = np.stack(columns, axis=1)
+    ranks = stats.rankdata(-table if mode == "max" else table, axis=1)
+    average = {name: float(rank) for name, rank in zip(scores, ranks.mean(axis=0), strict=True)}
+    blocks, methods = ranks.shape
+    # Friedman's statistic with ties: the squared deviations of rank sums over the variance of ranks within blocks
+    spread = float(((ranks - (methods + 1) / 2) ** 2).sum()) / (methods - 1)
+    if spread == 0:
+        return Ranks(average, math.nan, math.nan, blocks)
+    statistic = float(((ranks.sum(axis=0) - blocks * (methods + 1) / 2) ** 2).sum()) / spread
+    return Ranks(average, statistic, float(stats.chi2.sf(statistic, methods - 1)), blocks)
+
+
+def most_representative_fold(scores: Mapping[int, Numbers], baselines: Mapping[int, Numbers]) -> int:
+    """Return the fold whose gap between two methods is nearest to the mean gap over folds (Xue et al. 2021, Fig. 2).
+
+    Args:
+        scores: A method's scores by fold, one a seed.
+        baselines: The other method's, with the same folds.
+
+    Raises:
+        ValueError: If the folds differ or there are none.
+    """
+    if not scores or set(scores) != set(baselines):
+        raise ValueError(
+            f"Both methods must have scores in the same folds, at least one, got {sorted(scores)} and "
+            f"{sorted(baselines)}. Leave out folds that are unfinished."
+        )
+    gaps = {fold: float(np.mean(scores[fold]) - np.mean(baselines[fold])) for fold in sorted(scores)}
+    mean = float(np.mean(list(gaps.values())))
+    return min(gaps, key=lambda fold: abs(gaps[fold] - mean))
+
+
+def smooth(values: Numbers, interval: int) -> np.ndarray:
+    """Return the means over successive intervals that do not overlap (the curves of Xue et al. 2021).
+
+    Args:
+        values: Shape ``(n,)``; NaN are left out of their interval's mean.
+        interval: Values of an interval; the last one takes what is left.
+
+    Returns:
+        Shape ``(ceil(n / interval),)``; NaN where an interval has no value.
+    """
+    check_count("interval", interval)
+    array = np.asarray(values, dtype=np.float64)
+    parts = [array[start : start + interval] for start in range(0, len(array), interval)]
+    known = [part[~np.isnan(part)] for part in parts]
+    return np.array([part.mean() if len(part) else math.nan for part in known])
+
+
+def _finite(name: str, values: Numbers) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0 or not bool(np.isfinite(array).all()):
+        raise ValueError(
+            f"`{name}` must be a list of at least one finite number, got {array.tolist()}. Leave failed runs out."
+        )
+    return array
+
+
+def _paired(scores: Numbers, baselines: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    first, second = _finite("scores", scores), _finite("baselines", baselines)
+    if len(first) != len(second):
+        raise ValueError(
+            f"`scores` and `baselines` must be pairs, got {len(first)} and {len(second)} numbers. Keep the runs that "
+            "both methods have finished."
+        )
+    return first, second

@@ -1,0 +1,138 @@
+"""The folder of an experiment's results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.experiment.cell import Result, Task, finished
+from fl_lightning.experiment.files import columns_of, read_json, write_csv, write_json
+from fl_lightning.experiment.plan import Cell
+from fl_lightning.experiment.search import Point
+from fl_lightning.experiment.table import Table
+
+_COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
+_TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error")
+
+
+class Store:
+    """Files of a table: ``cells/<id>/`` for each fit, and tables of all of them.
+
+    ``results.csv`` has one row a cell of the table, in the table's order. It is made anew from the cells' files, and
+    replaced as a whole, whenever one ends: so it is never half written, and killed and resumed runs end with the same
+    file as one that was never killed. CSV and not Parquet, because it is small, and readable without any library.
+
+    Args:
+        folder: The folder; made when something is written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    @contextlib.contextmanager
+    def locked(self, patience: float = 10.0) -> Iterator[int | None]:
+        """Keep other runs out of the folder; yield the lock's file descriptor, ``None`` where there are no locks.
+
+        Workers that inherit the descriptor hold the lock, too: after a kill the next run waits until they are gone.
+
+        Raises:
+            RuntimeError: If another run still holds the folder after ``patience`` seconds.
+        """
+        try:
+            import fcntl
+        except ImportError:  # no Unix
+            yield None
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            until = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise RuntimeError(
+                            f"Another run is at work in {self.folder}. Wait for it, or choose another `output`."
+                        ) from None
+                    time.sleep(0.1)
+            yield file.fileno()
+
+    def cell_folder(self, cell: Cell) -> Path:
+        """Return the folder of a cell."""
+        return self.folder / "cells" / cell.id
+
+    def task(self, cell: Cell, wandb: Mapping[str, Any], checkpoint_seconds: float) -> Task:
+        """Return what a worker needs to run a cell."""
+        labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
+        return Task(cell.config, str(self.cell_folder(cell)), labels, dict(wandb), checkpoint_seconds)
+
+    def result(self, cell: Cell) -> Result | None:
+        """Return a cell's result if it is finished."""
+        return finished(self.cell_folder(cell))
+
+    def seconds(self, cell: Cell) -> float | None:
+        """Return how long the last part of a finished cell's fit took."""
+        path = self.cell_folder(cell) / "run.json"
+        return float(read_json(path)["seconds"]) if path.exists() else None
+
+    def fail(self, cell: Cell, error: str) -> None:
+        """Keep the traceback of a cell that failed; the next run tries it again."""
+        write_json(self.cell_folder(cell) / "failed.json", {"error": error})
+
+    def error(self, cell: Cell) -> str | None:
+        """Return the traceback of a cell that failed."""
+        path = self.cell_folder(cell) / "failed.json"
+        return str(read_json(path)["error"]) if path.exists() else None
+
+    def write_table(self, table: Table, code: str) -> None:
+        """Keep the table's settings and the code's version beside the results."""
+        write_json(self.folder / "table.json", {"code": code, **asdict(table)})
+
+    def write_results(self, table: Table, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+        """Write ``results.csv`` of the cells that are finished or failed; return its rows."""
+        rows = [row for cell in cells if (row := self._row(table, cell)) is not None]
+        write_csv(self.folder / "results.csv", columns_of(rows, _COLUMNS), rows)
+        return rows
+
+    def _row(self, table: Table, cell: Cell) -> dict[str, Any] | None:
+        row = {
+            "data": cell.data,
+            "method": cell.method,
+            "fold": cell.fold,
+            "seed": cell.seed,
+            "values": json.dumps(cell.values, sort_keys=True),
+            "cell": cell.id,
+        }
+        result, error = self.result(cell), self.error(cell)
+        if result is None:
+            return None if error is None else {**row, "status": "failed", "error": error.strip().splitlines()[-1]}
+        row |= {key: value for key, value in result.items() if key != "test"}
+        return {**row, "status": "finished", "score": result["test"].get(table.data[cell.data].score), **result["test"]}
+
+    def write_tuning(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write ``tuning.csv``: each point that was tried, and which was chosen."""
+        write_csv(self.folder / "tuning.csv", _TUNING, rows)
+
+    def tuning_row(self, data: str, method: str, number: int, point: Point, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Return the row of one point: its mean validation score, or why it has none."""
+        results = [self.result(cell) for cell in cells]
+        known = [result["val"] for result in results if result is not None and result["val"] is not None]
+        errors = [error.strip().splitlines()[-1] for cell in cells if (error := self.error(cell)) is not None]
+        whole = len(known) == len(cells)
+        return {
+            "data": data,
+            "method": method,
+            "point": number,
+            "values": json.dumps(point, sort_keys=True),
+            "val": sum(known) / len(known) if whole else None,
+            "fits": len(known),
+            "chosen": "",
+            "error": errors[0] if errors else "",
+        }

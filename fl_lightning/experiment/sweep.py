@@ -1,0 +1,202 @@
+"""Runs a Weights & Biases sweep on this machine, with neither account nor network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fl_lightning.arguments import check_count
+from fl_lightning.experiment.files import write_csv
+from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
+from fl_lightning.experiment.specs import identity
+from fl_lightning.experiment.sweep_file import Sweep, read_sweep
+from fl_lightning.experiment.wandb_file import read_history
+
+Row = dict[str, Any]
+Ask = Iterator[tuple[Point, Callable[[float | None], None]]]
+"""Points to try, each with the function that takes its score."""
+_COLUMNS = ("run", "status", "score", "values", "id", "folder", "error")
+
+
+def run_sweep(
+    path: str | os.PathLike[str],
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    output: str | os.PathLike[str] | None = None,
+    further: Sequence[str] = (),
+    console: Console | None = None,
+) -> list[Row]:
+    """Run a sweep's file; return its runs in the order they were tried.
+
+    Each run is the command that ``wandb agent`` would call, from the present folder, logged by Weights & Biases offline
+    in the group of the sweep's name. Its score is the metric's best value in the run's file. Runs that have a score are
+    not run again. ``wandb sync`` sends the folders that it prints.
+
+    Args:
+        path: The file.
+        count: Most runs; needed by random and Bayesian searches.
+        seed: Seed of the search.
+        output: Folder of ``sweep.csv``; ``runs/sweeps/<name>`` if ``None``.
+        further: Arguments behind those of each run.
+        console: Where progress is written.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is wrong, or a search without end has no ``count``.
+        RuntimeError: If a Bayesian search is asked for and optuna is not installed.
+    """
+    sweep = read_sweep(path)
+    folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
+    console = console or Console()
+    rows: list[Row] = []
+    for number, (point, tell) in enumerate(_ask(sweep, count, seed)):
+        row = _run(sweep, number, point, further, folder)
+        tell(row["score"])
+        rows.append(row)
+        write_csv(folder / "sweep.csv", _COLUMNS, [{**row, "values": json.dumps(row["values"])} for row in rows])
+        score = row["error"] if row["score"] is None else f"{sweep.metric} {row['score']:.4f}"
+        console.print(f"Run {number + 1}: {_text(sweep, point)}: {score}", highlight=False)
+    _report(sweep, rows, folder, further, console)
+    return rows
+
+
+def _ask(sweep: Sweep, count: int | None, seed: int) -> Ask:
+    if sweep.method != "bayes":
+        return ((point, lambda score: None) for point in points(sweep.space, sweep.method, count, seed))
+    if count is None:
+        raise ValueError("`method: bayes` needs `count`, the number of runs; got None. Give --count.")
+    check_count("count", count)
+    return islice(_ask_optuna(sweep, seed), count)
+
+
+def _ask_optuna(sweep: Sweep, seed: int) -> Ask:
+    try:
+        import optuna  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise RuntimeError(
+            "`method: bayes` needs the package optuna on this machine (pip install optuna); with an account, "
+            "`wandb sweep` and `wandb agent` run it as well. Or change the file's `method` to random."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction=sweep.goal, sampler=optuna.samplers.TPESampler(seed=seed))
+    while True:
+        trial = study.ask()
+        point = _suggest(trial, sweep.space)
+
+        def tell(score: float | None, trial: Any = trial) -> None:
+            failed = optuna.trial.TrialState.FAIL
+            study.tell(trial, state=failed) if score is None else study.tell(trial, score)
+
+        yield point, tell
+
+
+def _suggest(trial: Any, space: Space) -> Point:
+    point: Point = {}
+    for name, entry in space.items():
+        if isinstance(entry, Choice):
+            point[name] = trial.suggest_categorical(name, entry.values)
+        elif entry.integer:
+            point[name] = trial.suggest_int(name, int(entry.low), int(entry.high))
+        else:
+            point[name] = trial.suggest_float(name, entry.low, entry.high, log=entry.log, step=_step(entry))
+    return point
+
+
+def _step(entry: Range) -> float | None:
+    return entry.step if entry.step and not entry.log else None
+
+
+def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> Row:
+    """Run one point, unless a run of it is there."""
+    run_id = identity([sweep.name, point, list(further)])
+    row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "finished", "error": ""}
+    marker = folder / "finished" / run_id
+    if not marker.exists():
+        # a run has a service of its own, which has written its file when the run ends
+        inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+        environment = {
+            **inherited,
+            "WANDB_MODE": "offline",
+            "WANDB_SILENT": "true",
+            "WANDB_RUN_ID": run_id,
+            "WANDB_RUN_GROUP": sweep.name,
+        }
+        error = _call(sweep.command_of(point, further), environment)
+        if error:
+            return {**row, "status": "failed", "score": None, "folder": "", "error": error}
+    found = _folder_of(run_id, point, further)
+    score = None if found is None else _score(sweep, found)
+    if found is None or score is None:
+        reason = "no folder of its Weights & Biases run" if found is None else f"{sweep.metric} was never logged"
+        return {**row, "status": "failed", "score": None, "folder": str(found or ""), "error": reason}
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    return {**row, "score": score, "folder": str(found)}
+
+
+def _call(command: list[str], environment: dict[str, str]) -> str:
+    """Return what is wrong with a run, the empty string if nothing."""
+    with tempfile.TemporaryFile("w+") as log:
+        code = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False).returncode
+        log.seek(0)
+        lines = log.read().strip().splitlines()
+    return "" if code == 0 else f"exit code {code}: {lines[-1] if lines else 'no output'}"
+
+
+def _folder_of(run_id: str, point: Point, further: Sequence[str]) -> Path | None:
+    """Return the newest folder of a run, below the program's ``--output``, else below ``wandb`` and ``runs``."""
+    given = [argument.partition("=")[2] for argument in further if argument.startswith("--output=")]
+    places = given[-1:] or ([point["output"]] if "output" in point else ["wandb", "runs"])
+    found = [folder for place in places for folder in Path(place).rglob(f"offline-run-*-{run_id}")]
+    return max(found, key=lambda folder: folder.name, default=None)
+
+
+def _score(sweep: Sweep, folder: Path) -> float | None:
+    values = [
+        step[sweep.metric]
+        for file in folder.glob("*.wandb")
+        for step in read_history(file)
+        if isinstance(step.get(sweep.metric), (int, float))
+    ]
+    if not values:
+        return None
+    return float(max(values) if sweep.goal == "maximize" else min(values))
+
+
+def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str], console: Console) -> None:
+    known = [row for row in rows if row["score"] is not None]
+    sign = 1 if sweep.goal == "maximize" else -1
+    table = Table("run", "configuration", sweep.metric, title=f"{sweep.name}: {len(known)} of {len(rows)} runs")
+    for row in sorted(known, key=lambda row: -sign * row["score"])[:10]:
+        table.add_row(str(row["run"]), _text(sweep, row["values"]), f"{row['score']:.4f}")
+    console.print(table)
+    if not known:
+        return
+    best = max(known, key=lambda row: sign * row["score"])
+    command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
+    console.print(
+        f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})", highlight=False
+    )
+    console.print(f"  {command}", highlight=False, soft_wrap=True)
+    console.print(f"{len({row['folder'] for row in known})} offline run folders; to send them: ", end="")
+    parents = sorted({str(Path(row["folder"]).parent) for row in known})
+    shown = parents[0] if len(parents) == 1 else f"{os.path.commonpath(parents)}/*"
+    console.print(
+        f"wandb sync {shown}/offline-run-*. All runs: {folder / 'sweep.csv'}", highlight=False, soft_wrap=True
+    )
+
+
+def _text(sweep: Sweep, point: Point) -> str:
+    """Return a point as a text, without the parameters that are the same in all."""
+    fixed = [name for name, entry in sweep.space.items() if isinstance(entry, Choice) and len(entry.values) == 1]
+    return describe_point({name: value for name, value in point.items() if name not in fixed})

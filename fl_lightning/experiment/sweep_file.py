@@ -1,0 +1,114 @@
+"""A Weights & Biases sweep, as its YAML file describes it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml  # type: ignore[import-untyped]
+
+from fl_lightning.arguments import check_choice
+from fl_lightning.experiment.search import Choice, Point, Range, make_range
+
+_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+_ENTRIES = {"value", "values", "min", "max", "distribution", "q"}
+_RANGES = ("uniform", "int_uniform", "q_uniform", "log_uniform_values", "q_log_uniform_values")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep.
+
+    Attributes:
+        name: Its name.
+        program: The script that a run calls.
+        method: ``"grid"``, ``"random"`` or ``"bayes"``.
+        metric: Name of the metric to be optimised.
+        goal: ``"maximize"`` or ``"minimize"``.
+        space: The parameters.
+        command: Words of the command, with W&B's macros.
+    """
+
+    name: str
+    program: str
+    method: Literal["grid", "random", "bayes"]
+    metric: str
+    goal: Literal["maximize", "minimize"]
+    space: dict[str, Choice | Range]
+    command: tuple[str, ...] = _COMMAND
+
+    def command_of(self, point: Point, further: Sequence[str] = ()) -> list[str]:
+        """Return the command of a run, as ``wandb agent`` makes it, and further arguments behind it."""
+        arguments = [f"--{name}={value}" for name, value in point.items()]
+        words: list[str] = []
+        for word in self.command:
+            if word in ("${interpreter}", "python", "python3"):
+                words.append(sys.executable)
+            elif word == "${program}":
+                words.append(self.program)
+            elif word == "${args}":
+                words += arguments
+            elif word == "${args_no_hyphens}":
+                words += [argument.removeprefix("--") for argument in arguments]
+            elif word != "${env}":
+                words.append(word)
+        return [*words, *further]
+
+
+def read_sweep(path: str | os.PathLike[str]) -> Sweep:
+    """Return the sweep of a file that ``wandb sweep`` takes.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it lacks something, or has something that only the service understands.
+    """
+    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} must hold a mapping with `program`, `method`, `metric` and `parameters`.")
+    missing = [name for name in ("program", "method", "metric", "parameters") if not content.get(name)]
+    if missing:
+        raise ValueError(f"{path} has no {', '.join(f'`{name}`' for name in missing)}, which a sweep needs.")
+    metric = content["metric"]
+    check_choice("method", content["method"], ("grid", "random", "bayes"))
+    check_choice("metric.goal", metric.get("goal", "minimize"), ("maximize", "minimize"))
+    return Sweep(
+        name=str(content.get("name") or Path(path).stem),
+        program=content["program"],
+        method=content["method"],
+        metric=metric["name"],
+        goal=metric.get("goal", "minimize"),
+        space={name: _parameter(name, entry) for name, entry in content["parameters"].items()},
+        command=tuple(content.get("command") or _COMMAND),
+    )
+
+
+def _parameter(name: str, entry: Any) -> Choice | Range:
+    if not isinstance(entry, Mapping) or not set(entry) <= _ENTRIES:
+        given = sorted(entry) if isinstance(entry, Mapping) else entry
+        raise ValueError(
+            f"`parameters.{name}` must have some of {', '.join(sorted(_ENTRIES))}, got {given!r}. Write nested "
+            "parameters with dots, as `model.lr`."
+        )
+    if "value" in entry:
+        return Choice((entry["value"],))
+    if "values" in entry:
+        return Choice(tuple(entry["values"]))
+    if not {"min", "max"} <= set(entry):
+        raise ValueError(f"`parameters.{name}` must have `value`, `values`, or `min` and `max`, got {dict(entry)!r}.")
+    low, high = entry["min"], entry["max"]
+    whole = isinstance(low, int) and isinstance(high, int)
+    distribution = entry.get("distribution", "int_uniform" if whole else "uniform")
+    check_choice(f"parameters.{name}.distribution", distribution, _RANGES)
+    step = float(entry.get("q", 1.0)) if distribution.startswith("q_") else 0.0
+    return make_range(
+        f"parameters.{name}",
+        low,
+        high,
+        log="log_" in distribution,
+        integer=distribution == "int_uniform",
+        step=step,
+    )

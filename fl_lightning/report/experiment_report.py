@@ -1,0 +1,238 @@
+"""Makes the report of an experiment: one page, and each table and figure as a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fl_lightning.experiment.files import write_text
+from fl_lightning.experiment.search import describe_point
+from fl_lightning.report.communication import communication_grid
+from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid, significance_grid
+from fl_lightning.report.curves import draw_across, draw_comparison, draw_curves, draw_spread, representative_fold
+from fl_lightning.report.document import Picture, Section, render_document
+from fl_lightning.report.experiment import Experiment, read_experiment
+from fl_lightning.report.grid import Grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DPI = 130
+_DIAGNOSTICS = {
+    "fed/central_distance": "DC: relative distance to the central model",
+    "fed/divergence": "DL: mean pairwise cosine divergence of local models",
+}
+
+
+def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
+    """Write a report of an experiment's results, as far as they are finished; return the page's path.
+
+    ``report.html`` holds all it shows. ``figures/*.png``, ``tables/*.csv`` and ``tables/*.tex`` are its parts. Files of
+    an earlier report of the folder are replaced.
+
+    Args:
+        results: Folder that :func:`fl_lightning.experiment.run_table` has written.
+        out: Folder of the report; ``report`` in ``results`` if ``None``.
+
+    Raises:
+        FileNotFoundError: If there are no results.
+        ValueError: If no run is finished.
+    """
+    experiment = read_experiment(results)
+    sections = list(_sections(experiment))
+    folder = Path(results) / "report" if out is None else Path(out)
+    for section in sections:
+        for grid in section.grids:
+            write_text(folder / "tables" / f"{grid.name}.csv", grid.to_csv())
+            write_text(folder / "tables" / f"{grid.name}.tex", grid.to_latex())
+        for picture in section.pictures:
+            _write_bytes(folder / "figures" / f"{picture.name}.png", picture.png)
+    page = render_document(str(experiment.table["name"]), _summary(experiment), _warnings(experiment), sections)
+    write_text(folder / "report.html", page)
+    return folder / "report.html"
+
+
+def _sections(experiment: Experiment) -> Iterator[Section]:
+    main = [score_grid(experiment), relative_grid(experiment)]
+    yield Section("Scores", grids=[grid for grid in main if grid is not None])
+    tests = [significance_grid(experiment), rank_grid(experiment)]
+    yield Section("Significance", grids=[grid for grid in tests if grid is not None])
+    yield Section("Beside the paper", grids=_known(paper_grid(experiment)))
+    yield Section("Validation curves", pictures=list(_curves(experiment)))
+    yield Section("Spread over runs", pictures=list(_spread(experiment)))
+    yield Section("Comparisons of data sets", pictures=list(_comparisons(experiment)))
+    yield Section("Distance and divergence", pictures=list(_diagnostics(experiment)))
+    yield Section("Communication to target", grids=_known(communication_grid(experiment)))
+    yield Section("Chosen hyper-parameters", grids=_known(_tuning_grid(experiment)))
+    yield Section("Failed runs", grids=_known(_failed_grid(experiment)))
+    yield Section(
+        "Settings and versions",
+        grids=[_run_grid(experiment)],
+        details={"The table's settings": json.dumps(experiment.table, indent=1, ensure_ascii=False)},
+    )
+
+
+def _curves(experiment: Experiment) -> Iterator[Picture]:
+    for data in experiment.data:
+        settings = experiment.table["data"][data]
+        interval = int(settings["smoothing"])
+        of = "the test set" if settings["validate_on_test"] else "validation"
+        smoothed = f", means over {interval} validations" if interval > 1 else ""
+        for column in settings["curves"] or [settings["monitor"]]:
+            figure = draw_curves(experiment, data, column, column, interval)
+            if figure is not None:
+                caption = f"{data}: {column} on {of}{smoothed}; line: mean over runs, band: ± one sd."
+                yield Picture(_file_name("curve", f"{data}-{column}"), caption, _png(figure))
+
+
+def _spread(experiment: Experiment) -> Iterator[Picture]:
+    for data in experiment.data:
+        if max(len(experiment.scores(data, method)) for method in experiment.methods) < 2:
+            continue
+        fold = representative_fold(experiment, data)
+        shown = f"; in full colour fold {fold}, whose gap is nearest to the mean gap" if fold is not None else ""
+        caption = f"{data}: test score of each run (a mark's shape is its fold{shown}); line: mean."
+        yield Picture(_file_name("spread", data), caption, _png(draw_spread(experiment, data)))
+
+
+def _comparisons(experiment: Experiment) -> Iterator[Picture]:
+    for title, all_names in experiment.table["comparisons"].items():
+        names = [name for name in all_names if name in experiment.data]
+        if len(names) < 2:
+            continue
+        figure = draw_comparison(experiment, title, names)
+        if figure is not None:
+            caption = f"{title}: mean score relative to {experiment.baseline}."
+            yield Picture(_file_name("comparison", title), caption, _png(figure))
+        settings = experiment.table["data"][names[0]]
+        for column in settings["curves"] or [settings["monitor"]]:
+            figure = draw_across(experiment, title, names, column, int(settings["smoothing"]))
+            if figure is not None:
+                caption = f"{title}: {column} of {experiment.baseline}; line: mean over runs, band: ± one sd."
+                yield Picture(_file_name("across", f"{title}-{column}"), caption, _png(figure))
+
+
+def _diagnostics(experiment: Experiment) -> Iterator[Picture]:
+    for data in experiment.data:
+        for column, label in _DIAGNOSTICS.items():
+            figure = draw_curves(experiment, data, column, label.partition(":")[0])
+            if figure is not None:
+                name = _file_name(column.rpartition("/")[2], data)
+                yield Picture(name, f"{data}: {label}; line: mean over runs, band: ± one sd.", _png(figure))
+
+
+def _tuning_grid(experiment: Experiment) -> Grid | None:
+    points: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in experiment.tuning:
+        points.setdefault((row["data"], row["method"]), []).append(row)
+    rows = []
+    for (data, method), tried in points.items():
+        chosen = next((row for row in tried if row["chosen"]), None)
+        if chosen is not None:
+            score = f"{float(chosen['val']):.4f}" if chosen["val"] else "none"
+            failed = sum(not row["val"] for row in tried)
+            rows.append([data, method, _values(chosen["values"]), score, str(len(tried)), str(failed or "")])
+    if not rows:
+        return None
+    caption = "Values chosen on validation, and how many points were tried; all of them are in tuning.csv."
+    header = ["data", "method", "chosen", "validation", "points", "failed"]
+    return Grid("tuning", caption, header, rows, text_columns=(0, 1, 2))
+
+
+def _failed_grid(experiment: Experiment) -> Grid | None:
+    rows = [[row["data"], row["method"], row["fold"], row["seed"], row["error"]] for row in experiment.failed]
+    caption = "Runs that failed; cells/<id>/failed.json has the traceback."
+    return (
+        Grid("failed", caption, ["data", "method", "fold", "seed", "error"], rows, text_columns=(0, 1, 4))
+        if rows
+        else None
+    )
+
+
+def _run_grid(experiment: Experiment) -> Grid:
+    rows = []
+    for data in experiment.data:
+        runs = [row for method in experiment.methods for row in experiment.runs(data, method).values()]
+        settings = experiment.table["data"][data]
+        rows.append(
+            [
+                data,
+                settings["datamodule"]["class_path"].rpartition(".")[2],
+                settings["model"]["class_path"].rpartition(".")[2],
+                str(len(runs)),
+                ", ".join(sorted({row["rounds"] for row in runs}, key=int)),
+                f"{settings['score']}, by {settings['monitor']}",
+                ", ".join(sorted({row["partition"][:8] for row in runs})),
+                ", ".join(sorted({row["code"] for row in runs})),
+            ]
+        )
+    header = ["data", "data module", "model", "runs", "rounds", "score", "partitions", "code"]
+    caption = "Runs by data set; partitions by the first digits of their fingerprints; code by version and commit."
+    return Grid("runs", caption, header, rows, text_columns=(0, 1, 2, 5, 6, 7))
+
+
+def _summary(experiment: Experiment) -> str:
+    finished = sum(row["status"] == "finished" for row in experiment.rows)
+    table = experiment.table
+    expected = len(table["data"]) * len(table["methods"]) * len(table["folds"]) * len(table["seeds"])
+    return (
+        f"{len(experiment.methods)} methods, {len(experiment.data)} data sets, {len(table['folds'])} folds, "
+        f"{len(table['seeds'])} seeds: {finished} of {expected} runs finished. "
+        f"Tested: {_selected(table['select'])}. Code {table['code']}."
+    )
+
+
+def _selected(select: str) -> str:
+    return {
+        "aggregated": "each run's best aggregated model on validation",
+        "virtual": "each run's best model on validation, means between aggregations too",
+        "last": "each run's last model",
+    }[select]
+
+
+def _warnings(experiment: Experiment) -> list[str]:
+    stand_ins: dict[str, list[str]] = {}
+    for data in experiment.data:
+        if text := experiment.table["data"][data]["stand_in"]:
+            stand_ins.setdefault(text, []).append(data)
+    warnings = [f"Stand-in data: {', '.join(names)}. {text}" for text, names in stand_ins.items()]
+    on_test = [data for data in experiment.data if experiment.table["data"][data]["validate_on_test"]]
+    if on_test:
+        warnings.append(f"Curves of {', '.join(on_test)} are of the test set, as in the paper.")
+    if experiment.failed:
+        warnings.append(
+            f"Runs that failed: {len(experiment.failed)}. They are listed below and left out of all numbers."
+        )
+    return warnings
+
+
+def _known(grid: Grid | None) -> list[Grid]:
+    return [] if grid is None else [grid]
+
+
+def _values(text: str) -> str:
+    return describe_point(json.loads(text))
+
+
+def _file_name(kind: str, name: str) -> str:
+    return kind + "-" + "".join(character if character.isalnum() or character in ".-" else "_" for character in name)
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

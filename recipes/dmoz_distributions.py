@@ -1,0 +1,91 @@
+"""Figs. 3.2 to 3.5 of van Lier 2018: web pages by topic, mixed from d_0 to d_100 and d_iid, under FedAvg.
+
+    python recipes/dmoz_distributions.py --workers 2                       # an invented dump, a few distributions
+    python recipes/dmoz_distributions.py --preset paper                    # the real dumps, which you bring
+
+The small preset writes an invented dump in DMOZ's syntax to runs/dmoz_sample and says so everywhere: its figures show
+that the machinery runs, not how DMOZ behaves. The paper preset reads dmoz/content.rdf.u8 and dmoz/structure.rdf.u8 in
+$FL_LIGHTNING_DATA (else data/). Both need GloVe's vectors there, glove/glove.6B.50d.txt. The settings are
+tables/dmoz_small.yaml and tables/dmoz_paper.yaml.
+
+Beside the report, `spread.png` shows how pages of the classes are spread over clients (Fig. 3.2) and `entropy.png` the
+joint entropy of client and class against the distribution (Fig. 3.3).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from datamodules import DMOZDataModule
+from datamodules.dmoz_sample import write_sample_dump
+from fl_lightning.experiment import Table, run_presets
+
+TABLES = Path(__file__).parent / "tables"
+PRESETS = {name: TABLES / f"dmoz_{name}.yaml" for name in ("small", "paper")}
+SAMPLE = Path("runs") / "dmoz_sample"
+STEPS = 100
+
+
+def find_data(table: Table) -> Table:
+    """Return the table with the folder of its data, where the small preset's dump is written if it is not there."""
+    folder = Path(os.environ.get("FL_LIGHTNING_DATA", "data"))
+    if table.name == "dmoz_small":
+        vectors = folder / "glove" / "glove.6B.50d.txt"
+        if not vectors.is_file():
+            raise FileNotFoundError(
+                f"There is no {vectors}. Put GloVe's 6B vectors of 50 dimensions there "
+                "(https://nlp.stanford.edu/data/glove.6B.zip), or name the folder by FL_LIGHTNING_DATA."
+            )
+        if not (SAMPLE / "dmoz" / "structure.rdf.u8").exists():
+            write_sample_dump(SAMPLE, num_pages=20_000, seed=0)
+        (SAMPLE / "glove").mkdir(exist_ok=True)
+        shutil.copy(vectors, SAMPLE / "glove")
+        folder = SAMPLE
+    return replace(table, values={**table.values, "data_dir": str(folder)})
+
+
+def draw_distributions(table: Table, folder: Path) -> None:
+    """Draw how classes are spread over clients in d_0, d_100 and d_iid, and the entropy of d_0 to d_100."""
+    from matplotlib.figure import Figure
+
+    values = {"data_dir": table.values["data_dir"], "min_samples": table.values["min_samples"]}
+    spread = Figure(figsize=(9, 8), layout="constrained")
+    for axes, steps in zip(spread.subplots(3, 1), (0, STEPS, "iid"), strict=True):
+        data = DMOZDataModule(distribution=steps, **values)
+        data.prepare_data()
+        data.setup()
+        assert data.labels is not None
+        counts = [[(data.labels[ids] == k).sum() for k in range(12)] for ids in data.partition.indices]
+        axes.imshow(list(zip(*counts, strict=True)), aspect="auto", interpolation="nearest", cmap="magma_r")
+        axes.set(yticks=range(len(data.class_names or ())), yticklabels=data.class_names, title=f"d_{steps}")
+    axes.set_xlabel("client; colour: pages of the class")
+    spread.savefig(folder / "spread.png", dpi=120)
+    entropies, iid = data.entropies(STEPS)
+    entropy = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = entropy.subplots()
+    axes.plot(entropies, label="d_i")
+    axes.axhline(iid, color="0.5", linestyle="--", label="d_iid")
+    axes.set(xlabel="i", ylabel="joint entropy of client and class, nats")
+    axes.legend(frameon=False)
+    entropy.savefig(folder / "entropy.png", dpi=120)
+
+
+def main() -> None:
+    """Run the table and draw the distributions."""
+    tables: list[Table] = []
+
+    def prepare(table: Table) -> Table:
+        tables.append(find_data(table))
+        return tables[0]
+
+    page = run_presets(__doc__ or "", PRESETS, prepare=prepare)
+    if page is not None:
+        draw_distributions(tables[0], page.parent)
+        print(f"Figures of the distributions: {page.parent / 'spread.png'}, {page.parent / 'entropy.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from small_table import small, with_methods
+
+from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
+from fl_lightning.experiment.__main__ import main
+from fl_lightning.experiment.progress import Progress
+from fl_lightning.experiment.store import Store
+
+
+def run(table: dict[str, Any], folder: Path, workers: int = 0) -> tuple[list[dict[str, Any]], str]:
+    console = Console(file=io.StringIO(), width=200)
+    rows = run_table(table, folder, workers=workers, console=console)
+    return rows, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open()))
+
+
+def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_path: Path) -> None:
+    rows, text = run(small(folds=[0, 1], seeds=[0, 1]), tmp_path)
+    assert len(rows) == 8
+    assert {row["status"] for row in rows} == {"finished"}
+    for fold in (0, 1):
+        for seed in (0, 1):
+            pair = [row for row in rows if (row["fold"], row["seed"]) == (fold, seed)]
+            assert [row["method"] for row in pair] == ["FedAvg", "RADFed"]
+            assert len({(row["partition"], row["initial_weights"]) for row in pair}) == 1
+            assert [row["aggregations"] for row in pair] == [4, 2]
+            assert [row["models_sent"] for row in pair] == [16, 16]
+            # the same clients train in the first round of both, from the same weights
+            curves = [table_of(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
+            assert curves[0][0]["train_loss"] == curves[1][0]["train_loss"]
+    assert len({row["initial_weights"] for row in rows if row["seed"] == 0}) == 1
+    assert "8 of 8 cells are finished" in text
+    written = table_of(tmp_path / "results.csv")
+    assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in rows]
+    assert all(row["code"].startswith("0.") for row in written)
+
+
+def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
+    run(small(), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
+    rows, text = run(small(seeds=[0, 1]), tmp_path)
+    assert len(rows) == 4
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert "seed 0" not in text
+    assert len(list(tmp_path.glob("cells/*"))) == 4
+
+
+def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
+    table = small(trainer={"max_epochs": 5, "accelerator": "cpu"})
+    rows, _ = run(table, tmp_path)
+    assert rows[1]["best_round"] in (2, 4)
+    rows, _ = run({**table, "select": "last"}, tmp_path)
+    assert [row["best_round"] for row in rows] == [5, 5]
+    curve = table_of(tmp_path / "cells" / rows[0]["cell"] / "curve.csv")
+    assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
+
+
+def test_validation_that_misses_all_aggregations_is_an_error(tmp_path: Path) -> None:
+    rows, _ = run(small(trainer={"max_epochs": 4, "check_val_every_n_epoch": 3, "accelerator": "cpu"}), tmp_path)
+    assert [row["status"] for row in rows] == ["finished", "failed"]
+    assert "No aggregated model would be validated: the server acts every 2 rounds" in rows[1]["error"]
+
+
+def test_the_curve_has_validation_in_its_rounds_alone(tmp_path: Path) -> None:
+    rows, _ = run(small(trainer={"max_epochs": 4, "check_val_every_n_epoch": 2, "accelerator": "cpu"}), tmp_path)
+    curve = table_of(tmp_path / "cells" / rows[0]["cell"] / "curve.csv")
+    assert [row["round"] for row in curve] == ["1", "2", "3", "4"]
+    assert [bool(row["val_acc_clients"]) for row in curve] == [False, True, False, True]
+    assert [row["fed/models_sent"] for row in curve] == ["4.0", "8.0", "12.0", "16.0"]
+
+
+def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_path: Path) -> None:
+    table = with_methods(FedAvg={"tune": {"lr": [1e-9, 0.01]}}, RADFed={"take": {"lr": "FedAvg"}})
+    rows, text = run(table, tmp_path)
+    tuning = table_of(tmp_path / "tuning.csv")
+    assert [(row["values"], row["chosen"]) for row in tuning] == [('{"lr": 1e-09}', ""), ('{"lr": 0.01}', "yes")]
+    assert float(tuning[1]["val"]) == rows[0]["val"]
+    assert [json.loads(row["values"]) for row in rows] == [{"lr": 0.01}] * 2
+    assert "Chosen for FedAvg on digits: lr=0.01" in text
+    # two points of FedAvg, of which one is the table's cell, and RADFed's
+    assert len(list(tmp_path.glob("cells/*"))) == 3
+
+
+def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_path: Path) -> None:
+    table = with_methods(Broken={"callback": {"class_path": "fl_lightning.FedProx", "init_args": {"mu": -1}}})
+    rows, text = run(table, tmp_path)
+    assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
+    assert "`mu` must be a finite number of at least 0, got -1" in rows[2]["error"]
+    failed = json.loads((tmp_path / "cells" / rows[2]["cell"] / "failed.json").read_text())
+    assert failed["error"].startswith("Traceback")
+    assert "2 of 3 cells are finished, 1 failed" in text
+    assert "1/1 failed: digits, Broken" not in run(table, tmp_path)[1]
+    assert run(table, tmp_path)[1].count("failed: digits, Broken") == 1
+
+
+def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
+    table = with_methods(
+        FedProx={
+            "callback": {"class_path": "fl_lightning.FedProx", "init_args": {"mu": "$mu", "clients_per_round": 2}},
+            "tune": {"mu": [-1, 0.1]},
+        }
+    )
+    rows, _ = run(table, tmp_path)
+    assert rows[2]["status"] == "finished"
+    tuning = table_of(tmp_path / "tuning.csv")
+    assert [row["chosen"] for row in tuning] == ["", "yes"]
+    assert "`mu` must be" in tuning[0]["error"]
+
+
+def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
+    table = small(seeds=[0, 1])
+    run(table, tmp_path / "one")
+    _, text = run(table, tmp_path / "two", workers=2)
+    assert (tmp_path / "one" / "results.csv").read_bytes() == (tmp_path / "two" / "results.csv").read_bytes()
+    for curve in (tmp_path / "one").glob("cells/*/curve.csv"):
+        assert curve.read_bytes() == (tmp_path / "two" / "cells" / curve.parent.name / "curve.csv").read_bytes()
+    assert "4/4 finished" in text
+
+
+def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path) -> None:
+    fedavg = small()["methods"]["FedAvg"]
+    deadly = {"class_path": "os._exit", "init_args": {"status": 7}}
+    table = with_methods(Deadly={**fedavg, "callbacks": [deadly]})
+    rows, _ = run(table, tmp_path, workers=1)
+    assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
+    assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
+
+
+def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(self: Store, *arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(small()))
+    options = [str(path), "--output", str(tmp_path / "out"), "--workers", "1"]
+    # Ctrl-C while the first finished cell is entered
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "end", interrupt)
+        assert main(options) == 130
+    assert "The same command goes on where this one was" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("failed.json"))
+    # the folder is free again, for no worker holds its lock
+    assert main(options) == 0
+
+
+def test_wandb_gets_the_configuration_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    table = small(wandb={"project": "test", "mode": "offline"})
+    rows, _ = run({**table, "methods": {"FedAvg": table["methods"]["FedAvg"]}}, tmp_path)
+    assert rows[0]["status"] == "finished"
+    [folder] = tmp_path.glob("cells/*/wandb/offline-run-*")
+    assert folder.name.endswith(rows[0]["cell"])
+
+
+def test_the_monitor_must_be_logged(tmp_path: Path) -> None:
+    table = small()
+    table["data"]["digits"]["monitor"] = "val_f1_clients"
+    rows, _ = run(table, tmp_path)
+    assert all(row["status"] == "failed" and "val_f1_clients" in row["error"] for row in rows)
+
+
+def test_a_class_that_does_not_exist_is_found_before_anything_runs(tmp_path: Path) -> None:
+    table = with_methods(FedNothing={"callback": {"class_path": "fl_lightning.FedNothing"}})
+    with pytest.raises(ValueError, match=r"'fl_lightning\.FedNothing' cannot be imported"):
+        run(table, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        Store(tmp_path).locked(),
+        pytest.raises(RuntimeError, match="Another run is at work"),
+        Store(tmp_path).locked(0),
+    ):
+        pass
+
+
+def test_plan_and_time(tmp_path: Path) -> None:
+    table = read_table(with_methods(RADFed={"tune": {"lr": [0.1, 0.2, 0.3]}}))
+    plan = describe_plan(table, tmp_path)
+    assert "digits, FedAvg: 1 fits; 4 rounds; 0 finished" in plan
+    assert "digits, RADFed: 3 points, 3 fits to tune; 1 fits; 12 rounds; 0 finished" in plan
+    assert plan.endswith("together 16 rounds")
+    paces, errors = measure_paces(table)
+    assert (list(paces), errors) == (["digits"], {})
+    assert "about 4.4 h" in describe_time(table, {"digits": 2000.0}, {}, workers=2)
+    broken = small()
+    broken["data"]["digits"]["model"]["init_args"]["l2"] = -1
+    paces, errors = measure_paces(read_table(broken))
+    assert not paces
+    assert "CANNOT RUN digits: ValueError: `l2`" in describe_time(table, paces, errors)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(small(seeds=[0, 1])))
+    options = [str(path), "--output", str(tmp_path / "out"), "--workers", "0", "--methods", "FedAvg", "--seeds", "1"]
+    assert main([*options, "--dry-run"]) == 0
+    assert not (tmp_path / "out").exists()
+    assert main(options) == 0
+    [row] = table_of(tmp_path / "out" / "results.csv")
+    assert (row["method"], row["seed"]) == ("FedAvg", "1")
+    assert main([str(tmp_path / "none.yaml")]) == 1
+    assert "No such file" in capsys.readouterr().err

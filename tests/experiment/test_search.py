@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fl_lightning.experiment.search import Choice, Range, describe_point, points, space_of
+
+
+def test_a_grid_goes_through_all_combinations_in_order() -> None:
+    space = space_of({"S": [2, 5], "lr": [0.1, 1.0]})
+    assert space == {"S": Choice((2, 5)), "lr": Choice((0.1, 1.0))}
+    assert points(space) == [{"S": 2, "lr": 0.1}, {"S": 2, "lr": 1.0}, {"S": 5, "lr": 0.1}, {"S": 5, "lr": 1.0}]
+    assert points(space, count=1) == [{"S": 2, "lr": 0.1}]
+    assert points({}) == [{}]
+
+
+def test_a_random_search_draws_different_points_of_a_grid() -> None:
+    space = space_of({"a": list(range(10)), "b": list(range(10))})
+    drawn = points(space, "random", 20, seed=1)
+    assert len({(point["a"], point["b"]) for point in drawn}) == 20
+    assert drawn == points(space, "random", 20, seed=1)
+    assert drawn != points(space, "random", 20, seed=2)
+    assert points(space_of({"a": [1, 2]}), "random", 20) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_point_as_a_text() -> None:
+    point = {"S": 5, "lr": 0.123456, "adapt": {"class": "fl_lightning.FedAdam", "rule": "adam"}, "p": None}
+    assert describe_point(point) == "S=5, lr=0.1235, adapt=adam, p=None"
+
+
+def test_ranges() -> None:
+    space = space_of({"lr": {"min": 1e-4, "max": 1.0, "log": True}, "mu": {"min": 2, "max": 3}})
+    drawn = points(space, "random", 400)
+    assert all(1e-4 <= point["lr"] <= 1 and 2 <= point["mu"] <= 3 for point in drawn)
+    # half of the logarithms lie below the middle, 1e-2, give or take four standard deviations
+    assert abs(sum(point["lr"] < 1e-2 for point in drawn) - 200) < 4 * math.sqrt(100)
+    integers = points({"S": Range(1, 3, integer=True)}, "random", 60)
+    assert {point["S"] for point in integers} == {1, 2, 3}
+    steps = points({"q": Range(0, 1, step=0.25)}, "random", 60)
+    assert {point["q"] for point in steps} == {0, 0.25, 0.5, 0.75, 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: space_of({"lr": 0.1}), "`tune.lr` must be a list of values, or a range"),
+        (lambda: space_of({"lr": []}), "`tune.lr` must be a list"),
+        (lambda: space_of({"lr": {"min": 1, "max": 1}}), "must have numbers with `min` below `max`, got 1 and 1"),
+        (lambda: space_of({"lr": {"min": 0, "max": 1, "log": True}}), "`min` must be greater than 0"),
+        (lambda: points(space_of({"lr": {"min": 0, "max": 1}})), "A grid cannot go through the range of lr"),
+        (lambda: points({}, "random"), "needs `count`"),
+        (lambda: points({}, "bayes"), "`search` must be one of 'grid', 'random'"),  # type: ignore[arg-type]
+        (lambda: points({}, count=0), "`count` must be a whole number of at least 1"),
+    ],
+)
+def test_errors(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,182 @@
+"""Sweeps: their files, the local runner, and the shipped ones against the recipes' real options."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from fl_lightning.experiment import run_sweep
+from fl_lightning.experiment.__main__ import main
+from fl_lightning.experiment.search import Choice, Range
+from fl_lightning.experiment.sweep_file import read_sweep
+from fl_lightning.experiment.wandb_file import read_history
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "recipes" / "sweeps").glob("*.yaml"))
+PROGRAM = """
+import argparse, pathlib, wandb
+parser = argparse.ArgumentParser()
+parser.add_argument("--output"), parser.add_argument("--x", type=float), parser.add_argument("--add", type=float)
+options = parser.parse_args()
+folder = pathlib.Path(options.output, str(options.x))
+folder.mkdir(parents=True, exist_ok=True)
+if options.x == 3:
+    raise SystemExit("three is too many")
+run = wandb.init(project="p", dir=folder)
+run.log({"score": options.x + (options.add or 0), "name": "x" * 40000})
+run.log({"score": 0.5})
+run.finish()
+"""
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    (folder / "program.py").write_text(PROGRAM)
+    content = {
+        "name": "small",
+        "program": "program.py",
+        "method": "grid",
+        "metric": {"name": "score", "goal": "maximize"},
+        "parameters": {"output": {"value": "out"}, "x": {"values": [1, 2, 3]}},
+    }
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump({**content, **changes}, sort_keys=False))
+    return path
+
+
+def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path)
+    console = Console(file=io.StringIO(), width=200)
+    rows = run_sweep(path, console=console, further=["--add=0.25"])
+    assert [(row["values"]["x"], row["score"]) for row in rows] == [(1, 1.25), (2, 2.25), (3, None)]
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Best configuration: x=2 (score 2.2500)" in text
+    assert "2 offline run folders" in text
+    assert "exit code 1: three is too many" in text
+    written = list(csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open()))
+    assert [json.loads(row["values"])["x"] for row in written] == [1, 2, 3]
+    folders = sorted(tmp_path.rglob("offline-run-*"))
+    assert len(folders) == 2
+    assert {row["folder"] for row in rows if row["folder"]} == {str(f.relative_to(tmp_path)) for f in folders}
+    again = run_sweep(path, console=console, further=["--add=0.25"], count=2)
+    assert [row["score"] for row in again] == [1.25, 2.25]
+    assert sorted(tmp_path.rglob("offline-run-*")) == folders
+
+
+def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [row] = run_sweep(write(tmp_path), count=1, console=Console(file=io.StringIO()))
+    [file] = Path(row["folder"]).glob("*.wandb")
+    steps = read_history(file)
+    # the first step is longer than a block of 32,768 bytes
+    assert [step["score"] for step in steps] == [1.0, 0.5]
+    assert steps[0]["name"] == "x" * 40000
+    content = file.read_bytes()
+    (tmp_path / "cut.wandb").write_bytes(content[: content.index(b"x" * 20000) + 30000])
+    assert read_history(tmp_path / "cut.wandb") == []
+    (tmp_path / "other").write_bytes(b"something else")
+    with pytest.raises(ValueError, match="is not a file of a Weights & Biases run"):
+        read_history(tmp_path / "other")
+
+
+def test_parameters_in_all_forms(tmp_path: Path) -> None:
+    parameters = {
+        "a": {"value": 1},
+        "b": {"values": ["x", "y"]},
+        "c": {"min": 1, "max": 4},
+        "d": {"min": 0.0, "max": 1.0},
+        "e": {"distribution": "log_uniform_values", "min": 0.1, "max": 10},
+        "f": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.5},
+    }
+    sweep = read_sweep(write(tmp_path, method="random", parameters=parameters))
+    assert sweep.space == {
+        "a": Choice((1,)),
+        "b": Choice(("x", "y")),
+        "c": Range(1, 4, integer=True),
+        "d": Range(0.0, 1.0),
+        "e": Range(0.1, 10, log=True),
+        "f": Range(0, 1, step=0.5),
+    }
+    command = sweep.command_of({"a": 1, "b.c": "x"}, ["--more"])
+    assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
+
+
+def test_the_command_of_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path, command=["${env}", "python", "-O", "${program}", "${args_no_hyphens}", "end"])
+    assert read_sweep(path).command_of({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"program": ""}, "has no `program`, which a sweep needs"),
+        ({"method": "best"}, "`method` must be one of 'grid', 'random', 'bayes', got 'best'"),
+        ({"metric": {"name": "score", "goal": "max"}}, "`metric.goal` must be one of"),
+        ({"parameters": {"x": {"parameters": {}}}}, "Write nested parameters with dots"),
+        ({"parameters": {"x": {"min": 1}}}, "must have `value`, `values`, or `min` and `max`"),
+        ({"parameters": {"x": {"min": 1, "max": 2, "distribution": "normal"}}}, "distribution` must be one of"),
+        ({"method": "random"}, "needs `count`"),
+        ({"method": "bayes"}, "`method: bayes` needs `count`"),
+        ({"parameters": {"x": {"min": 0.0, "max": 1.0}}}, "A grid cannot go through the range of x"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_sweep(write(tmp_path, **changes))
+
+
+def test_bayes_without_optuna_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RuntimeError, match=r"needs the package optuna.*pip install optuna.*`method` to random"):
+        run_sweep(write(tmp_path, method="bayes"), count=2)
+
+
+def test_bayes_with_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    parameters = {"output": {"value": "out"}, "x": {"min": 0.0, "max": 2.5}}
+    rows = run_sweep(
+        write(tmp_path, method="bayes", parameters=parameters), count=2, console=Console(file=io.StringIO())
+    )
+    assert all(0 <= row["values"]["x"] <= 2.5 for row in rows)
+    assert [row["score"] for row in rows] == [max(row["values"]["x"], 0.5) for row in rows]
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", str(write(tmp_path)), "--count", "1", "--", "--add=1"]) == 0
+    assert "Best configuration: x=1 (score 2.0000)" in " ".join(capsys.readouterr().out.split())
+    assert main(["sweep", "nothing.yaml"]) == 1
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
+    sweep = read_sweep(path)
+    recipe = runpy.run_path(str(ROOT / sweep.program))
+    ends = [entry.values if isinstance(entry, Choice) else (entry.low, entry.high) for entry in sweep.space.values()]
+    for values in itertools.product(*ends):
+        point = dict(zip(sweep.space, values, strict=True))
+        _, options = recipe["read_options"](sweep.command_of(point)[2:])
+        for name, value in point.items():
+            given = options.as_dict()
+            if name == "method":
+                assert given["method"]["class_path"] == f"fl_lightning.{value}"
+                continue
+            group, _, key = name.partition(".")
+            entry = given[group]["init_args"][key] if group == "method" else given[group][key] if key else given[group]
+            assert entry == value
+
+
+def test_sweeps_are_shipped() -> None:
+    assert {path.stem for path in SHIPPED} >= {"cifar_radfed", "cifar_fedprox", "cifar_fedadam"}
+    assert {read_sweep(path).method for path in SHIPPED} == {"grid", "random", "bayes"}

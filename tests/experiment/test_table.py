@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_table import small, with_methods
+
+from fl_lightning.experiment import read_table
+from fl_lightning.experiment.plan import levels, make_cell, planned, table_cells, tuning_points
+
+
+def test_a_file_and_its_includes(tmp_path: Path) -> None:
+    (tmp_path / "grids").mkdir()
+    (tmp_path / "grids" / "paper.yaml").write_text("mu: [0.01, 1.0]\n")
+    content = with_methods(FedAvg={"tune": {"mu": "$grid.mu"}})
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump({**content, "include": {"grid": "grids/paper.yaml"}}))
+    table = read_table(tmp_path / "table.yaml")
+    assert tuning_points(table, "digits", "FedAvg", {}) == [{"mu": 0.01}, {"mu": 1.0}]
+    assert (table.baseline, table.folds, table.seeds) == ("FedAvg", [0], [0])
+
+
+def test_a_table_on_top_of_another(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({**small(), "values": {"batch": None}}, sort_keys=False))
+    prox = {"class_path": "fl_lightning.FedProx", "init_args": {"mu": 1}}
+    changes = {
+        "base": "base.yaml",
+        "trainer": {"max_epochs": 9, "accelerator": None},
+        "methods": {"RADFed": None, "FedProx": {"callback": prox}, "FedAvg": {"callback": prox}},
+        "data": {"digits": {"model": {"init_args": {"lr": 3}}}},
+    }
+    (tmp_path / "top.yaml").write_text(yaml.safe_dump(changes, sort_keys=False))
+    table = read_table(tmp_path / "top.yaml")
+    assert table.trainer == {"max_epochs": 9}
+    assert list(table.methods) == ["FedAvg", "FedProx"]
+    # another class does not get the arguments of the one in the base
+    assert table.methods["FedAvg"].callback == prox
+    assert table.data["digits"].model["init_args"] == {"in_features": 3072, "num_classes": 10, "lr": 3}
+    assert table.values == {"batch": None}
+
+
+def test_cells_share_all_but_the_method() -> None:
+    table = read_table(small(folds=[0, 1], seeds=[3, 4]))
+    cells = table_cells(table, {})
+    assert [(c.fold, c.seed, c.method) for c in cells[:3]] == [(0, 3, "FedAvg"), (0, 3, "RADFed"), (0, 4, "FedAvg")]
+    assert len({cell.id for cell in cells}) == 8
+    first, second = cells[:2]
+    assert {name for name in first.config if first.config[name] != second.config[name]} == {"callback"}
+    assert first.config["datamodule"]["init_args"]["split"]["init_args"]["fold"] == 0
+    assert first.config["seed"] == 3
+    assert first.config["model"]["init_args"]["lr"] == 0.01
+
+
+def test_an_identity_knows_no_names_and_all_settings() -> None:
+    def cell(**changes: Any) -> str:
+        return table_cells(read_table(small(**changes)), {})[0].id
+
+    renamed = small(name="other")
+    renamed["methods"] = {"mean": renamed["methods"]["FedAvg"]}
+    assert table_cells(read_table(renamed), {})[0].id == cell()
+    assert cell(seeds=[1]) != cell()
+    assert cell(trainer={"max_epochs": 5, "accelerator": "cpu"}) != cell()
+    assert cell(select="last") != cell()
+
+
+def test_values_of_the_method_stand_above_those_of_the_data_set_and_the_table() -> None:
+    table = with_methods(FedAvg={"values": {"lr": 0.5}})
+    table["values"] = {"lr": 9.0}
+    rates = [cell.config["model"]["init_args"]["lr"] for cell in table_cells(read_table(table), {})]
+    assert rates == [0.5, 0.01]
+    chosen = {("digits", "FedAvg"): {"lr": 0.7}}
+    assert table_cells(read_table(table), chosen)[0].config["model"]["init_args"]["lr"] == 0.7
+
+
+def test_methods_take_over_what_was_chosen_for_others() -> None:
+    table = read_table(
+        with_methods(FedAvg={"take": {"lr": "RADFed"}, "tune": {"m": [2, 3]}}, RADFed={"tune": {"lr": [0.1, 0.2]}})
+    )
+    assert list(levels(table)) == [["RADFed"], ["FedAvg"]]
+    points = tuning_points(table, "digits", "FedAvg", {("digits", "RADFed"): {"lr": 0.2}})
+    assert points == [{"lr": 0.2, "m": 2}, {"lr": 0.2, "m": 3}]
+    assert [(entry.method, entry.num_points) for entry in planned(table)] == [("RADFed", 2), ("FedAvg", 2)]
+
+
+def test_tuning_has_folds_seeds_and_rounds_of_its_own() -> None:
+    table = small(tuning={"folds": [1], "seeds": [5, 6], "max_epochs": 2})
+    table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2]}
+    trials = planned(read_table(table))[0].trials
+    assert [(c.fold, c.seed, c.max_epochs, c.values) for c in trials] == [
+        (1, 5, 2, {"lr": 0.1}),
+        (1, 6, 2, {"lr": 0.1}),
+        (1, 5, 2, {"lr": 0.2}),
+        (1, 6, 2, {"lr": 0.2}),
+    ]
+
+
+def test_a_part_of_a_table() -> None:
+    table = read_table(small(seeds=[0, 1])).only(methods=["RADFed"], seeds=[1])
+    assert (list(table.methods), table.seeds, table.baseline) == (["RADFed"], [1], "RADFed")
+    with pytest.raises(ValueError, match="`methods` must be one of 'FedAvg', 'RADFed', got 'FedProx'"):
+        read_table(small()).only(methods=["FedProx"])
+
+
+def fails(message: str, **changes: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        table_cells(read_table(small(**changes)), {})
+
+
+def test_wrong_tables() -> None:
+    fails("the table has an unknown entry 'seed'. It takes data, methods", seed=[1])
+    fails("`methods` must name at least one", methods={})
+    fails(r"methods\.A is not complete: .*callback", methods={"A": {}})
+    fails("methods.A must be a mapping", methods={"A": 3})
+    fails("`baseline` must be one of 'FedAvg', 'RADFed', got 'x'", baseline="x")
+    fails("`select` must be one of", select="best")
+    fails("`seeds` must be a list of different whole numbers", seeds=[1, 1])
+    fails("`folds` must be a whole number of at least 0, got -1", folds=[-1])
+    fails("needs `tuning.count`", tuning={"search": "random"})
+    fixed = small()["data"]
+    fixed["digits"]["datamodule"]["init_args"].pop("split")
+    fails(r"`folds` are \[0, 1\], but the data set digits does not depend on \$fold", data=fixed, folds=[0, 1])
+    metric = small()["data"]
+    metric["digits"]["metric"] = {"name": "f1"}
+    fails("`metric` must have a `name` and a `function`", data=metric)
+
+
+def test_wrong_takes() -> None:
+    with pytest.raises(ValueError, match="has lr from 'FedProx', which must be another method"):
+        read_table(with_methods(FedAvg={"take": {"lr": "FedProx"}}))
+    circle = read_table(with_methods(FedAvg={"take": {"lr": "RADFed"}}, RADFed={"take": {"lr": "FedAvg"}}))
+    with pytest.raises(ValueError, match="take values from each other in a circle"):
+        planned(circle)
+    nothing = read_table(with_methods(FedAvg={"take": {"gamma": "RADFed"}}))
+    with pytest.raises(ValueError, match="FedAvg takes gamma from RADFed, which has no value of that name"):
+        planned(nothing)
+
+
+def test_a_missing_value_is_named() -> None:
+    table = small()
+    table["data"]["digits"].pop("values")
+    with pytest.raises(ValueError, match=r"There is no value for \$lr"):
+        make_cell(read_table(table), "digits", "FedAvg", 0, 0, {})
+
+
+def test_a_file_without_a_mapping(tmp_path: Path) -> None:
+    (tmp_path / "table.yaml").write_text("- 1\n")
+    with pytest.raises(ValueError, match="must hold a mapping, got list"):
+        read_table(tmp_path / "table.yaml")

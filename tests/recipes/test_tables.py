@@ -1,0 +1,125 @@
+"""Shipped tables and grids fit the classes that they name, and the recipes run."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fl_lightning import AggregationCallback
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiment import read_table
+from fl_lightning.experiment.plan import planned
+from fl_lightning.experiment.specs import build
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TABLES = sorted((RECIPES / "tables").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_tables_fit_the_signatures_of_what_they_name(path: Path, tmp_path: Path) -> None:
+    table = read_table(path)
+    table.check()
+    seen: set[str] = set()
+    for entry in planned(table):
+        for cell in entry.cells.values():
+            config = {**cell.config, "model": without_weights(cell.config["model"])}
+            for name in ("datamodule", "model", "callback", "callbacks"):
+                if (text := repr(config[name])) in seen:
+                    continue
+                seen.add(text)
+                made = build(config[name])
+                if name == "datamodule":
+                    assert isinstance(made, FederatedDataModule)
+                if name == "callback":
+                    assert isinstance(made, AggregationCallback)
+
+
+def without_weights(spec: dict[str, Any]) -> dict[str, Any]:
+    """Keep a pre-trained model's weights from being downloaded."""
+    if "weights" not in spec["init_args"]:
+        return spec
+    return {**spec, "init_args": {**spec["init_args"], "weights": None}}
+
+
+def test_tables_are_shipped_for_both_presets() -> None:
+    names = {path.stem for path in TABLES}
+    assert names >= {f"{recipe}_{p}" for recipe in ("radfed", "feddyn", "dmoz") for p in ("small", "paper")}
+    paper = read_table(RECIPES / "tables" / "radfed_paper.yaml")
+    assert (len(paper.data), len(paper.methods), len(paper.folds), len(paper.seeds)) == (9, 9, 5, 3)
+    small = read_table(RECIPES / "tables" / "radfed_small.yaml")
+    assert (list(small.data), list(small.methods)) == (list(paper.data), list(paper.methods))
+
+
+def test_grids_hold_the_papers_values() -> None:
+    grid = yaml.safe_load((RECIPES / "grids" / "xue2021.yaml").read_text())
+    assert grid["S"] == [10, 15, 20, 22, 25, 28, 30, 50, 80, 100, 120]
+    assert grid["gamma"] == [0.6, 0.7, 0.8, 0.9, 0.95]
+    assert grid["mu"] == grid["rho"] == [10.0**-k for k in (2, 4, 6, 8, 10, 12)]
+    assert (grid["eta"], grid["tau"]) == ([0.1, 0.01, 0.001, 0.0001], [1e-2, 1e-4, 1e-8])
+    assert (grid["v0"], grid["mixing"]) == ([0.0, 0.1, 0.01, 0.001], [0.3, 0.6, 0.9])
+    # alpha of Acar et al., powers of ten
+    assert yaml.safe_load((RECIPES / "grids" / "acar2021.yaml").read_text())["alpha"] == [0.1, 0.01, 0.001]
+
+
+def run(recipe: str, folder: Path, *options: str, data: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FL_LIGHTNING_DATA": str(data or folder / "none")}
+    command = [sys.executable, str(RECIPES / recipe), *options]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_feddyn_says_what_it_would_do_and_how_long(tmp_path: Path) -> None:
+    names = ["synthetic-homogeneous", "MNIST-iid-10%"]
+    done = run("feddyn_communication.py", tmp_path, "--estimate", "--methods", "FedDyn", "SCAFFOLD", "--data", *names)
+    assert done.returncode == 0, done.stderr
+    assert "synthetic-homogeneous, SCAFFOLD: 2 fits; 120 rounds; 0 finished" in done.stdout
+    assert "Measured seconds a round: synthetic-homogeneous" in done.stdout
+    assert "CANNOT RUN MNIST-iid-10%" in done.stdout
+    assert not (tmp_path / "runs" / "feddyn_small").exists()
+
+
+def test_dmoz_on_an_invented_dump_says_so(tmp_path: Path) -> None:
+    words = ["music", "film", "chess", "soup", "physics", "the", "of", "page", "hockey", "law"]
+    rng = np.random.default_rng(0)
+    lines = [" ".join([word, *(f"{value:.3f}" for value in rng.normal(size=50))]) for word in words]
+    (tmp_path / "data" / "glove").mkdir(parents=True)
+    (tmp_path / "data" / "glove" / "glove.6B.50d.txt").write_text("\n".join(lines) + "\n")
+    done = run("dmoz_distributions.py", tmp_path, "--data", "d_iid", "--workers", "0", data=tmp_path / "data")
+    assert done.returncode == 0, done.stderr
+    assert "STAND-IN d_iid: Invented pages" in done.stdout
+    report = tmp_path / "runs" / "dmoz_small" / "report"
+    assert "Stand-in data: d_iid. Invented pages" in (report / "report.html").read_text()
+    assert (report / "spread.png").exists()
+    assert (report / "entropy.png").exists()
+
+
+def test_dmoz_without_vectors_says_what_is_missing(tmp_path: Path) -> None:
+    done = run("dmoz_distributions.py", tmp_path)
+    assert done.returncode == 2
+    assert "glove.6B.50d.txt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.realdata
+def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None:
+    options = ["--data", "eICU", "--methods", "FedAvg", "RADFed", "--seeds", "0", "--workers", "0"]
+    done = run("radfed_table.py", tmp_path, *options, data=real_data)
+    assert done.returncode == 0, done.stderr
+    assert "STAND-IN eICU" in done.stdout
+    assert (tmp_path / "runs" / "radfed_small" / "report" / "tables" / "paper.csv").exists()
+
+
+@pytest.mark.parametrize("recipe", ["radfed_table", "feddyn_communication", "dmoz_distributions"])
+def test_presets_are_files(recipe: str) -> None:
+    presets = runpy.run_path(str(RECIPES / f"{recipe}.py"))["PRESETS"]
+    assert list(presets) == ["small", "paper"]
+    assert all(path.is_file() for path in presets.values())
