@@ -222,6 +222,11 @@ def _finish(folder: Path, result: Result, seconds: float, device: str) -> None:
     write_csv(folder / "curve.csv", columns_of(rows, ["round"]), rows)
     write_json(folder / "run.json", {"seconds": seconds, "device": device, **package_versions()})
     write_json(folder / "result.json", result)
+    _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what only an unfinished cell needs."""
     for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):
         (folder / name).unlink(missing_ok=True)
 
@@ -229,7 +234,10 @@ def _finish(folder: Path, result: Result, seconds: float, device: str) -> None:
 def finished(folder: Path) -> Result | None:
     """Return the result of a cell that is finished, ``None`` of one that is not."""
     path = folder / "result.json"
-    return read_json(path) if path.exists() else None
+    if not path.exists():
+        return None
+    _clear(folder)  # the run that finished it may have been killed before it did
+    return read_json(path)
 
 
 def _fingerprint(model: L.LightningModule) -> str:
