@@ -237,7 +237,8 @@ def finished(folder: Path) -> Result | None:
     if not path.exists():
         return None
     _clear(folder)  # the run that finished it may have been killed before it did
-    return read_json(path)
+    result: Result = read_json(path)
+    return result
 
 
 def _fingerprint(model: L.LightningModule) -> str:
