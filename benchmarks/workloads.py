@@ -161,7 +161,7 @@ def make_algorithm(name: str, work: Workload, executor: str) -> Any:
 
 
 class PlainLoop:
-    """A federated round by hand: FedAvg, or FedDyn with a state per client."""
+    """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction)."""
 
     def __init__(self, name: str, clients: Clients) -> None:
         self.work, self.clients = WORKLOADS[name], clients
