@@ -26,10 +26,12 @@ SMALL = [
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the recipe in ``folder``, where there are no data, with no way out."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "WANDB_MODE": "offline", "TORCH_HOME": str(folder)}
+    # without W&B's own variables: they name the service of this process, which writes where this process is
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    env.update({"OMP_NUM_THREADS": "1", "COLUMNS": "200", "WANDB_MODE": "offline", "TORCH_HOME": str(folder)})
     # a proxy that refuses at once stands for a machine without network
     env.update({name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")})
-    for name in ("FL_LIGHTNING_DATA", "WANDB_API_KEY", "no_proxy", "NO_PROXY"):
+    for name in ("FL_LIGHTNING_DATA", "no_proxy", "NO_PROXY"):
         env.pop(name, None)
     command = [sys.executable, str(RECIPE), *options]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
