@@ -1,9 +1,9 @@
 """Seconds per round of each executor inside ``Trainer.fit`` against a plain PyTorch loop, in interleaved pairs.
 
 Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
-round runs in a plain loop: one model, one client after the other, tensors in memory, a new ``torch.optim.SGD`` for each
-client. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
-of its own, with the peak of the memory of its process tree; the plain loop's is that of a process without Lightning.
+round runs in a plain loop, in a process of its own without Lightning: one model, one client after the other, tensors in
+memory, a new ``torch.optim.SGD`` for each client. The first rounds are left out; the table gives medians and the range
+of the pairs' ratios. Each row is a process of its own, with the peak of the memory of its process tree.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
 
@@ -101,7 +101,10 @@ def make_network(name: str) -> nn.Module:
     """Return the same network without Lightning."""
     torch.manual_seed(0)
     if name == "W2":
-        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        for parameter in network.parameters():
+            nn.init.zeros_(parameter)
+        return network
     if name == "W3":
         convolutions = [nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU()]
         return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1600, 10))
@@ -217,13 +220,37 @@ class PlainLoop:
         return hits / sum(len(y) for _, y in self.clients[:10])
 
 
-def memory_of_tree() -> float:
-    """Return the resident memory of this process and its children, in GB."""
+class PlainProcess:
+    """A :class:`PlainLoop` in a process of its own, which trains a round when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        command = [sys.executable, __file__, "--plain", name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+
+    def round(self) -> float:
+        """Train a round there and return its seconds."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print("round", file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    @staticmethod
+    def serve(name: str) -> None:
+        """Train a round for each line of the standard input."""
+        loop = PlainLoop(name, make_clients(WORKLOADS[name]))
+        for _ in sys.stdin:
+            print(loop.round(), flush=True)
+
+
+def memory_of_tree(but: int | None = None) -> float:
+    """Return the resident memory of this process and its children but one, in GB."""
     import psutil
 
     own = psutil.Process()
     total = 0
     for process in [own, *own.children(recursive=True)]:
+        if process.pid == but:
+            continue
         try:
             info = process.memory_full_info()
             total += getattr(info, "pss", info.rss)
@@ -235,18 +262,20 @@ def memory_of_tree() -> float:
 class MemoryWatch(threading.Thread):
     """Notes the peak of the process tree's memory, shared pages counted once."""
 
-    def __init__(self) -> None:
+    def __init__(self, but: int | None = None) -> None:
         super().__init__(daemon=True)
-        self.peak = 0.0
+        self.peak, self._but = 0.0, but
         self.start()
 
     def run(self) -> None:
         while True:
-            self.peak = max(self.peak, memory_of_tree())
+            self.peak = max(self.peak, memory_of_tree(self._but))
             time.sleep(0.5)
 
 
-def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool, paired: bool) -> dict[str, Any]:
+def fit(
+    name: str, executor: str, devices: int, rounds: int, progress_bar: bool, plain: PlainProcess | None = None
+) -> dict[str, Any]:
     """Train inside ``Trainer.fit``; return the seconds of each round, and of the plain rounds between them."""
     import lightning as L
     import psutil
@@ -257,7 +286,6 @@ def fit(name: str, executor: str, devices: int, rounds: int, progress_bar: bool,
     warnings.filterwarnings("ignore")
     work = WORKLOADS[name]
     clients = make_clients(work)
-    plain = PlainLoop(name, clients) if paired else None
 
     class Timer(L.Callback):
         def __init__(self) -> None:
@@ -347,7 +375,7 @@ def first_round(name: str, executor: str) -> None:
         PlainLoop(name, make_clients(WORKLOADS[name])).round()
         print("FIRST", time.time() - psutil.Process().create_time())
     else:
-        fit(name, executor, 1, 0, progress_bar=False, paired=False)
+        fit(name, executor, 1, 0, progress_bar=False)
 
 
 def one_row(options: argparse.Namespace) -> None:
@@ -356,13 +384,15 @@ def one_row(options: argparse.Namespace) -> None:
     if not rounds:
         first_round(name, executor)
         return
-    watch = MemoryWatch()
     if executor == "plain":
+        watch = MemoryWatch()
         loop = PlainLoop(name, make_clients(WORKLOADS[name]))
         pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds + 1))]
         print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy(), "peak": watch.peak}))
         return
-    figures = fit(name, executor, devices, rounds, options.progress_bar, paired=executor != "plain")
+    plain = PlainProcess(name)
+    watch = MemoryWatch(but=plain.pid)
+    figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
     print("ROW", json.dumps({**figures, "peak": watch.peak}))
 
 
@@ -387,8 +417,12 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2 in one process, for CI")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--plain", help=argparse.SUPPRESS)
     parser.add_argument("--start-up", action="store_true", help="seconds to the first finished round instead")
     options = parser.parse_args()
+    if options.plain:
+        PlainProcess.serve(options.plain)
+        return
     if options.one:
         one_row(options)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
@@ -302,4 +303,4 @@ class Algorithm:
 def is_finite(vector: Tensor) -> bool:
     """Return whether a vector has neither NaN nor infinite values."""
     # one sum is cheaper than a test of every value; only if it overflowed is each looked at
-    return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())
+    return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())

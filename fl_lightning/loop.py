@@ -81,6 +81,7 @@ class FederatedLoop(RoundLoop):
     def begin_fit(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
         self.vector = StateVector(self.trainer.lightning_module)
+        self._epoch_lengths: dict[int, int] = {}
         self.__dict__.pop("quiet", None)
         self.callback.algorithm.begin(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.callback.past_settings
@@ -212,7 +213,10 @@ class FederatedLoop(RoundLoop):
 
     def epoch_length(self, client: int) -> int:
         """Return the number of batches of one local epoch."""
-        return self._limit(self.data.num_client_batches(client))
+        length = self._epoch_lengths.get(client)
+        if length is None:
+            length = self._epoch_lengths[client] = self._limit(self.data.num_client_batches(client))
+        return length
 
     @cached_property
     def bytes_per_sample(self) -> int:

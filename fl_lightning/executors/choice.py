@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
@@ -12,6 +13,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.heap import keep_freed_memory
+from fl_lightning.executors.layout import channels_last
 from fl_lightning.executors.sequential import SequentialExecutor, TrainClient
 from fl_lightning.executors.trial import Trial
 from fl_lightning.executors.vectorized import VectorizedExecutor
@@ -42,15 +45,19 @@ class Choice:
         executor: ``"sequential"`` or ``"vectorized"``.
         cause: Why.
         threads: Torch's threads; ``None`` where they stay as they are.
+        channels_last: Whether convolutions train with channels last in memory.
     """
 
     executor: str
     cause: str
     threads: int | None = None
+    channels_last: bool = False
 
 
 class AutoExecutor:
     """Measures a step of one client and of a stack on the fit's first clients, and goes on with what is faster.
+
+    Where there are convolutions, a client's step is measured with channels last in memory, too.
 
     Clients are trained one after the other where a stack cannot train them, and where the module draws random numbers
     when it trains, as for dropout: masks would depend on what the clock said. The choice is part of a checkpoint, so
@@ -74,9 +81,10 @@ class AutoExecutor:
         """Train the clients of ``tasks`` and push each result to the algorithm."""
         if self.choice is None:
             self._choose(tasks, algorithm)
-        vectorized = self.choice is not None and self.choice.executor == "vectorized"
-        executor: Executor = self._vectorized if vectorized else self._sequential
-        executor.run(tasks, algorithm, train_client)
+        choice = self.choice or Choice("sequential", "")
+        executor: Executor = self._vectorized if choice.executor == "vectorized" else self._sequential
+        with channels_last(self._loop.vector.module) if choice.channels_last else nullcontext():
+            executor.run(tasks, algorithm, train_client)
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
         threads = adjustable_threads() if self._loop.vector.device.type == "cpu" else None
@@ -92,47 +100,49 @@ class AutoExecutor:
             torch.set_num_threads(choice.threads)
         self._loop.callback.choice = choice
         manner = "at once" if choice.executor == "vectorized" else "one after the other"
-        with_threads = "" if choice.threads is None else f", {choice.threads} thread(s)"
-        rank_zero_info(f'executor="auto": clients are trained {manner}{with_threads} ({choice.cause}).')
+        manner += ", channels last in memory" if choice.channels_last else ""
+        manner += "" if choice.threads is None else f", {choice.threads} thread(s)"
+        rank_zero_info(f'executor="auto": clients are trained {manner} ({choice.cause}).')
 
     def _measure(self, tasks: Sequence[Task], algorithm: Algorithm, threads: int | None) -> Choice:
         """Return the choice of this process, made with one thread unless the user set another number."""
-        vectorized = self._vectorized
-        one = None if threads is None else 1
+        vectorized, on_cpu = self._vectorized, self._loop.vector.device.type == "cpu"
+        alone = Choice("sequential", "", None if threads is None else 1)
         try:
             vectorized.check_statically()
             self._loop.vector.write(algorithm.start(tasks[0]))
             trial = vectorized.trial(tasks)
-            alone = trial.seconds_alone()
-            if alone > _SLOW_STEP and self._loop.vector.device.type == "cpu":
-                return self._threads_for(trial, alone, threads)
+            seconds, last = trial.seconds_alone(), trial.seconds_channels_last()
+            if last * _MARGIN < seconds:
+                seconds, alone = last, replace(alone, channels_last=True)
+            if seconds > _SLOW_STEP and on_cpu:
+                return self._with_threads(trial, seconds, alone, threads)
             vectorized.check(tasks[0], algorithm)
         except CannotVectorize as error:
-            return Choice("sequential", f"not vectorised: {error}", one)
+            return replace(alone, cause=f"not vectorised: {error}")
         except Exception as error:  # a mistake of the user's is reported where it is made in earnest
-            return Choice("sequential", f"a step fails when it is tried out: {type(error).__name__}", one)
+            return replace(alone, cause=f"a step fails when it is tried out: {type(error).__name__}")
         if vectorized.draws:
-            return Choice("sequential", "the module draws random numbers, and executors draw them differently", one)
+            return replace(alone, cause="the module draws random numbers, and executors draw them differently")
         if trial.clients == 1:
-            return Choice("sequential", "one client at a time", one)
+            return replace(alone, cause="one client at a time")
         at_once = trial.seconds_at_once()
-        cause = (
-            f"a client's step takes {1e6 * alone:.0f} us alone, {1e6 * at_once:.0f} us in a stack of {trial.clients}"
-        )
-        return Choice("vectorized" if at_once * _MARGIN < alone else "sequential", cause, one)
+        times = f"{1e6 * seconds:.0f} us alone, {1e6 * at_once:.0f} us in a stack of {trial.clients}"
+        faster = at_once * _MARGIN < seconds
+        chosen = replace(alone, executor="vectorized", channels_last=False) if faster else alone
+        return replace(chosen, cause=f"a client's step takes {times}")
 
-    def _threads_for(self, trial: Trial, alone: float, threads: int | None) -> Choice:
+    def _with_threads(self, trial: Trial, seconds: float, alone: Choice, threads: int | None) -> Choice:
         """Return the choice for steps that arithmetic bounds: how many threads, if that is open."""
-        cause = f"a client's step takes {1e3 * alone:.0f} ms, which arithmetic bounds"
+        cause = f"a client's step takes {1e3 * seconds:.0f} ms, which arithmetic bounds"
         if threads is None or self._loop.trainer.world_size > 1:
-            return Choice("sequential", cause, None if threads is None else 1)
+            return replace(alone, cause=cause)
         torch.set_num_threads(threads)
-        several = trial.seconds_alone()
+        several = trial.seconds_channels_last() if alone.channels_last else trial.seconds_alone()
         torch.set_num_threads(1)
-        faster = several * _THREADS_MARGIN < alone
-        return Choice(
-            "sequential", f"{cause}, and {1e3 * several:.0f} ms with {threads} threads", threads if faster else 1
-        )
+        faster = several * _THREADS_MARGIN < seconds
+        cause = f"{cause}, and {1e3 * several:.0f} ms with {threads} threads"
+        return replace(alone, cause=cause, threads=threads if faster else 1)
 
 
 def adjustable_threads() -> int | None:
@@ -149,6 +159,8 @@ def adjustable_threads() -> int | None:
 
 def make_executor(name: ExecutorName, loop: FederatedLoop) -> Executor:
     """Return the executor of a fit that begins."""
+    if loop.vector.device.type == "cpu":
+        keep_freed_memory()
     if name == "vectorized":
         return VectorizedExecutor(loop, loop.callback.clients_at_once)
     if name == "sequential":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,9 +60,14 @@ class ModelStack:
             if value.data_ptr() != buffer.data_ptr():
                 buffer[list(rows)] = value.to(buffer.dtype)
 
-    def vector_of(self, row: int) -> Tensor:
-        """Return a row's model, shape ``(size,)``."""
-        return torch.cat([tensor.detach()[row].flatten().to(self._dtype) for tensor in self._whole])
+    def vectors(self) -> Callable[[int], Tensor]:
+        """Return a function that gives a row's model, shape ``(size,)``."""
+        flat = [tensor.detach().reshape(len(tensor), -1) for tensor in self._whole]
+
+        def vector_of(row: int) -> Tensor:
+            return torch.cat([tensor[row].to(self._dtype) for tensor in flat])
+
+        return vector_of
 
 
 def _copy(rows: Tensor, like: Tensor) -> Tensor:

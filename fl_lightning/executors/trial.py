@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from fl_lightning._lightning.lean_step import is_plain_sgd
 from fl_lightning.executors.batching import stack_batches
 from fl_lightning.executors.errors import CannotVectorize
 from fl_lightning.executors.kept import attributes_kept, generators_kept
+from fl_lightning.executors.layout import channels_last
 from fl_lightning.executors.stack import ModelStack
 from fl_lightning.executors.stand_in import Weight
 from fl_lightning.executors.training import Steps
@@ -36,6 +38,22 @@ class Trial:
     def __init__(self, loop: FederatedLoop, steps: Steps, batch: Any, clients: int) -> None:
         self._loop, self._steps, self._batch = loop, steps, batch
         self.clients = clients
+        #: Whether the module draws random numbers when it trains, known after :meth:`seconds_alone`.
+        self.draws = False
+
+    def seconds_channels_last(self) -> float:
+        """Return the seconds of one client's step with channels last; infinite if nothing changes, or it fails.
+
+        Infinite too where the module draws random numbers: masks are drawn in the order of memory, and must not depend
+        on what a clock said.
+        """
+        with channels_last(self._loop.vector.module) as changed:
+            if not changed or self.draws:
+                return math.inf
+            try:
+                return self.seconds_alone()
+            except RuntimeError:  # a `view` across channels
+                return math.inf
 
     def seconds_alone(self) -> float:
         """Return the seconds of one client's step.
@@ -54,7 +72,9 @@ class Trial:
 
         held = vector.read()
         with self._kept() as changes:
+            before = self._random_state()
             seconds = _shortest(step)
+            self.draws = not torch.equal(before, self._random_state())
             changed = changes()
         vector.write(held)  # a training pass moves buffers
         if changed:
@@ -81,6 +101,10 @@ class Trial:
                 except CannotVectorize:
                     self._steps.fused.works = False
             return _shortest(mapped) / self.clients
+
+    def _random_state(self) -> torch.Tensor:
+        device = self._loop.vector.device
+        return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
     def _is_fusible(self) -> bool:
         trainer = self._loop.trainer

@@ -163,9 +163,9 @@ class VectorizedExecutor:
     ) -> None:
         """Give the algorithm each client's model, in the order of slots."""
         callback, vector = self._loop.callback, self._loop.vector
-        watched = callback.watches_clients(self._loop.trainer)
+        watched, vector_of = callback.watches_clients(self._loop.trainer), stack.vectors()
         for row in sorted(range(len(members)), key=lambda row: members[row].task.slot):
-            member, model = members[row], stack.vector_of(row)
+            member, model = members[row], vector_of(row)
             if watched:
                 vector.write(model)
             algorithm.receive(callback.finish_client(member.client, model, len(member.windows), summed[row]))
