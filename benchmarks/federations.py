@@ -1,0 +1,141 @@
+"""The workloads of the benchmarks: federations of random data, their networks and their algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Clients = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A federation, a round and a network.
+
+    Attributes:
+        clients: Clients K.
+        samples: Samples of a client.
+        per_round: Clients of a round.
+        batch_size: Samples of a batch.
+        shape: Of an input.
+        classes: Number of classes.
+        lr: Learning rate of SGD.
+        characters: Number of input characters; 0 for inputs of real numbers.
+    """
+
+    clients: int
+    samples: int
+    per_round: int
+    batch_size: int
+    shape: tuple[int, ...]
+    classes: int = 10
+    lr: float = 0.05
+    characters: int = 0
+
+
+WORKLOADS = {
+    "W1": Workload(100, 600, 10, 10, (784,)),
+    "W2": Workload(1000, 60, 50, 10, (784,)),
+    "W3": Workload(100, 500, 10, 32, (3, 32, 32)),
+    "W4": Workload(100, 100, 10, 10, (80,), 80, 0.5, 80),
+    "W5": Workload(100, 200, 6, 16, (160, 3, 3)),
+    "W6": Workload(100, 600, 10, 10, (784,)),
+}
+ROUNDS = {"W1": 15, "W2": 25, "W3": 5, "W4": 3, "W5": 7, "W6": 15}
+
+
+def make_clients(work: Workload) -> Clients:
+    """Return clients whose classes are those of a random linear map, so that accuracy means something."""
+    generator = torch.Generator().manual_seed(0)
+    number = work.clients * work.samples
+    if work.characters:
+        x = torch.randint(work.characters, (number, *work.shape), generator=generator)
+        y = x[:, -1]
+    else:
+        x = torch.randn(number, *work.shape, generator=generator)
+        teacher = torch.randn(work.classes, x[0].numel(), generator=generator)
+        y = torch.cat([(part.flatten(1) @ teacher.T).argmax(1) for part in x.split(5000)])
+    return list(zip(x.split(work.samples), y.split(work.samples), strict=True))
+
+
+def make_module(name: str, lr: float) -> Any:
+    """Return the LightningModule of a workload."""
+    from fl_lightning import models
+
+    torch.manual_seed(0)
+    if name == "W2":
+        return models.LogisticRegressionClassifier(784, 10, lr)
+    if name == "W3":
+        return models.ConvNetClassifier(10, lr)
+    if name == "W4":
+        return models.CharLSTM(lr=lr)
+    return make_tail(lr) if name == "W5" else models.MLPClassifier(lr=lr)
+
+
+def make_network(name: str) -> nn.Module:
+    """Return the same network without Lightning."""
+    torch.manual_seed(0)
+    if name == "W2":
+        network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        for parameter in network.parameters():
+            nn.init.zeros_(parameter)
+        return network
+    if name == "W3":
+        convolutions = [nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU()]
+        return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1600, 10))
+    if name == "W4":
+        return PlainLSTM()
+    if name == "W5":
+        return tail()
+    layers = [nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
+    return nn.Sequential(*layers)
+
+
+class PlainLSTM(nn.Module):
+    """8-d embedding, 2x256 LSTM, dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(80, 8)
+        self.lstm = nn.LSTM(8, 256, 2, batch_first=True)
+        self.logits = nn.Linear(256, 80)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.lstm(self.embedding(x))[0][:, -1])
+
+
+def tail() -> nn.Sequential:
+    """Return MobileNetV2's last bottleneck, its last convolution and the classifier, for features of 160x3x3."""
+    block = [nn.Conv2d(160, 960, 1, bias=False), nn.BatchNorm2d(960), nn.ReLU6()]
+    block += [nn.Conv2d(960, 960, 3, padding=1, groups=960, bias=False), nn.BatchNorm2d(960), nn.ReLU6()]
+    block += [nn.Conv2d(960, 320, 1, bias=False), nn.BatchNorm2d(320)]
+    head = [nn.Conv2d(320, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*block, *head, nn.Flatten(), nn.Linear(1280, 10))
+
+
+def make_tail(lr: float) -> Any:
+    """Return a Classifier of :func:`tail`."""
+    from fl_lightning.models.classifier import Classifier
+
+    class TailClassifier(Classifier):
+        def __init__(self) -> None:
+            super().__init__(10, lr)
+            self.layers = tail()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)
+
+    return TailClassifier()
+
+
+def make_algorithm(name: str, work: Workload, executor: str) -> Any:
+    """Return the aggregation callback of a workload."""
+    from fl_lightning import FedAvg, FedDyn, RADFed
+
+    options = {"clients_per_round": work.per_round, "executor": executor, "seed": 1}
+    if name == "W5":
+        return RADFed(15, **options)
+    return FedDyn(0.01, **options) if name == "W6" else FedAvg(**options)

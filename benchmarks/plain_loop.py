@@ -1,0 +1,100 @@
+"""A federated round in plain PyTorch: what the benchmarks compare with. It imports neither Lightning nor the library.
+
+    python benchmarks/plain_loop.py W1
+
+trains one round for each line of the standard input and prints its seconds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import torch
+from federations import WORKLOADS, Clients, make_clients, make_network
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class PlainLoop:
+    """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction)."""
+
+    def __init__(self, name: str, clients: Clients) -> None:
+        self.work, self.clients = WORKLOADS[name], clients
+        self.network = make_network(name)
+        self.server = self._read()
+        self.duals = {} if name == "W6" else None
+        self.generator = torch.Generator().manual_seed(1)
+
+    def _read(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.network.parameters()])
+
+    def _write(self, vector: Tensor) -> None:
+        with torch.no_grad():
+            parts = vector.split([p.numel() for p in self.network.parameters()])
+            for parameter, part in zip(self.network.parameters(), parts, strict=True):
+                parameter.copy_(part.view_as(parameter))
+
+    def round(self) -> float:
+        """Train a round and return its seconds."""
+        begun = time.perf_counter()
+        drawn = torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
+        total = torch.zeros_like(self.server)
+        for client in drawn:
+            total += self._train(client)
+        self.server = total / len(drawn)
+        return time.perf_counter() - begun
+
+    def _train(self, client: int) -> Tensor:
+        x, y = self.clients[client]
+        self._write(self.server)
+        optimizer = torch.optim.SGD(self.network.parameters(), lr=self.work.lr)
+        dual = None if self.duals is None else self.duals.get(client, torch.zeros_like(self.server))
+        start = [p.detach().clone() for p in self.network.parameters()] if dual is not None else []
+        parts = dual.split([p.numel() for p in self.network.parameters()]) if dual is not None else []
+        for index in torch.randperm(len(x), generator=self.generator).split(self.work.batch_size):
+            loss = F.cross_entropy(self.network(x[index]), y[index])
+            optimizer.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter, first, part in zip(self.network.parameters(), start, parts, strict=False):
+                    parameter.grad += 0.01 * (part.view_as(parameter) + parameter - first)
+            optimizer.step()
+        trained = self._read()
+        if dual is not None:
+            self.duals[client] = dual + trained - self.server
+        return trained
+
+    def accuracy(self) -> float:
+        """Return the server model's accuracy on all clients' samples."""
+        self._write(self.server)
+        with torch.no_grad():
+            hits = sum(int((self.network(x).argmax(1) == y).sum()) for x, y in self.clients[:10])
+        return hits / sum(len(y) for _, y in self.clients[:10])
+
+
+class PlainProcess:
+    """A :class:`PlainLoop` in a process of its own, which trains a round when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        command = [sys.executable, __file__, name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+
+    def round(self) -> float:
+        """Train a round there and return its seconds."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print("round", file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    @staticmethod
+    def serve(name: str) -> None:
+        """Train a round for each line of the standard input."""
+        loop = PlainLoop(name, make_clients(WORKLOADS[name]))
+        for _ in sys.stdin:
+            print(loop.round(), flush=True)
+
+
+if __name__ == "__main__":
+    PlainProcess.serve(sys.argv[1])
