@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.files import UNREADABLE
+from fl_lightning.whole_file import whole_file
 
 NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
 CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"
@@ -113,14 +113,8 @@ def read_cache(folder: Path) -> CovertypeTable | None:
 
 def write_cache(folder: Path, table: CovertypeTable) -> None:
     """Write the cache, whole or not at all."""
-    path = folder / _CACHE
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, numeric=table.numeric, area=table.area, soil=table.soil, label=table.label)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(folder / _CACHE) as temporary, temporary.open("wb") as file:
+        np.savez(file, numeric=table.numeric, area=table.area, soil=table.soil, label=table.label)
 
 
 def _position(indicators: np.ndarray, path: Path) -> np.ndarray:

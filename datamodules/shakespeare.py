@@ -37,6 +37,7 @@ from fl_lightning.data import (
     WithinClientSplit,
 )
 from fl_lightning.partitioners import Partition
+from fl_lightning.whole_file import whole_file
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
 
@@ -116,7 +117,6 @@ class ShakespeareDataModule(FederatedDataModule):
             return
         try:
             if not archive.exists() and self.download:
-                self.folder.mkdir(parents=True, exist_ok=True)
                 with urlopen(URL, timeout=60) as response:
                     _write_atomically(archive, response)
         except (OSError, HTTPException) as error:
@@ -229,10 +229,5 @@ def _text(path: Path) -> str:
 
 
 def _write_atomically(path: Path, content: IO[bytes]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            shutil.copyfileobj(content, file)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        shutil.copyfileobj(content, file)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.client_states import ClientStates, accumulator
-from fl_lightning.federation import ClientResult, Federation, Part
+from fl_lightning.client_states import ClientStates, StatefulPart, accumulator
+from fl_lightning.federation import ClientResult, Federation
 
 Weighting = Literal["samples", "uniform"]
 
 
-class Aggregation(Part, ABC):
+class Aggregation(StatefulPart, ABC):
     """Merges what clients hand back into what the server moves to."""
-
-    #: Vectors that clients keep between rounds; a client then belongs to one process.
-    states: ClientStates | None = None
 
     @abstractmethod
     def merge(self, model: Tensor) -> Tensor | None:
@@ -93,6 +90,7 @@ class WeightedMean(Aggregation):
 
     def discard(self) -> None:
         """Forget everything that was added."""
+        super().discard()
         self._sum = None
 
     def _combine(self, model: Tensor) -> Tensor | None:
@@ -132,19 +130,6 @@ class StaleMean(WeightedMean):
         """Renew the client's last model."""
         super().update(result)  # of these only the weight is needed: whether anybody reported
         self._states.put(result.task.client, result.vector)
-
-    def discard(self) -> None:
-        """Forget the clients' new models."""
-        super().discard()
-        self._states.discard()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all last models."""
-        return self._states.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the last models of a checkpoint."""
-        self._states.load_state_dict(state)
 
     @property
     def _states(self) -> ClientStates:

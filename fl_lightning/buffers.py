@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.client_states import ClientStates
-from fl_lightning.federation import ClientResult, Federation, Part, Task
+from fl_lightning.client_states import ClientStates, StatefulPart
+from fl_lightning.federation import ClientResult, Federation, Task
 
 Buffers = Literal["average", "local", "server"]
 
 
-class BufferPolicy(Part):
+class BufferPolicy(StatefulPart):
     """Decides which buffers a client starts from and which it hands back.
 
     Args:
@@ -30,7 +30,6 @@ class BufferPolicy(Part):
     def __init__(self, buffers: Buffers) -> None:
         check_choice("buffers", buffers, ("average", "local", "server"))
         self.buffers = buffers
-        self.states: ClientStates | None = None
         self._num_parameters = 0
 
     def begin(self, federation: Federation) -> None:
@@ -61,17 +60,3 @@ class BufferPolicy(Part):
         """End a round."""
         if self.states is not None:
             self.states.close()
-
-    def discard(self) -> None:
-        """Forget the clients' new buffers."""
-        if self.states is not None:
-            self.states.discard()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' buffers."""
-        return {} if self.states is None else self.states.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the clients' buffers of a checkpoint."""
-        if self.states is not None:
-            self.states.load_state_dict(state)

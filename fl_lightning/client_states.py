@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.federation import Federation
+from fl_lightning.federation import Federation, Part
 
 
 class Rows(Protocol):
@@ -120,6 +120,27 @@ class ClientStates:
             if client % num_ranks == rank:
                 self._rows[client] = vector.cpu()
         self.mean = state["mean"].to(self.mean.device)
+
+
+class StatefulPart(Part):
+    """A part of an algorithm whose clients may keep a vector each; its subclass hands vectors in and ends the round."""
+
+    #: Vectors that clients keep between rounds; a client then belongs to one process.
+    states: ClientStates | None = None
+
+    def discard(self) -> None:
+        """Forget the clients' new vectors."""
+        if self.states is not None:
+            self.states.discard()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the clients' vectors."""
+        return {} if self.states is None else self.states.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the clients' vectors of a checkpoint."""
+        if self.states is not None:
+            self.states.load_state_dict(state)
 
 
 def accumulator(like: Tensor) -> torch.dtype:

@@ -150,8 +150,9 @@ class FederatedLoop(RoundLoop):
         self.vector.check_unchanged()
         algorithm = self.callback.algorithm
         for tasks in algorithm.batches():
-            self._share = self._share_of(tasks)
-            self.executor.run(self._share, algorithm, self._train_client)
+            share = self._share_of(tasks)
+            self._places = {task: place for place, task in enumerate(share, start=1)}
+            self.executor.run(share, algorithm, self._train_client)
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
@@ -185,7 +186,7 @@ class FederatedLoop(RoundLoop):
     def _train_client(self, task: Task, start: Tensor) -> ClientResult:
         """Train one client from ``start`` and return its model."""
         self.stop_if_terminated()
-        self.show_client(self._share.index(task) + 1, len(self._share))
+        self.show_client(self._places[task], len(self._places))
         callback, loop = self.callback, self.epoch_loop
         self.vector.write(start)
         loop.begin_client(task.round)

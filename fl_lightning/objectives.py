@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_not_negative, check_positive
-from fl_lightning.client_states import ClientStates
-from fl_lightning.federation import ClientResult, Federation, LocalClient, Part
+from fl_lightning.client_states import ClientStates, StatefulPart
+from fl_lightning.federation import ClientResult, Federation, LocalClient
 from fl_lightning.hyperparameters import Hyperparameter, Scheduled
 
 
@@ -50,15 +50,13 @@ class Correction:
                 torch._foreach_add_(gradients, list(linear))
 
 
-class LocalObjective(Part):
+class LocalObjective(StatefulPart):
     """The plain objective F_k, and the base of all others."""
 
     #: Vectors of the model's length that travel each way for a client: SCAFFOLD sends its control variate too.
     vectors_sent = 1
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr = False
-    #: Vectors that clients keep between rounds; a client then belongs to one process.
-    states: ClientStates | None = None
     #: Whether all clients of a round must start from the server's model.
     starts_from_server = False
 
@@ -73,20 +71,6 @@ class LocalObjective(Part):
         """End a round, before the server moves."""
         if self.states is not None:
             self.states.close()
-
-    def discard(self) -> None:
-        """Forget the clients' new states."""
-        if self.states is not None:
-            self.states.discard()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' states."""
-        return {} if self.states is None else self.states.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the clients' states of a checkpoint."""
-        if self.states is not None:
-            self.states.load_state_dict(state)
 
 
 class Proximal(LocalObjective):

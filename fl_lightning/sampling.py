@@ -45,8 +45,15 @@ class ClientSampler(Part, ABC):
         return ()
 
     def score(self, client: LocalClient) -> float:
-        """Return the importance of the client at the module's present weights."""
-        raise NotImplementedError
+        """Return the importance of the client at the module's present weights.
+
+        Raises:
+            NotImplementedError: If the sampler needs scores and does not define this method; others need none.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has `needs_scores = True`, so it must define `score(client)`, "
+            "which returns a number."
+        )
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
         """Take the scores of the clients that trained in a round that has ended, on all processes."""

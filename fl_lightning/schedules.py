@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fl_lightning.aggregation import Aggregation, WeightedMean
 from fl_lightning.arguments import check_choice
-from fl_lightning.client_states import ClientStates
-from fl_lightning.federation import ClientResult, Federation, Part
+from fl_lightning.client_states import ClientStates, StatefulPart
+from fl_lightning.federation import ClientResult, Federation
 from fl_lightning.server import ServerOptimizer
 
 
@@ -59,13 +59,11 @@ class Server:
             self.aggregations += 1
 
 
-class Schedule(Part, ABC):
+class Schedule(StatefulPart, ABC):
     """Decides which model each slot of a round starts from and when the server acts."""
 
     #: Whether a slot keeps its model from round to round, so that it belongs to one process.
     keeps_models = False
-    #: Vectors that clients keep between rounds; a client then belongs to one process.
-    states: ClientStates | None = None
 
     @property
     def in_cycle(self) -> bool:
@@ -149,9 +147,8 @@ class Synchronous(Schedule):
 
     def discard(self) -> None:
         """Forget what the clients of a broken-off round handed in."""
+        super().discard()
         self._active.discard()
-        if self.states is not None:
-            self.states.discard()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the evaluated model, unless it is the server's, and what it is made of."""

@@ -14,7 +14,7 @@ from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import RADFed, TensorDataModule
 from fl_lightning.federation import Federation
-from fl_lightning.sampling import ImportanceSampler
+from fl_lightning.sampling import ImportanceSampler, UniformSampler
 
 
 def federation(num_clients: int) -> Federation:
@@ -53,6 +53,14 @@ def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial
     # the score of the start, 1 or the same (the gradient is constant), and that after training; their mean
     first = 1.0 if initial == "uniform" else expected
     assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]
+
+
+def test_a_sampler_that_needs_scores_must_define_them() -> None:
+    class Scored(UniformSampler):
+        needs_scores = True
+
+    with pytest.raises(NotImplementedError, match=r"Scored has `needs_scores = True`, so it must define `score\("):
+        fit_quadratic(RADFed(1, sampler=Scored(1)), Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=1)
 
 
 def test_o12_accumulation() -> None:

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 
 LOCAL_OPTIMA = [[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]]
-
-
-def clients_that_reach(optima: list[list[float]], sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """With a = 1 and learning rate 1, one full-batch step takes client k exactly to its optimum."""
-    return [
-        (torch.ones(n, 1, dtype=torch.float64), torch.tensor([c] * n, dtype=torch.float64))
-        for c, n in zip(optima, sizes, strict=True)
-    ]
 
 
 @pytest.mark.parametrize(

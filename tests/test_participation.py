@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 from fl_lightning.aggregation import WeightedMean
@@ -25,14 +25,6 @@ from fl_lightning.server import Mixing
 def reached(*rounds: list[int]) -> Participation:
     """The clients that can be reached, round by round."""
     return Participation(available=lambda round_index: rounds[round_index])
-
-
-def clients_that_reach(optima: list[list[float]], sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """With a = 1 and learning rate 1, one full-batch step takes client k exactly to its optimum."""
-    return [
-        (torch.ones(n, 1, dtype=torch.float64), torch.tensor([c] * n, dtype=torch.float64))
-        for c, n in zip(optima, sizes, strict=True)
-    ]
 
 
 O1 = clients_that_reach([[1.0, 2.0], [7.0, 7.0], [4.0, 8.0]], [1, 2, 3])

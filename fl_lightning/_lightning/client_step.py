@@ -16,17 +16,8 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.hooks import Hook, Profile, enter_fx
+from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, Profile, enter_fx
 from fl_lightning._lightning.lean_step import LeanBackward, is_plain_sgd, step_plain_sgd
-
-_HOOKS = (
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_before_zero_grad",
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-)
 
 
 class ClientStep(_TrainingEpochLoop):
@@ -41,7 +32,7 @@ class ClientStep(_TrainingEpochLoop):
         self._module = module = trainer.lightning_module
         self._automatic = module.automatic_optimization
         self.profile = Profile(trainer)
-        self._hooks = {name: Hook(trainer, name, self.profile) for name in _HOOKS}
+        self._hooks = {name: Hook(trainer, name, self.profile) for name in STEP_HOOKS}
         self._pass_batch_idx = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         self._plain_context, self._plain_precision = _is_plain(type(trainer.precision_plugin))
         self._own_optimizer_step = is_overridden("optimizer_step", module)

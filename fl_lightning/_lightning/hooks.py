@@ -15,6 +15,15 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 #: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
 PROGRESS_BAR_SECONDS = 0.1
+#: Hooks of a training step; each sees one model's batch or gradients.
+STEP_HOOKS = (
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
 
 
 def enter_fx(module: pl.LightningModule, name: str | None) -> str | None:

@@ -19,21 +19,12 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.hooks import STEP_HOOKS, enter_fx
 from fl_lightning._lightning.transfer import is_plain_transfer
 from fl_lightning.executors.batching import StackedBatch
 from fl_lightning.executors.errors import CannotVectorize
 
-#: Hooks that see one model's batch or gradients.
-_HOOKS = (
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_before_zero_grad",
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-)
-_OF_MODULE = (*_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
+_OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
 _COUNTING = (ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
 _REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum"}
@@ -91,7 +82,7 @@ class StackedLoop:
             stock = type(callback).__module__.startswith("lightning.")
             if hasattr(callback, "algorithm") or stock:
                 return
-        for hook in _HOOKS:
+        for hook in STEP_HOOKS:
             if is_overridden(hook, callback, parent=Callback):
                 raise CannotVectorize(
                     f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"

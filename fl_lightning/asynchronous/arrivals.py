@@ -267,7 +267,8 @@ class DynamicWeightBuffer(ArrivalRule):
             late = staleness if self.staleness_at == "receipt" else staleness + self._entries[-1][3] - counter
             frequency = totals[client] if self.frequency == "flush" else so_far[client]
             logits.append(samples * math.exp((1 + late) ** -self.alpha / frequency))
-        return [logit / sum(logits) for logit in logits]
+        total = sum(logits)
+        return [logit / total for logit in logits]
 
     def clear(self) -> None:
         """Empty the buffer."""

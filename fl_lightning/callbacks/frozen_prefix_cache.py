@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fl_lightning.models.frozen import FrozenPrefix
+from fl_lightning.whole_file import whole_file
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -147,9 +147,7 @@ class FrozenPrefixCache(L.Callback):
         inputs = data.source_inputs()
         prepare = _preprocessing(data)
         first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
-        self.cache_dir.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.tmp")
-        try:
+        with whole_file(path) as partial:
             shape = (len(inputs), *first.shape[1:])
             rows = np.lib.format.open_memmap(partial, mode="w+", dtype=first.dtype, shape=shape)
             with tqdm(total=len(inputs), desc="Frozen prefix", unit="sample") as progress:
@@ -158,9 +156,6 @@ class FrozenPrefixCache(L.Callback):
                     rows[start : start + len(outputs)] = outputs.cpu().numpy()
                     progress.update(len(outputs))
             rows.flush()
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _prefixes(module: L.LightningModule) -> list[FrozenPrefix]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from fl_lightning.partitioners import Partition, PartitionStatistics
 
 
-class PartitionView:
+class PartitionView(ABC):
     """The partition, its statistics and its picture, of a data module that has been set up."""
 
+    @abstractmethod
     def _ready(self) -> tuple[Source, FederatedSplit]:
         """Return the source and who holds what of it."""
-        raise NotImplementedError
 
     @property
     def partition(self) -> Partition:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
+from fl_lightning.experiment.options import add_options
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.sweep import run_sweep
 from fl_lightning.experiment.table import read_table
@@ -69,13 +70,7 @@ def _cut(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_lightning.experiment", description=__doc__)
     parser.add_argument("table", type=Path, help="YAML file of the table; or the word sweep, see `sweep --help`")
-    parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
-    parser.add_argument("--workers", type=int, default=1, help="processes; 0 runs all in this one; default: 1")
-    parser.add_argument("--devices", type=int, nargs="+", help="GPUs that the workers share out among them")
-    parser.add_argument("--methods", nargs="+", help="only these methods")
-    parser.add_argument("--data", nargs="+", help="only these data sets")
-    parser.add_argument("--folds", nargs="+", type=int, help="these folds in place of the table's")
-    parser.add_argument("--seeds", nargs="+", type=int, help="these seeds in place of the table's")
+    add_options(parser)
     parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="between two checkpoints; default: 60")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run")
     parser.add_argument(

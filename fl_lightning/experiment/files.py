@@ -1,25 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Text, JSON and CSV files that appear whole or not at all."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.whole_file import whole_file
+
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file by way of a temporary one, so that it is never seen half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Write a file, which is never seen half written."""
+    with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
+from fl_lightning.experiment.options import add_options
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.table import Table, read_table
 
@@ -64,12 +65,6 @@ def _run(
 def _parser(description: str, presets: Mapping[str, Path]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)))
-    parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
-    parser.add_argument("--workers", type=int, default=1, help="processes, one thread each; 0 runs all in this one")
-    parser.add_argument("--devices", type=int, nargs="+", help="GPUs that the workers share out among them")
-    parser.add_argument("--methods", nargs="+", help="only these methods")
-    parser.add_argument("--data", nargs="+", help="only these settings")
-    parser.add_argument("--folds", nargs="+", type=int, help="these folds in place of the preset's")
-    parser.add_argument("--seeds", nargs="+", type=int, help="these seeds in place of the preset's")
+    add_options(parser)
     parser.add_argument("--estimate", action="store_true", help="say what would be run and how long it takes, no more")
     return parser

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fl_lightning.whole_file import whole_file
 
 FORMAT = "fl_lightning.partition"
 VERSION = 1
@@ -24,13 +25,8 @@ def write(path: Path, indices: Sequence[np.ndarray], overwrite: bool) -> None:
         raise FileExistsError(
             f"{path} holds something other than this partition. Choose another path, or give `overwrite=True`."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with whole_file(path) as temporary:
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[np.ndarray, ...]:

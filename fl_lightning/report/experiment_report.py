@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fl_lightning.experiment.files import write_text
 from fl_lightning.experiment.search import describe_point
@@ -17,9 +15,8 @@ from fl_lightning.report.curves import draw_across, draw_comparison, draw_curves
 from fl_lightning.report.document import Picture, Section, render_document
 from fl_lightning.report.experiment import Experiment, read_experiment
 from fl_lightning.report.grid import Grid
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fl_lightning.report.png import as_png
+from fl_lightning.whole_file import whole_file
 
 _DPI = 130
 _DIAGNOSTICS = {
@@ -50,7 +47,8 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
             write_text(folder / "tables" / f"{grid.name}.csv", grid.to_csv())
             write_text(folder / "tables" / f"{grid.name}.tex", grid.to_latex())
         for picture in section.pictures:
-            _write_bytes(folder / "figures" / f"{picture.name}.png", picture.png)
+            with whole_file(folder / "figures" / f"{picture.name}.png") as temporary:
+                temporary.write_bytes(picture.png)
     page = render_document(str(experiment.table["name"]), _summary(experiment), _warnings(experiment), sections)
     write_text(folder / "report.html", page)
     return folder / "report.html"
@@ -86,7 +84,7 @@ def _curves(experiment: Experiment) -> Iterator[Picture]:
             figure = draw_curves(experiment, data, column, column, interval)
             if figure is not None:
                 caption = f"{data}: {column} on {of}{smoothed}; line: mean over runs, band: ± one sd."
-                yield Picture(_file_name("curve", f"{data}-{column}"), caption, _png(figure))
+                yield Picture(_file_name("curve", f"{data}-{column}"), caption, as_png(figure, _DPI))
 
 
 def _spread(experiment: Experiment) -> Iterator[Picture]:
@@ -96,7 +94,7 @@ def _spread(experiment: Experiment) -> Iterator[Picture]:
         fold = representative_fold(experiment, data)
         shown = f"; in full colour fold {fold}, whose gap is nearest to the mean gap" if fold is not None else ""
         caption = f"{data}: test score of each run (a mark's shape is its fold{shown}); line: mean."
-        yield Picture(_file_name("spread", data), caption, _png(draw_spread(experiment, data)))
+        yield Picture(_file_name("spread", data), caption, as_png(draw_spread(experiment, data), _DPI))
 
 
 def _comparisons(experiment: Experiment) -> Iterator[Picture]:
@@ -107,13 +105,13 @@ def _comparisons(experiment: Experiment) -> Iterator[Picture]:
         figure = draw_comparison(experiment, title, names)
         if figure is not None:
             caption = f"{title}: mean score relative to {experiment.baseline}."
-            yield Picture(_file_name("comparison", title), caption, _png(figure))
+            yield Picture(_file_name("comparison", title), caption, as_png(figure, _DPI))
         settings = experiment.table["data"][names[0]]
         for column in settings["curves"] or [settings["monitor"]]:
             figure = draw_across(experiment, title, names, column, int(settings["smoothing"]))
             if figure is not None:
                 caption = f"{title}: {column} of {experiment.baseline}; line: mean over runs, band: ± one sd."
-                yield Picture(_file_name("across", f"{title}-{column}"), caption, _png(figure))
+                yield Picture(_file_name("across", f"{title}-{column}"), caption, as_png(figure, _DPI))
 
 
 def _diagnostics(experiment: Experiment) -> Iterator[Picture]:
@@ -122,7 +120,7 @@ def _diagnostics(experiment: Experiment) -> Iterator[Picture]:
             figure = draw_curves(experiment, data, column, label.partition(":")[0])
             if figure is not None:
                 name = _file_name(column.rpartition("/")[2], data)
-                yield Picture(name, f"{data}: {label}; line: mean over runs, band: ± one sd.", _png(figure))
+                yield Picture(name, f"{data}: {label}; line: mean over runs, band: ± one sd.", as_png(figure, _DPI))
 
 
 def _tuning_grid(experiment: Experiment) -> Grid | None:
@@ -220,19 +218,3 @@ def _values(text: str) -> str:
 
 def _file_name(kind: str, name: str) -> str:
     return kind + "-" + "".join(character if character.isalnum() or character in ".-" else "_" for character in name)
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -16,7 +16,9 @@ from fl_lightning.arguments import check_count
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.page import render_page
+from fl_lightning.report.png import as_png
 from fl_lightning.report.summary import Features, PartitionSummary, labels_or_zeros, summarize
+from fl_lightning.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,8 +65,8 @@ class PartitionReport:
                 f"{taken[0]} holds something other than this report. Choose another folder, or give `overwrite=True`."
             )
         for path, content in new.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(path, content)
+            with whole_file(path) as temporary:
+                temporary.write_bytes(content)
         png, html = contents
         return png, html
 
@@ -140,7 +142,7 @@ def partition_report(
     labels = labels_or_zeros(datamodule)
     title = _title(summary)
     figure = draw_partition(datamodule.partition, labels, _names(datamodule, labels), max_clients, title)
-    png = _as_png(figure)
+    png = as_png(figure, _DPI)
     wide = bool(figure.get_size_inches()[0] > _WIDE)
     html = render_page(title, summary.rows(), png, wide=wide, classes=len(figure.axes) > 2)
     report = PartitionReport(summary, figure, png, html)
@@ -162,21 +164,5 @@ def _names(datamodule: FederatedDataModule, labels: np.ndarray) -> list[str] | N
     return None if names is None else [names[label] for label in np.unique(labels)]
 
 
-def _as_png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    # "tight" so that a colour bar's label is not cut; without matplotlib's version the same figure gives the same file
-    figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", metadata={"Software": None})
-    return buffer.getvalue()
-
-
 def _holds(path: Path, content: bytes) -> bool:
     return path.is_file() and path.read_bytes() == content
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

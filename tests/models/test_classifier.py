@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from toys import steps_of_two_models
 
 from fl_lightning.models import Classifier, ConvNetClassifier, MLPClassifier
 
@@ -143,25 +144,9 @@ def test_convnet_smallest_image():
 
 def test_training_step_can_be_vectorised_over_models():
     module = ConvNetClassifier(image_size=16, lr=0.0)
-    module.log = lambda *args, **kwargs: None
-    stacked = {name: torch.stack([p, p]) for name, p in module.named_parameters()}
     x, y = torch.randn(2, 3, 3, 16, 16), torch.tensor([[0, 1, 2], [3, 4, 5]])
-
-    class Step(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return self.module.training_step((x, y), 0)
-
-    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        named = {f"module.{name}": p for name, p in parameters.items()}
-        return torch.func.functional_call(Step(), named, (x, y))
-
-    losses = torch.vmap(loss)(stacked, x, y)
-    expected = [module.training_step((x[i], y[i]), 0).item() for i in range(2)]
-    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+    losses, expected = steps_of_two_models(module, x, y)
+    assert losses == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "a", None])

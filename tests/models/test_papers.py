@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from toys import quiet_trainer
+from torch import nn
+from toys import quiet_trainer, steps_of_two_models
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.models import (
@@ -77,27 +77,10 @@ def test_a_round_of_federated_averaging(name: str) -> None:
 @pytest.mark.parametrize("name", ["2nn", "mcmahan_cnn", "synthetic", "resnet18"])
 def test_training_step_can_be_vectorised_over_models(name: str) -> None:
     make, shape, classes, _ = MODELS[name]
-    module = make()
-    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
-    stacked = {name: torch.stack([p, p]) for name, p in module.named_parameters()}
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 3, *shape, generator=generator), torch.randint(0, classes, (2, 3), generator=generator)
-
-    class Step(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return self.module.training_step((x, y), 0)
-
-    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        named = {f"module.{name}": p for name, p in parameters.items()}
-        return torch.func.functional_call(Step(), named, (x, y))
-
-    losses = torch.vmap(loss)(stacked, x, y)
-    expected = [module.training_step((x[i], y[i]), 0).item() for i in range(2)]
-    assert losses.tolist() == pytest.approx(expected, rel=1e-4)
+    losses, expected = steps_of_two_models(make(), x, y)
+    assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def test_checkpoints_rebuild_the_network(tmp_path: Path) -> None:
