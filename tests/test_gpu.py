@@ -7,6 +7,7 @@ import torch
 from toys import quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
+from fl_lightning.executors.upload import Upload
 from fl_lightning.models import MLPClassifier
 
 pytestmark = [
@@ -45,3 +46,16 @@ def test_vectorized_on_a_gpu_equals_sequential_on_a_cpu(momentum: float) -> None
     assert trainer.fit_loop.executor.cause is None
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_samples_sent_ahead_are_not_overwritten() -> None:
+    device = torch.device("cuda")
+    upload = Upload([(1 << 22,)], [torch.float32], device)
+    weight = torch.randn(2048, 2048, device=device)
+    sums = []
+    for epoch in range(5):
+        for _ in range(50):  # the device is busy while the host fills and sends the next samples
+            weight = torch.tanh(weight @ weight)
+        upload.host()[0].fill_(epoch + 1)
+        sums.append(upload.send()[0].sum())
+    assert [value.item() for value in sums] == [(epoch + 1) * (1 << 22) for epoch in range(5)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import gather_epoch
 from fl_lightning.executors.batching import StackedBatch, by_shape, stack_batches
+from fl_lightning.executors.upload import Upload
 from fl_lightning.federation import Task
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
@@ -93,7 +94,7 @@ class GatheredBatches:
         self._generators = [torch_generator(seed, Stream.SHUFFLE, *task.seeds) for task in tasks]
         self._device = device
         self._position = 0
-        self._own: list[Tensor] = []  # one epoch of all clients, shape (K, n, ...)
+        self._upload: Upload | None = None  # one epoch of all clients, shape (K, n, ...)
         self._whole: list[Tensor] = []  # the same on the device
 
     @staticmethod
@@ -122,18 +123,19 @@ class GatheredBatches:
         return groups
 
     def _gather(self, active: int) -> None:
+        own = [] if self._upload is None else self._upload.host()
         for row in range(active):
-            out = [tensor[row, : self._sizes[row]] for tensor in self._own] or None
+            out = [tensor[row, : self._sizes[row]] for tensor in own] or None
             gathered = gather_epoch(self._datasets[row], self._generators[row], self._shuffle, out)
             if out is None and gathered is not None:  # the first client's tells shapes and types
-                self._allocate(gathered)
-                for tensor, values in zip(self._own, gathered, strict=True):
+                shape = len(self._sizes), max(self._sizes)
+                shapes, dtypes = [(*shape, *tensor.shape[1:]) for tensor in gathered], [t.dtype for t in gathered]
+                self._upload = Upload(shapes, dtypes, self._device)
+                own = self._upload.host()
+                for tensor, values in zip(own, gathered, strict=True):
                     tensor[row, : self._sizes[row]] = values
-        self._whole = [tensor.to(self._device, non_blocking=True) for tensor in self._own]
-
-    def _allocate(self, like: Sequence[Tensor]) -> None:
-        shape, pinned = (len(self._sizes), max(self._sizes)), self._device.type == "cuda"
-        self._own = [torch.empty((*shape, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned) for tensor in like]
+        assert self._upload is not None
+        self._whole = self._upload.send()
 
 
 def make_source(
