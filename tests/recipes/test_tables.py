@@ -58,6 +58,20 @@ def test_tables_are_shipped_for_both_presets() -> None:
     assert (list(small.data), list(small.methods)) == (list(paper.data), list(paper.methods))
 
 
+def test_reduced_tables_search_each_methods_key_parameter() -> None:
+    reduced = read_table(RECIPES / "tables" / "radfed_reduced.yaml")
+    assert (len(reduced.data), len(reduced.methods), reduced.folds, reduced.seeds) == (9, 9, [0, 1], [0, 1, 2])
+    counted = {
+        entry.method: entry.num_points for entry in planned(reduced.only(data=["MNIST-1"])) if entry.num_points > 1
+    }
+    # 3 learning rates, 6 mu, 3 mixing rates x 2 forms of staleness, 4 server rates, 3 S, 5 gamma
+    assert counted == {"FedAvg": 3, "FedProx": 6, "FedAsync": 6, "FedAdapt": 4, "RADFed": 3, "RADFedi": 5}
+    feddyn = read_table(RECIPES / "tables" / "feddyn_reduced.yaml")
+    assert sum(name.startswith("synthetic") for name in feddyn.data) == 5
+    assert sum("MNIST" in name for name in feddyn.data) == 20
+    assert feddyn.data["synthetic-both"].trainer["max_epochs"] == 500
+
+
 def test_grids_hold_the_papers_values() -> None:
     grid = yaml.safe_load((RECIPES / "grids" / "xue2021.yaml").read_text())
     assert grid["S"] == [10, 15, 20, 22, 25, 28, 30, 50, 80, 100, 120]
@@ -118,8 +132,15 @@ def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None
     assert (tmp_path / "runs" / "radfed_small" / "report" / "tables" / "paper.csv").exists()
 
 
-@pytest.mark.parametrize("recipe", ["radfed_table", "feddyn_communication", "dmoz_distributions"])
-def test_presets_are_files(recipe: str) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [
+        ("radfed_table", ["small", "reduced", "paper"]),
+        ("feddyn_communication", ["small", "reduced", "paper"]),
+        ("dmoz_distributions", ["small", "paper"]),
+    ],
+)
+def test_presets_are_files(recipe: str, names: list[str]) -> None:
     presets = runpy.run_path(str(RECIPES / f"{recipe}.py"))["PRESETS"]
-    assert list(presets) == ["small", "paper"]
+    assert list(presets) == names
     assert all(path.is_file() for path in presets.values())
