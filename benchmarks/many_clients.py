@@ -1,8 +1,11 @@
-"""Memory and time of a round against the number of clients, most of which are not selected.
+r"""Memory and time of a round against the number of clients, most of which are not selected.
 
-Clients of 6 samples, 50 a round, a 64-32-10 MLP. Each federation runs in a process of its own.
+Each federation runs in a process of its own, on one thread.
 
-    python benchmarks/many_clients.py [--clients 100 1000 10000] [--rounds 20]
+    python benchmarks/many_clients.py                                # 6 samples a client, 50 a round, a 64-32-10 MLP
+    python benchmarks/many_clients.py --clients 1000 100000 --samples 10 --per-round 100 --features 784 --hidden
+    python benchmarks/many_clients.py --clients 10000 --samples 10 --per-round 1000 --features 784 --hidden \
+        --algorithm FedDyn --rounds 40                               # nearly every client keeps a vector
 """
 
 from __future__ import annotations
@@ -19,10 +22,8 @@ import warnings
 import lightning as L
 import torch
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg, FedDyn, TensorDataModule
 from fl_lightning.models import MLPClassifier
-
-SAMPLES, PER_ROUND = 6, 50
 
 
 class RoundTimer(L.Callback):
@@ -36,25 +37,28 @@ class RoundTimer(L.Callback):
         self.seconds.append(time.perf_counter() - self.begun)
 
 
-def measure(num_clients: int, rounds: int) -> dict[str, float]:
+def measure(num_clients: int, options: argparse.Namespace) -> dict[str, float]:
     """Return the median seconds of a round and the memory in MB: the data, and what the fit added to it."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    x, y = torch.randn(num_clients * SAMPLES, 64), torch.randint(0, 10, (num_clients * SAMPLES,))
-    clients = list(zip(x.split(SAMPLES), y.split(SAMPLES), strict=True))
+    x = torch.randn(num_clients * options.samples, options.features)
+    y = torch.randint(0, 10, (num_clients * options.samples,))
+    clients = list(zip(x.split(options.samples), y.split(options.samples), strict=True))
+    callback = FedDyn(0.01, options.per_round) if options.algorithm == "FedDyn" else FedAvg(options.per_round)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     timer = RoundTimer()
     trainer = L.Trainer(
-        max_epochs=rounds + 1,
+        max_epochs=options.rounds + 1,
         accelerator="cpu",
-        callbacks=[FedAvg(PER_ROUND), timer],
+        callbacks=[callback, timer],
         enable_progress_bar=False,
         enable_checkpointing=False,
         enable_model_summary=False,
         logger=False,
     )
-    trainer.fit(MLPClassifier(64, (32,), 10), datamodule=TensorDataModule(clients, batch_size=SAMPLES))
+    module = MLPClassifier(options.features, options.hidden, 10)
+    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=options.samples))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = timer.seconds[1:]
     return {
@@ -68,16 +72,21 @@ def measure(num_clients: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--rounds", type=int, default=20, help="measured rounds; one more is left out")
-    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--samples", type=int, default=6, help="of each client, all in one batch")
+    parser.add_argument("--per-round", type=int, default=50, help="clients of a round")
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--hidden", type=int, nargs="*", default=[32], help="widths; none: logistic regression")
+    parser.add_argument("--algorithm", choices=["FedAvg", "FedDyn"], default="FedAvg")
+    parser.add_argument("--single", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.single:
-        print(json.dumps(measure(options.clients[0], options.rounds)))
+        print(json.dumps(measure(options.single, options)))
         return
     for index, number in enumerate(options.clients):
-        command = [sys.executable, __file__, "--single", "--clients", str(number), "--rounds", str(options.rounds)]
+        command = [sys.executable, *sys.argv, "--single", str(number)]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         row = json.loads(output.splitlines()[-1])
         if index == 0:
