@@ -6,6 +6,7 @@ memory, a new ``torch.optim.SGD`` for each client. The first rounds are left out
 of the pairs' ratios. Each row is a process of its own, with the peak of the memory of its process tree.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
+        [--peers flower pfl]
 
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn. Data are random.
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from federations import ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
+from peers import PEERS, installed_peers, peer_rows, train_peer
 from plain_loop import PlainLoop, PlainProcess
 
 
@@ -180,7 +182,10 @@ def one_row(options: argparse.Namespace) -> None:
         return
     plain = PlainProcess(name)
     watch = MemoryWatch(but=plain.pid)
-    figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
+    if executor in PEERS:
+        figures = train_peer(name, executor, devices, rounds, plain)
+    else:
+        figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
     print("ROW", json.dumps({**figures, "peak": watch.peak}))
 
 
@@ -202,6 +207,7 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--executors", nargs="+", default=["sequential", "vectorized", "auto"])
     parser.add_argument("--devices", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--peers", nargs="+", default=[], choices=list(PEERS), help="other frameworks, if installed")
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2 in one process, for CI")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
@@ -216,13 +222,14 @@ def main() -> None:
         return
     if options.short:
         options.workloads, options.devices = ["W1", "W2"], [1]
+    peers = installed_peers(options.peers)
     print(
         f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}{'GB':>7}{'acc':>7}"
     )
     for name in options.workloads:
         rounds = 3 if options.short else ROUNDS[name]
-        rows = [("plain", 1), *((e, d) for d in options.devices for e in options.executors)]
-        for executor, devices in rows:
+        own = [("plain", 1), *((e, d) for d in options.devices for e in options.executors)]
+        for executor, devices in [*own, *peer_rows(peers, name)]:
             row = measure(name, executor, devices, rounds, options.progress_bar)
             if row is None:
                 continue
