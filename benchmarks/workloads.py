@@ -6,6 +6,7 @@ memory, a new ``torch.optim.SGD`` for each client. The first rounds are left out
 of the pairs' ratios. Each row is a process of its own, with the peak of the memory of its process tree.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
+        [--peers flower pfl]
 
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn. Data are random.
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from federations import ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
+from peers import PEERS, installed_peers, peer_rows, train_peer
 from plain_loop import PlainLoop, PlainProcess
 
 #: Of the best of three pairs in the short form: about three times what a quiet machine shows, so noise does not fail.
@@ -183,7 +185,10 @@ def one_row(options: argparse.Namespace) -> None:
         return
     plain = PlainProcess(name)
     watch = MemoryWatch(but=plain.pid)
-    figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
+    if executor in PEERS:
+        figures = train_peer(name, executor, devices, rounds, plain)
+    else:
+        figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
     print("ROW", json.dumps({**figures, "peak": watch.peak}))
 
 
@@ -205,6 +210,7 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--executors", nargs="+", default=["sequential", "vectorized", "auto"])
     parser.add_argument("--devices", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--peers", nargs="+", default=[], choices=list(PEERS), help="other frameworks, if installed")
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2; fails beyond wide bounds")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
@@ -221,15 +227,16 @@ def main() -> None:
         options.workloads, options.executors, options.devices = ["W1", "W2"], ["sequential", "vectorized"], [1]
     best = print_table(options)
     if options.short:
-        slow = [
-            f"{place} {ratio:.2f} (at most {LIMITS[place]})" for place, ratio in best.items() if ratio > LIMITS[place]
-        ]
-        if slow or best.keys() != LIMITS.keys():
-            sys.exit(f"Slower than the plain loop by more than noise, or failed: {', '.join(slow) or 'see above'}.")
+        slow = [place for place, limit in LIMITS.items() if best.get(place, float("inf")) > limit]
+        if slow:
+            sys.exit(
+                "Failed, or slower than its limit: " + ", ".join(f"{name} (limit {LIMITS[name]})" for name in slow)
+            )
 
 
 def print_table(options: argparse.Namespace) -> dict[str, float]:
     """Print the table and return the smallest ratio of each row's pairs."""
+    peers = installed_peers(options.peers)
     print(
         f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}{'GB':>7}{'acc':>7}"
     )
@@ -237,7 +244,8 @@ def print_table(options: argparse.Namespace) -> dict[str, float]:
     for name in options.workloads:
         rounds = 3 if options.short else ROUNDS[name]
         rows = [] if options.short else [("plain", 1)]
-        for executor, devices in [*rows, *((e, d) for d in options.devices for e in options.executors)]:
+        rows += [(executor, devices) for devices in options.devices for executor in options.executors]
+        for executor, devices in [*rows, *peer_rows(peers, name)]:
             row = measure(name, executor, devices, rounds, options.progress_bar)
             if row is None:
                 continue
