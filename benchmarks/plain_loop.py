@@ -80,7 +80,6 @@ class PlainProcess:
     def __init__(self, name: str) -> None:
         command = [sys.executable, __file__, name]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self._process.pid
 
     def round(self) -> float:
         """Train a round there and return its seconds."""

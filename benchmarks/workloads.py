@@ -2,8 +2,9 @@
 
 Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
 round runs in a plain loop, in a process of its own without Lightning: one model, one client after the other, tensors in
-memory, a new ``torch.optim.SGD`` for each client. The first rounds are left out; the table gives medians and the range
-of the pairs' ratios. Each row is a process of its own, with the peak of the memory of its process tree.
+memory, a new ``torch.optim.SGD`` for each client; W2's short rounds go in turn by tens. The first rounds are left out;
+the table gives medians and the range of the pairs' ratios. Each row is a process of its own, with the peak of the
+memory of its process tree.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
         [--peers flower pfl]
@@ -24,10 +25,11 @@ import tempfile
 import threading
 import time
 import warnings
+from subprocess import PIPE
 from typing import Any
 
 import torch
-from federations import ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
+from federations import BLOCKS, ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
 from peers import PEERS, installed_peers, peer_rows, train_peer
 from plain_loop import PlainLoop, PlainProcess
 
@@ -35,34 +37,33 @@ from plain_loop import PlainLoop, PlainProcess
 LIMITS = {"W1 sequential": 3.0, "W1 vectorized": 1.6, "W2 sequential": 3.5, "W2 vectorized": 0.7}
 
 
-def memory_of_tree(but: int | None = None) -> float:
-    """Return the resident memory of this process and its children but one, in GB."""
+def memory_of_tree(pid: int) -> float:
+    """Return the resident memory of a process and its children without the plain loop beside them, in GB."""
     import psutil
 
-    own = psutil.Process()
     total = 0
-    for process in [own, *own.children(recursive=True)]:
-        if process.pid == but:
-            continue
-        try:
-            info = process.memory_full_info()
-            total += getattr(info, "pss", info.rss)
-        except psutil.Error:
-            continue
+    try:
+        own = psutil.Process(pid)
+        for process in [own, *own.children(recursive=True)]:
+            if not any(argument.endswith("plain_loop.py") for argument in process.cmdline()):
+                info = process.memory_full_info()
+                total += getattr(info, "pss", info.rss)
+    except psutil.Error:  # one has just ended
+        pass
     return total / 1e9
 
 
 class MemoryWatch(threading.Thread):
-    """Notes the peak of the process tree's memory, shared pages counted once."""
+    """Notes the peak of a process tree's memory, shared pages counted once; from outside, at no cost to it."""
 
-    def __init__(self, but: int | None = None) -> None:
+    def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.peak, self._but = 0.0, but
+        self.peak, self._pid = 0.0, pid
         self.start()
 
     def run(self) -> None:
         while True:
-            self.peak = max(self.peak, memory_of_tree(self._but))
+            self.peak = max(self.peak, memory_of_tree(self._pid))
             time.sleep(0.5)
 
 
@@ -82,7 +83,7 @@ def fit(
 
     class Timer(L.Callback):
         def __init__(self) -> None:
-            self.begun, self.pairs = 0.0, []
+            self.begun, self.pairs, self.block = 0.0, [], []
 
         def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             trainer.strategy.barrier()
@@ -93,7 +94,11 @@ def fit(
             seconds = time.perf_counter() - self.begun
             if not rounds:
                 print("FIRST", time.time() - psutil.Process().create_time(), flush=True)
-            self.pairs.append((seconds, plain.round() if plain and trainer.is_global_zero else 0.0))
+            self.block.append(seconds)
+            if plain and (len(self.block) == BLOCKS.get(name, 1) or not self.pairs):
+                beside = [plain.round() for _ in self.block] if trainer.is_global_zero else self.block
+                self.pairs.append((statistics.mean(self.block), statistics.mean(beside)))
+                self.block = []
             trainer.strategy.barrier()
 
     timer = Timer()
@@ -101,7 +106,7 @@ def fit(
     data = TensorDataModule(clients, val=sample, batch_size=work.batch_size, eval_batch_size=512)
     with tempfile.TemporaryDirectory() as folder:
         trainer = L.Trainer(
-            max_epochs=rounds + 1,
+            max_epochs=rounds * BLOCKS.get(name, 1) + 1,
             accelerator="cpu",
             devices=devices,
             strategy="ddp_fork" if devices > 1 else "auto",
@@ -111,7 +116,7 @@ def fit(
             enable_checkpointing=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
-            check_val_every_n_epoch=rounds + 1,
+            check_val_every_n_epoch=rounds * BLOCKS.get(name, 1) + 1,
         )
         result = make_report(timer)
         trainer.callbacks.append(result)
@@ -178,18 +183,16 @@ def one_row(options: argparse.Namespace) -> None:
         first_round(name, executor)
         return
     if executor == "plain":
-        watch = MemoryWatch()
         loop = PlainLoop(name, make_clients(WORKLOADS[name]))
-        pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds + 1))]
-        print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy(), "peak": watch.peak}))
+        pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds * BLOCKS.get(name, 1) + 1))]
+        print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy()}))
         return
     plain = PlainProcess(name)
-    watch = MemoryWatch(but=plain.pid)
     if executor in PEERS:
         figures = train_peer(name, executor, devices, rounds, plain)
     else:
         figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
-    print("ROW", json.dumps({**figures, "peak": watch.peak}))
+    print("ROW", json.dumps(figures))
 
 
 def measure(name: str, executor: str, devices: int, rounds: int, progress_bar: bool) -> dict[str, Any] | None:
@@ -197,12 +200,14 @@ def measure(name: str, executor: str, devices: int, rounds: int, progress_bar: b
     command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds)]
     command += ["--progress-bar"] if progress_bar else []
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in finished.stdout.splitlines() if line.startswith("ROW ")]
+    with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
+        watch = MemoryWatch(process.pid)
+        output, errors = process.communicate()
+    lines = [line for line in output.splitlines() if line.startswith("ROW ")]
     if not lines:
-        print(f"{name} {executor}: failed\n{finished.stderr[-2000:]}")
+        print(f"{name} {executor}: failed\n{errors[-2000:]}")
         return None
-    return json.loads(lines[-1][4:])
+    return {**json.loads(lines[-1][4:]), "peak": watch.peak}
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ class WeightedMean(Aggregation):
         self.weighting = weighting
         self._federation: Federation | None = None
         self._sum: Tensor | None = None  # (size + 1,): the weighted sum, then the sum of weights
+        self._parts: tuple[Tensor, Tensor]  # views of the two
 
     def begin(self, federation: Federation) -> None:
         """Start with nothing added."""
@@ -64,13 +65,15 @@ class WeightedMean(Aggregation):
         """Add a model with a weight."""
         if self._sum is None:
             self._sum = torch.zeros(len(vector) + 1, dtype=accumulator(vector), device=vector.device)
-        if len(vector) != len(self._sum) - 1:
+            self._parts = self._sum[:-1], self._sum[-1]
+        values, weights = self._parts
+        if vector.shape != values.shape:
             raise ValueError(
-                f"A client's model has {len(vector)} values, the others have {len(self._sum) - 1}. All clients must "
-                "hand back a model of the server's shape."
+                f"A client's model has {len(vector)} values, the others have {len(values)}. All clients must hand back "
+                "a model of the server's shape."
             )
-        self._sum[:-1].add_(vector, alpha=weight)
-        self._sum[-1] += weight
+        values.add_(vector, alpha=weight)
+        weights.add_(weight)
 
     def compute(self) -> Tensor | None:
         """Return the mean, float64 of shape ``(size,)``, or None when nothing with a weight was added."""
