@@ -69,9 +69,9 @@ def two_hosts() -> Iterator[None]:
     def ip(*arguments: str) -> None:
         subprocess.run(["ip", *arguments], check=True)
 
-    for host in HOSTS:
-        ip("netns", "add", host)
     try:
+        for host in HOSTS:
+            ip("netns", "add", host)
         ip("link", "add", "fl0", "type", "veth", "peer", "name", "fl1")
         for number, host in enumerate(HOSTS):
             ip("link", "set", f"fl{number}", "netns", host)
@@ -81,7 +81,7 @@ def two_hosts() -> Iterator[None]:
         yield
     finally:
         for host in HOSTS:
-            ip("netns", "del", host)
+            subprocess.run(["ip", "netns", "del", host], check=False)
 
 
 def on_two_hosts(name: str, output: Path) -> None:

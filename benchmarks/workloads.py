@@ -85,7 +85,7 @@ def fit(
         def __init__(self) -> None:
             self.begun, self.pairs, self.block = 0.0, [], []
 
-        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             trainer.strategy.barrier()
             self.begun = time.perf_counter()
 
@@ -100,6 +100,7 @@ def fit(
                 self.pairs.append((statistics.mean(self.block), statistics.mean(beside)))
                 self.block = []
             trainer.strategy.barrier()
+            self.begun = time.perf_counter()  # from one round's end to the next one's: all that Lightning does counts
 
     timer = Timer()
     sample = tuple(torch.cat(tensors) for tensors in zip(*clients[:10], strict=True))
@@ -128,7 +129,8 @@ def describe(executor: Any) -> str:
     """Return what an executor did."""
     choice, cause = getattr(executor, "choice", None), getattr(executor, "cause", None)
     if choice is not None:
-        return f"{choice.executor}: {choice.cause}"
+        layout = ", channels last" if choice.channels_last else ""
+        return f"{choice.executor}{layout}: {choice.cause}"
     return f"one after the other: {cause}" if cause else ""
 
 

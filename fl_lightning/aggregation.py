@@ -64,8 +64,7 @@ class WeightedMean(Aggregation):
     def add(self, vector: Tensor, weight: float) -> None:
         """Add a model with a weight."""
         if self._sum is None:
-            self._sum = torch.zeros(len(vector) + 1, dtype=accumulator(vector), device=vector.device)
-            self._parts = self._sum[:-1], self._sum[-1]
+            self._open(vector)
         values, weights = self._parts
         if vector.shape != values.shape:
             raise ValueError(
@@ -74,6 +73,10 @@ class WeightedMean(Aggregation):
             )
         values.add_(vector, alpha=weight)
         weights.add_(weight)
+
+    def _open(self, like: Tensor) -> None:
+        self._sum = torch.zeros(len(like) + 1, dtype=accumulator(like), device=like.device)
+        self._parts = self._sum[:-1], self._sum[-1]
 
     def compute(self) -> Tensor | None:
         """Return the mean, float64 of shape ``(size,)``, or None when nothing with a weight was added."""
@@ -85,7 +88,8 @@ class WeightedMean(Aggregation):
         """Return what the server is to move to, over all processes, and empty the sum: one flat reduction."""
         assert self._federation is not None
         if self._sum is None:
-            self._sum = torch.zeros(len(model) + 1, dtype=accumulator(model), device=model.device)
+            self._open(model)
+        assert self._sum is not None
         self._sum = self._federation.sum_over_ranks(self._sum)
         merged = self._combine(model)
         self._sum = None

@@ -138,6 +138,7 @@ class FederatedLoop(RoundLoop):
     def plan_round(self) -> int:
         """Draw the clients; return how many batches this process will train, or about how many."""
         algorithm, callback, trainer = self.callback.algorithm, self.callback, self.trainer
+        self._epoch_lengths.clear()  # the data module's batch size may be another one now
         full_work = callback.local_steps or callback.local_epochs
         tasks = algorithm.plan(self.round_index, self.data.client_sizes, callback.seed, full_work)
         if isinstance(tasks, int):
@@ -156,6 +157,8 @@ class FederatedLoop(RoundLoop):
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
+        if self.trainer.world_size == 1:
+            return sorted(tasks, key=lambda task: task.slot)
         costs = [self.num_batches(task) for task in tasks]
         shares = share_out(tasks, costs, self.trainer.world_size, self.callback.algorithm.owner)
         return shares[self.trainer.global_rank]

@@ -193,10 +193,11 @@ def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[s
     if trainer.barebones:  # it warns of every value that is logged
         return
     results, fx = trainer._results, module._current_fx_name
+    overridden = type(module).log is not pl.LightningModule.log
     for name, value in values.items():
         key = f"{fx}.{name}"
         metric = None if results is None else results.get(key)
-        if results is not None and metric is not None and metric.is_tensor:
+        if results is not None and not overridden and metric is not None and metric.is_tensor:
             _enter_hook(trainer, results, fx)
             number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
             results.update_metrics(key, number, 1)

@@ -57,7 +57,8 @@ class Choice:
 class AutoExecutor:
     """Measures a step of one client and of a stack on the fit's first clients, and goes on with what is faster.
 
-    Where there are convolutions, a client's step is measured with channels last in memory, too.
+    Where there are convolutions, a client's step is measured with channels last in memory, too, unless somebody hooks
+    into batches or clients: only ``training_step`` may see weights in that layout.
 
     Clients are trained one after the other where a stack cannot train them, and where the module draws random numbers
     when it trains, as for dropout: masks would depend on what the clock said. The choice is part of a checkpoint, so
@@ -112,9 +113,12 @@ class AutoExecutor:
             vectorized.check_statically()
             self._loop.vector.write(algorithm.start(tasks[0]))
             trial = vectorized.trial(tasks)
-            seconds, last = trial.seconds_alone(), trial.seconds_channels_last()
-            if last * _MARGIN < seconds:
-                seconds, alone = last, replace(alone, channels_last=True)
+            seconds = trial.seconds_alone()
+            # whoever looks at a client's model sees the layout that the user gave it
+            if not self._loop.callback.watches_clients(self._loop.trainer):
+                last = trial.seconds_channels_last()
+                if last * _MARGIN < seconds:
+                    seconds, alone = last, replace(alone, channels_last=True)
             if seconds > _SLOW_STEP and on_cpu:
                 return self._with_threads(trial, seconds, alone, threads)
             vectorized.check(tasks[0], algorithm)

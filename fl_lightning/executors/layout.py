@@ -21,9 +21,10 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
     Yields:
         Whether there is a weight whose layout changed.
     """
-    weights = [
-        p for p in module.parameters() if p.dim() == 4 and not p.is_contiguous(memory_format=torch.channels_last)
-    ]
+    convolutions = [m for m in module.modules() if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d))]
+    kernels = [m._parameters.get("weight") for m in convolutions]  # None where it is computed, as by weight_norm
+    contiguous = [kernel for kernel in kernels if kernel is not None and kernel.is_contiguous()]
+    weights = [kernel for kernel in contiguous if not kernel.is_contiguous(memory_format=torch.channels_last)]
     try:
         for weight in weights:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)

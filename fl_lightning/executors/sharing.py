@@ -22,8 +22,6 @@ def share_out(
     Returns:
         The tasks of each process, each list in the order of slots.
     """
-    if num_ranks == 1:
-        return [sorted(tasks, key=lambda task: task.slot)]
     shares: list[list[Task]] = [[] for _ in range(num_ranks)]
     load = [0.0] * num_ranks
     for index in sorted(range(len(tasks)), key=lambda i: (-costs[i], tasks[i].slot)):

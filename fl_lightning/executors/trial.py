@@ -52,7 +52,7 @@ class Trial:
                 return math.inf
             try:
                 return self.seconds_alone()
-            except RuntimeError:  # a `view` across channels
+            except Exception:  # a `view` across channels, say; the module may well work as it is
                 return math.inf
 
     def seconds_alone(self) -> float:
@@ -71,12 +71,14 @@ class Trial:
             _add(scratch, gradients)
 
         held = vector.read()
-        with self._kept() as changes:
-            before = self._random_state()
-            seconds = _shortest(step)
-            self.draws = not torch.equal(before, self._random_state())
-            changed = changes()
-        vector.write(held)  # a training pass moves buffers
+        try:
+            with self._kept() as changes:
+                before = self._random_state()
+                seconds = _shortest(step)
+                self.draws = not torch.equal(before, self._random_state())
+                changed = changes()
+        finally:
+            vector.write(held)  # a training pass moves buffers
         if changed:
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
         return seconds

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from stacked import Module, clients_of
 from torch import nn
 from toys import quiet_trainer
@@ -119,8 +120,21 @@ class FlattenByView(nn.Module):
         return x.view(len(x), -1)
 
 
+class RefusesChannelsLast(nn.Module):
+    """Has an opinion on layouts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_contiguous():
+            raise ValueError("contiguous tensors only")
+        return x.flatten(1)
+
+
 def fit_images(
-    monkeypatch: pytest.MonkeyPatch, *between: nn.Module, end: nn.Module | None = None, executor: str = "auto"
+    monkeypatch: pytest.MonkeyPatch,
+    *between: nn.Module,
+    end: nn.Module | None = None,
+    executor: str = "auto",
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[Any, set[bool]]:
     """Train a convolutional network whose steps seem to take half as long with channels last."""
     torch.manual_seed(0)
@@ -136,7 +150,7 @@ def fit_images(
     layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
     with monkeypatch.context() as patched:
         patched.setattr(choices.Trial, "seconds_alone", seconds_alone)
-        fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor)])
+        fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
         fitter.fit(Module(layers), datamodule=TensorDataModule(clients_of((72,), (8, 12, 6)), batch_size=4))
     assert weight.is_contiguous()  # as the user gave it
     return fitter, contiguous
@@ -157,7 +171,23 @@ def test_convolutions_train_with_channels_last_where_that_is_faster(
 
 
 def test_modules_that_cannot_take_channels_last_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitter, _ = fit_images(monkeypatch, end=FlattenByView())
+    for end in (FlattenByView(), RefusesChannelsLast()):
+        fitter, _ = fit_images(monkeypatch, end=end)
+        choice = fitter.fit_loop.executor.choice
+        assert not choice.channels_last
+        assert "arithmetic bounds" in choice.cause  # it works as it is
+
+
+def test_callbacks_that_see_clients_see_the_users_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Watch(Callback):
+        def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
+            seen.append(all(p.is_contiguous() for p in pl_module.parameters()))
+            torch.nn.utils.parameters_to_vector(pl_module.parameters())
+
+    fitter, _ = fit_images(monkeypatch, callbacks=[Watch()])
+    assert seen == [True] * 6
     assert not fitter.fit_loop.executor.choice.channels_last
 
 
@@ -168,6 +198,8 @@ def test_the_clock_does_not_decide_over_masks(monkeypatch: pytest.MonkeyPatch) -
 
 def test_freed_memory_is_kept_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     options: list[tuple[int, int]] = []
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
     library = SimpleNamespace(mallopt=lambda name, value: options.append((name, value)))
     monkeypatch.setattr("ctypes.CDLL", lambda name: library)
     monkeypatch.setattr("sys.platform", "linux")

@@ -277,6 +277,27 @@ def test_module_that_overrides_log() -> None:
     assert module.given[:5] == [{"x": {}}] * 5  # every call arrives, with its own arguments alone
 
 
+class Overheard(Numbers):
+    """Notes the names of what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def record(self, value: Tensor, batch_idx: int) -> None:
+        self.log("x", value)
+
+    def log(self, name: str, value: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        self.names.append(name)
+        super().log(name, value, **kwargs)
+
+
+def test_the_rounds_numbers_go_through_an_overridden_log() -> None:
+    module = Overheard()
+    train_federatedly(module, CLIENTS, batch_size=2, max_epochs=3)
+    assert module.names.count("fed/clients") == module.names.count("fed/models_sent") == 3
+
+
 def test_reading_values_inside_a_round_does_not_change_them() -> None:
     seen: list[float] = []
 

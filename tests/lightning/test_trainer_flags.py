@@ -276,3 +276,12 @@ def test_should_stop_ends_the_fit_with_the_round() -> None:
 
     _, trainer = run(callbacks=[Stop()])
     assert (trainer.current_epoch, trainer.global_step) == (1, 8)
+
+
+def test_a_batch_size_changed_between_rounds_holds_from_then_on() -> None:
+    class Enlarge(Callback):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.datamodule.batch_size = 12  # type: ignore[attr-defined]
+
+    trainer = train_federatedly(Classifier(), [samples(12)], batch_size=4, callbacks=[Enlarge()], max_epochs=2)
+    assert trainer.global_step == 3 + 1
