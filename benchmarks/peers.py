@@ -10,10 +10,7 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
-import torch
-from federations import Clients
 from plain_loop import PlainProcess
-from torch import nn
 
 WORKLOADS = ("W1", "W2", "W3")
 # the packages that a peer imports, what installs them, and its processes that train
@@ -32,13 +29,6 @@ class Rounds:
         seconds = time.perf_counter() - self._begun
         self.pairs.append((seconds, self._plain.round()))
         self._begun = time.perf_counter()
-
-
-def accuracy(network: nn.Module, clients: Clients) -> float:
-    """Return a network's accuracy on the samples that the other rows are measured on."""
-    with torch.no_grad():
-        hits = sum(int((network(x).argmax(1) == y).sum()) for x, y in clients[:10])
-    return hits / sum(len(y) for _, y in clients[:10])
 
 
 def installed_peers(peers: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ def real_data() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def auto_never_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def auto_chooses_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ``executor="auto"`` choose the reference, whatever the clock says: many tests compare runs bit for bit."""
-    monkeypatch.setattr("fl_lightning.executors.trial.Trial.seconds_at_once", lambda self: float("inf"))
+    for other in ("seconds_at_once", "seconds_channels_last"):
+        monkeypatch.setattr(f"fl_lightning.executors.trial.Trial.{other}", lambda self: float("inf"))

@@ -61,9 +61,10 @@ class ClientLog:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
         fx = self._module._current_fx_name
         known = self._known.get((fx, name))
-        if known is not None and fx not in self._entered:
-            _enter_hook(self._module.trainer, self._results, fx)
-        self._entered.add(fx)
+        if fx not in self._entered:
+            self._entered.add(fx)
+            if known is not None:
+                _enter_hook(self._module.trainer, self._results, fx)
         size = kwargs.get("batch_size")
         if known is None or args or known[0] != _options(kwargs) or not self._update(known[1], value, size):
             self._log(name, value, *args, **kwargs)

@@ -113,6 +113,9 @@ def test_a_choice_travels_in_a_checkpoint() -> None:
 # ---- channels last ----
 
 
+SECONDS_CHANNELS_LAST = choices.Trial.seconds_channels_last  # as it is outside of tests
+
+
 class FlattenByView(nn.Module):
     """Fails on channels that are last in memory."""
 
@@ -150,6 +153,7 @@ def fit_images(
     layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
     with monkeypatch.context() as patched:
         patched.setattr(choices.Trial, "seconds_alone", seconds_alone)
+        patched.setattr(choices.Trial, "seconds_channels_last", SECONDS_CHANNELS_LAST)
         fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
         fitter.fit(Module(layers), datamodule=TensorDataModule(clients_of((72,), (8, 12, 6)), batch_size=4))
     assert weight.is_contiguous()  # as the user gave it
