@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 _SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
+_CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and save no more calls
 
 
 def clients_that_fit(loop: FederatedLoop, tasks: Sequence[Task]) -> int:
     """Return how many of the clients may train at once: their models and an epoch of their samples take a quarter.
+
+    On a CPU their weights take 32 MiB at most.
 
     Args:
         loop: The loop.
@@ -28,11 +31,13 @@ def clients_that_fit(loop: FederatedLoop, tasks: Sequence[Task]) -> int:
         At least 1.
     """
     vector = loop.vector
-    model = _COPIES * vector.size * torch.empty((), dtype=vector.dtype).element_size()
+    weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
+    on_cpu = vector.device.type == "cpu"
     # processes of one machine share its memory
-    share = _SHARE * free_memory(vector.device) / (loop.trainer.world_size if vector.device.type == "cpu" else 1)
+    share = _SHARE * free_memory(vector.device) / (loop.trainer.world_size if on_cpu else 1)
     samples = max(task.num_samples for task in tasks) * loop.bytes_per_sample
-    return max(1, min(len(tasks), int(share / (model + samples))))
+    most = int(share / (_COPIES * weights + samples))
+    return max(1, min(len(tasks), most, _CPU_STACK // max(1, weights) if on_cpu else most))
 
 
 def free_memory(device: torch.device) -> float:

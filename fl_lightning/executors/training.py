@@ -141,8 +141,9 @@ class StackTraining:
         """Apply local objectives, clipping and the optimizer, in Lightning's order."""
         stack, terms = self._stack, self._terms
         value, algorithm = self._clip
-        if terms or value:
-            gradients[:] = unshared(gradients)
+        if terms or value or not self._optimizer.is_plain:
+            # a linear layer's gradient is transposed in memory: to be read more than once it is turned first
+            gradients[:] = [None if gradient is None else gradient.contiguous() for gradient in unshared(gradients)]
         if terms:
             terms.correct(stack.parameters, gradients)
         if value:
