@@ -123,17 +123,19 @@ class GatheredBatches:
         return groups
 
     def _gather(self, active: int) -> None:
-        own = [] if self._upload is None else self._upload.host()
+        places = [] if self._upload is None else [tensor.unbind() for tensor in self._upload.host()]
+        longest = max(self._sizes)
         for row in range(active):
-            out = [tensor[row, : self._sizes[row]] for tensor in own] or None
+            size = self._sizes[row]
+            out = [rows[row] if size == longest else rows[row][:size] for rows in places] or None
             gathered = gather_epoch(self._datasets[row], self._generators[row], self._shuffle, out)
             if out is None and gathered is not None:  # the first client's tells shapes and types
-                shape = len(self._sizes), max(self._sizes)
+                shape = len(self._sizes), longest
                 shapes, dtypes = [(*shape, *tensor.shape[1:]) for tensor in gathered], [t.dtype for t in gathered]
                 self._upload = Upload(shapes, dtypes, self._device)
-                own = self._upload.host()
-                for tensor, values in zip(own, gathered, strict=True):
-                    tensor[row, : self._sizes[row]] = values
+                places = [tensor.unbind() for tensor in self._upload.host()]
+                for rows, values in zip(places, gathered, strict=True):
+                    rows[row][:size] = values
         assert self._upload is not None
         self._whole = self._upload.send()
 

@@ -62,10 +62,10 @@ class ModelStack:
 
     def vectors(self) -> Callable[[int], Tensor]:
         """Return a function that gives a row's model, shape ``(size,)``."""
-        flat = [tensor.detach().reshape(len(tensor), -1) for tensor in self._whole]
+        rows = [tensor.detach().to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
 
         def vector_of(row: int) -> Tensor:
-            return torch.cat([tensor[row].to(self._dtype) for tensor in flat])
+            return torch.cat([own[row] for own in rows])
 
         return vector_of
 

@@ -14,6 +14,8 @@ from fl_lightning.executors.optimizer import along
 
 Rule = Callable[..., "StandIn"]
 
+_NARROW = 16  # rows below this are taken value by value on a CPU, columns many at a time
+
 
 class StandIn:
     """Acts as each client's tensor of shape ``(...)`` and holds all of them, shape ``(K, ...)``.
@@ -206,8 +208,15 @@ def _cross_entropy(input: Any, target: Any, **options: Any) -> StandIn:
     logits, classes = input.held, target.held
     if logits.dim() != 3 or classes.dim() != 2:
         raise CannotVectorize("cross-entropy of more than one prediction a sample has no fused form")
-    losses = F.cross_entropy(logits.flatten(0, 1), classes.flatten(), reduction="none").view(classes.shape)
+    losses = F.nll_loss(_log_softmax(logits.flatten(0, 1)), classes.flatten(), reduction="none").view(classes.shape)
     return StandIn(losses.sum(1) / (classes != -100).sum(1))
+
+
+def _log_softmax(rows: Tensor) -> Tensor:
+    """Return the logarithms of each row's softmax."""
+    if rows.is_cpu and rows.shape[1] < _NARROW:
+        return F.log_softmax(rows.t().contiguous(), 0).t()
+    return F.log_softmax(rows, 1)
 
 
 def _elementwise(function: Callable[..., Tensor]) -> Rule:
