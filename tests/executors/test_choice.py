@@ -19,6 +19,7 @@ from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import choice as choices
 from fl_lightning.executors.choice import Choice
 from fl_lightning.executors.memory import clients_that_fit
+from fl_lightning.federation import Task
 
 
 def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = None, **trainer: Any) -> Any:
@@ -228,3 +229,10 @@ def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     for free, expected in ((4 * 2 * need, 2), (1, 1), (1e12, 4)):
         monkeypatch.setattr("fl_lightning.executors.memory.free_memory", lambda device, free=free: free)
         assert clients_that_fit(loop, tasks) == expected
+
+
+def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most() -> None:
+    # 6 x 100,000 + 100,000 + 100,000 x 3 + 3 = 1,000,003 weights in double precision: 4 x 8,000,024 bytes fit
+    tasks = [Task(slot, slot, 8) for slot in range(10)]
+    fitter = fit(FedAvg(1, seed=1), nn.Sequential(nn.Linear(6, 100_000), nn.Linear(100_000, 3)), epochs=1)
+    assert clients_that_fit(fitter.fit_loop, tasks) == 4
