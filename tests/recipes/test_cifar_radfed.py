@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+Parse = Callable[..., tuple[int, str, str]]
 RECIPE = Path(__file__).parents[2] / "recipes" / "cifar_radfed.py"
 SMALL = [
     "--partitioner.num_clients=20",
@@ -37,6 +40,21 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.fixture
+def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Parse:
+    """Run the recipe in this process with options after which it ends at once; return its status and what it wrote."""
+
+    def run_here(*options: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(RECIPE), *options])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(RECIPE), run_name="__main__")
+        written = capsys.readouterr()
+        return int(ended.value.code or 0), written.out, written.err
+
+    return run_here
+
+
 def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
     finished = run(tmp_path, *SMALL, "--trainer.max_epochs=3")
     assert finished.returncode == 0, finished.stderr
@@ -60,10 +78,10 @@ def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_resuming_nothing_is_an_error(tmp_path: Path) -> None:
-    finished = run(tmp_path, "--resume=nowhere")
-    assert finished.returncode != 0
-    assert "--resume nowhere: there is no run in that folder" in finished.stderr
+def test_resuming_nothing_is_an_error(parse: Parse) -> None:
+    code, _, errors = parse("--resume=nowhere")
+    assert code != 0
+    assert "--resume nowhere: there is no run in that folder" in errors
 
 
 def test_another_method_for_as_many_rounds(tmp_path: Path) -> None:
@@ -82,18 +100,18 @@ def test_cifar10_by_name_has_no_fallback(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_help_names_the_dotted_options(tmp_path: Path) -> None:
-    finished = run(tmp_path, "--help")
-    assert finished.returncode == 0, finished.stderr
+def test_help_names_the_dotted_options(parse: Parse) -> None:
+    code, output, errors = parse("--help")
+    assert code == 0, errors
     for option in ("--preset", "--method", "--partitioner", "--data.batch_size", "--model.lr", "--trainer.max_epochs"):
-        assert option in finished.stdout
+        assert option in output
 
 
 @pytest.mark.parametrize("preset", sorted((RECIPE.parent / "presets").glob("*.yaml")), ids=lambda path: path.stem)
-def test_presets_parse_against_the_real_signatures(preset: Path, tmp_path: Path) -> None:
-    finished = run(tmp_path, "--config", str(preset), "--print_config")
-    assert finished.returncode == 0, finished.stderr
-    resolved = yaml.safe_load(finished.stdout)
+def test_presets_parse_against_the_real_signatures(preset: Path, parse: Parse) -> None:
+    code, output, errors = parse("--config", str(preset), "--print_config")
+    assert code == 0, errors
+    resolved = yaml.safe_load(output)
     given = yaml.safe_load(preset.read_text())
     for group in ("data", "model", "trainer", "split"):
         assert given[group].items() <= resolved[group].items()
