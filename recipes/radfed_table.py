@@ -2,11 +2,12 @@
 
     python recipes/radfed_table.py --workers 2                             # every cell in its smallest form
     python recipes/radfed_table.py --preset reduced --workers 2            # in hours
+    python recipes/radfed_table.py --preset long --workers 2               # Covertype's features, 400 rounds, two methods
     python recipes/radfed_table.py --preset paper --estimate               # how long the paper's setting would take
     python recipes/radfed_table.py --preset paper --data COVCLS-G COVCLS-L --folds 0 1 --workers 2
 
-The settings are tables/radfed_small.yaml, tables/radfed_reduced.yaml and tables/radfed_paper.yaml; a table of your own
-may have one of them as its `base` and be run by python -m fl_lightning.experiment. Data are looked for in
+The settings are tables/radfed_small.yaml and so on; a table of your own may have one of them as its `base` and be run
+by python -m fl_lightning.experiment. Data are looked for in
 $FL_LIGHTNING_DATA, else in data/: CIFAR-10 with MobileNetV2's weights, the plays, Covertype, MNIST and eICU. A setting
 whose data are missing fails, and the others go on.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from fl_lightning.experiment import Table, run_presets
 
 TABLES = Path(__file__).parent / "tables"
-PRESETS = {name: TABLES / f"radfed_{name}.yaml" for name in ("small", "reduced", "paper")}
+PRESETS = {name: TABLES / f"radfed_{name}.yaml" for name in ("small", "reduced", "long", "paper")}
 WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
 
 

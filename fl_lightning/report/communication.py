@@ -30,8 +30,12 @@ def cost_to_target(curve: Curve, monitor: str, target: float, mode: str = "max")
         reached = np.flatnonzero(values >= target if mode == "max" else values <= target)
     if len(reached) == 0:
         return None
-    place = int(reached[0])
-    trained = curve["fed/clients"] + curve.get("fed/dropped", np.zeros_like(values))
+    return _cost_until(curve, int(reached[0]))
+
+
+def _cost_until(curve: Curve, place: int) -> float:
+    clients = curve["fed/clients"]
+    trained = clients + curve.get("fed/dropped", np.zeros_like(clients))
     clients_a_round = float(trained[: place + 1].sum()) / float(curve["round"][place])
     return float(curve["fed/models_sent"][place]) / (2 * clients_a_round)
 
@@ -55,7 +59,7 @@ def communication_grid(experiment: Experiment) -> Grid | None:
         return None
     caption = (
         "Models sent until validation first reaches a target, in rounds of FedAvg (two for each of SCAFFOLD's): mean "
-        f"over runs; n+ where a run has not reached it in n rounds. Last column: relative to {experiment.baseline}."
+        f"over runs; n+ where a run has sent so many without reaching it. Last column: relative to {experiment.baseline}."
     )
     header = ["data", "target", "method", "rounds of FedAvg", "runs that reached it", f"times {experiment.baseline}'s"]
     return Grid("communication", caption, header, rows, strong, text_columns=(0, 2))
@@ -83,8 +87,12 @@ def _row(
     reached = [cost for cost in costs if cost is not None]
     runs = f"{len(reached)} of {len(costs)}"
     if len(reached) < len(costs):
-        rounds = max(int(row["rounds"]) for row in experiment.runs(data, method).values())
-        return [data, f"{target:g}", method, f"{rounds}+", runs, ""]
+        sent = max(_cost_until(curve, len(curve["round"]) - 1) for curve in experiment.curves(data, method))
+        return [data, f"{target:g}", method, f"{_short(sent)}+", runs, ""]
     mean = float(np.mean(reached))
     ratio = f"{mean / base:.2f}" if math.isfinite(base) else ""
-    return [data, f"{target:g}", method, f"{mean:.1f}".removesuffix(".0"), runs, ratio]
+    return [data, f"{target:g}", method, _short(mean), runs, ratio]
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")

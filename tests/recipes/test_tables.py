@@ -135,7 +135,7 @@ def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("recipe", "names"),
     [
-        ("radfed_table", ["small", "reduced", "paper"]),
+        ("radfed_table", ["small", "reduced", "long", "paper"]),
         ("feddyn_communication", ["small", "reduced", "paper"]),
         ("dmoz_distributions", ["small", "paper"]),
     ],

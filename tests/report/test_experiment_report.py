@@ -148,7 +148,7 @@ def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
         ["FedAvg", "3", "6 of 6", "1.00"],
         ["RADFed", "6", "6 of 6", "2.00"],
     ]
-    assert [row[2:] for row in grid.rows[2:]] == [["FedAvg", "3+", "0 of 6", ""], ["RADFed", "3+", "0 of 6", ""]]
+    assert [row[2:] for row in grid.rows[2:]] == [["FedAvg", "3+", "0 of 6", ""], ["RADFed", "6+", "0 of 6", ""]]
     assert grid.strong == {(0, 3)}
 
 
