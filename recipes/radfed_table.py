@@ -2,7 +2,7 @@
 
     python recipes/radfed_table.py --workers 2                             # every cell in its smallest form
     python recipes/radfed_table.py --preset reduced --workers 2            # in hours
-    python recipes/radfed_table.py --preset long --workers 2               # Covertype's features, 400 rounds, two methods
+    python recipes/radfed_table.py --preset long --workers 2               # 400 rounds of FedAvg and RADFed
     python recipes/radfed_table.py --preset paper --estimate               # how long the paper's setting would take
     python recipes/radfed_table.py --preset paper --data COVCLS-G COVCLS-L --folds 0 1 --workers 2
 

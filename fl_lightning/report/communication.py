@@ -59,7 +59,7 @@ def communication_grid(experiment: Experiment) -> Grid | None:
         return None
     caption = (
         "Models sent until validation first reaches a target, in rounds of FedAvg (two for each of SCAFFOLD's): mean "
-        f"over runs; n+ where a run has sent so many without reaching it. Last column: relative to {experiment.baseline}."
+        f"over runs; n+ where a run has sent n without reaching it. Last column: relative to {experiment.baseline}."
     )
     header = ["data", "target", "method", "rounds of FedAvg", "runs that reached it", f"times {experiment.baseline}'s"]
     return Grid("communication", caption, header, rows, strong, text_columns=(0, 2))
