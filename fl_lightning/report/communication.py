@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -42,56 +41,54 @@ def _cost_until(curve: Curve, place: int) -> float:
 
 def communication_grid(experiment: Experiment) -> Grid | None:
     """Return the cost of each method to each target; ``None`` if there are no targets."""
+    methods, baseline = experiment.methods, experiment.baseline
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
     for data in experiment.data:
-        settings = experiment.table["data"][data]
-        for target in settings.get("targets") or ():
-            costs = {method: _costs(experiment, data, method, target) for method in experiment.methods}
-            means = {method: float(np.mean(known)) for method, c in costs.items() if (known := _all_known(c))}
-            base = means.get(experiment.baseline, math.nan)
-            for method, found in costs.items():
-                if found:
-                    if method in means and means[method] == min(means.values()):
-                        strong.add((len(rows), 3))
-                    rows.append(_row(experiment, data, method, target, found, base))
+        for target in experiment.table["data"][data].get("targets") or ():
+            costs = {method: _costs(experiment, data, method, target) for method in methods}
+            if not any(costs.values()):
+                continue
+            means = {method: mean for method, found in costs.items() if (mean := _mean(found)) is not None}
+            least = min(means.values(), default=math.nan)
+            strong |= {(len(rows), methods.index(method) + 2) for method, mean in means.items() if mean == least}
+            cells = [_cell(experiment, data, method, costs[method], means) for method in methods]
+            rows.append([data, f"{target:g}", *cells])
     if not rows:
         return None
     caption = (
         "Models sent until validation first reaches a target, in rounds of FedAvg (two for each of SCAFFOLD's): mean "
-        f"over runs; n+ where a run has sent n without reaching it. Last column: relative to {experiment.baseline}."
+        f"over runs, in brackets relative to {baseline}; n+ where not all runs have reached it by sending n."
     )
-    header = ["data", "target", "method", "rounds of FedAvg", "runs that reached it", f"times {experiment.baseline}'s"]
-    return Grid("communication", caption, header, rows, strong, text_columns=(0, 2))
+    return Grid("communication", caption, ["data", "target", *methods], rows, strong)
 
 
 def _costs(experiment: Experiment, data: str, method: str, target: float) -> list[float | None]:
+    """Return each run's cost, ``None`` of those that have not reached the target."""
     settings = experiment.table["data"][data]
-    curves = experiment.curves(data, method)
     return [
         cost_to_target(curve, settings["monitor"], target, settings["mode"])
-        for curve in curves
+        for curve in experiment.curves(data, method)
         if settings["monitor"] in curve
     ]
 
 
-def _all_known(costs: list[float | None]) -> list[float]:
-    """Return the costs if all runs have reached the target, else none."""
+def _mean(costs: list[float | None]) -> float | None:
+    """Return the mean if all runs have reached the target."""
     known = [cost for cost in costs if cost is not None]
-    return known if len(known) == len(costs) else []
+    return float(np.mean(known)) if known and len(known) == len(costs) else None
 
 
-def _row(
-    experiment: Experiment, data: str, method: str, target: Any, costs: list[float | None], base: float
-) -> list[str]:
-    reached = [cost for cost in costs if cost is not None]
-    runs = f"{len(reached)} of {len(costs)}"
-    if len(reached) < len(costs):
+def _cell(experiment: Experiment, data: str, method: str, costs: list[float | None], means: dict[str, float]) -> str:
+    if not costs:
+        return ""
+    if method not in means:
         sent = max(_cost_until(curve, len(curve["round"]) - 1) for curve in experiment.curves(data, method))
-        return [data, f"{target:g}", method, f"{_short(sent)}+", runs, ""]
-    mean = float(np.mean(reached))
-    ratio = f"{mean / base:.2f}" if math.isfinite(base) else ""
-    return [data, f"{target:g}", method, _short(mean), runs, ratio]
+        reached = sum(cost is not None for cost in costs)
+        return f"{_short(sent)}+" + (f" ({reached} of {len(costs)} runs)" if len(costs) > 1 else "")
+    base = means.get(experiment.baseline)
+    relative = "" if method == experiment.baseline or base is None else f" ({means[method] / base:.2f}x)"
+    return _short(means[method]) + relative
 
 
 def _short(number: float) -> str:

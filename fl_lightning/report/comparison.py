@@ -94,11 +94,13 @@ def relative_grid(experiment: Experiment) -> Grid | None:
 
 
 def significance_grid(experiment: Experiment) -> Grid | None:
-    """Return the tests against the baseline, ``None`` if there are none."""
+    """Return the tests against the baseline, ``None`` if no method has two runs to compare."""
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
     for data in experiment.data:
         for method, (test, adjusted) in tests(experiment, data).items():
+            if test.num_pairs < 2:
+                continue
             own, other = experiment.pairs(data, method)
             difference = summarize(np.subtract(own, other))
             if adjusted < LEVEL:

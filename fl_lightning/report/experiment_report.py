@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fl_lightning.experiment.files import write_text
@@ -178,10 +178,15 @@ def _summary(experiment: Experiment) -> str:
     table = experiment.table
     expected = len(table["data"]) * len(table["methods"]) * len(table["folds"]) * len(table["seeds"])
     return (
-        f"{len(experiment.methods)} methods, {len(experiment.data)} data sets, {len(table['folds'])} folds, "
-        f"{len(table['seeds'])} seeds: {finished} of {expected} runs finished. "
+        f"{_count(experiment.methods, 'method')}, {_count(experiment.data, 'data set')}, "
+        f"{_count(table['folds'], 'fold')}, {_count(table['seeds'], 'seed')}: "
+        f"{finished} of {expected} runs finished. "
         f"Tested: {_selected(table['select'])}. Code {table['code']}."
     )
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")
 
 
 def _selected(select: str) -> str:
@@ -200,7 +205,8 @@ def _warnings(experiment: Experiment) -> list[str]:
     warnings = [f"Stand-in data: {', '.join(names)}. {text}" for text, names in stand_ins.items()]
     on_test = [data for data in experiment.data if experiment.table["data"][data]["validate_on_test"]]
     if on_test:
-        warnings.append(f"Curves of {', '.join(on_test)} are of the test set, as in the paper.")
+        which = "all data sets" if len(on_test) == len(experiment.data) else ", ".join(on_test)
+        warnings.append(f"Curves of {which} are of the test set, as in the paper.")
     if experiment.failed:
         warnings.append(
             f"Runs that failed: {len(experiment.failed)}. They are listed below and left out of all numbers."

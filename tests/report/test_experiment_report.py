@@ -144,12 +144,24 @@ def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
     assert cost_to_target(curve, "val", 0.45, mode="min") == 4
     grid = communication_grid(write_results(tmp_path))
     assert grid is not None
-    assert [row[2:] for row in grid.rows[:2]] == [
-        ["FedAvg", "3", "6 of 6", "1.00"],
-        ["RADFed", "6", "6 of 6", "2.00"],
-    ]
-    assert [row[2:] for row in grid.rows[2:]] == [["FedAvg", "3+", "0 of 6", ""], ["RADFed", "6+", "0 of 6", ""]]
-    assert grid.strong == {(0, 3)}
+    assert grid.header == ["data", "target", "FedAvg", "RADFed"]
+    assert [row[2:] for row in grid.rows] == [["3", "6 (2.00x)"], ["3+ (0 of 6 runs)", "6+ (0 of 6 runs)"]]
+    assert grid.strong == {(0, 2)}
+    # RADFed's scores are 0.51 to 0.56
+    partly = communication_grid(write_results(tmp_path / "partly", targets=[0.535]))
+    assert partly is not None
+    assert partly.rows[0][2:] == ["3+ (0 of 6 runs)", "6+ (3 of 6 runs)"]
+
+
+def test_one_run_has_no_significance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAPS, "easy", [1])
+    monkeypatch.setitem(GAPS, "hard", [-1])
+    experiment = write_results(tmp_path)
+    assert significance_grid(experiment) is None
+    assert score_grid(experiment).rows[0] == ["easy", "50.00", "51.00"]
+    grid = communication_grid(experiment)
+    assert grid is not None
+    assert [row[2:] for row in grid.rows] == [["3", "6 (2.00x)"], ["3+", "6+"]]
 
 
 def test_curves_have_a_mean_and_a_band(tmp_path: Path) -> None:
