@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (5.2, 3.5)  # inches; the lettering is then readable on a phone
+_DASHES = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))
 _MARKS = "osD^vPX*<>"
 
 
@@ -181,5 +182,6 @@ def _color(number: int) -> tuple[float, ...]:
     return tuple(colormaps["tab10"](number % 10))
 
 
-def _style(number: int) -> str:
-    return "-" if number < 10 else "--"
+def _style(number: int) -> str | tuple[int, tuple[float, ...]]:
+    """Return a line's dashes: through their gaps a curve shows that lies below."""
+    return _DASHES[number % len(_DASHES)]
