@@ -83,7 +83,7 @@ class _Run:
         rows = self.store.write_results(self.table, cells)
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
-        self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False)
+        self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
         return rows
 
     def _tune(self) -> None:
@@ -121,7 +121,8 @@ class _Run:
         self.chosen[place] = points[best["point"]]
         shown = describe_point(self.chosen[place])
         reason = f"{best['val']:.4f} on validation, of {len(points)} points" if known else "all points failed"
-        self.console.print(f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).", highlight=False)
+        text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
+        self.console.print(text, highlight=False, soft_wrap=True)
         return rows
 
     def _run_cells(

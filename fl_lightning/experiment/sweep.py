@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from fl_lightning.arguments import check_count
 from fl_lightning.experiment.files import write_csv
+from fl_lightning.experiment.progress import duration
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
@@ -25,6 +27,7 @@ Row = dict[str, Any]
 Ask = Iterator[tuple[Point, Callable[[float | None], None]]]
 """Points to try, each with the function that takes its score."""
 _COLUMNS = ("run", "status", "score", "values", "id", "folder", "error")
+_SHOWN = 12  # runs in the table at the end; all are in the file
 
 
 def run_sweep(
@@ -59,24 +62,32 @@ def run_sweep(
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
     console = console or Console()
     rows: list[Row] = []
-    for number, (point, tell) in enumerate(_ask(sweep, count, seed)):
+    total, asked = _ask(sweep, count, seed)
+    longest = 0.0
+    for number, (point, tell) in enumerate(asked):
+        begun = time.monotonic()
         row = _run(sweep, number, point, further, folder)
+        longest = max(longest, time.monotonic() - begun)  # a run of an earlier call takes no time
         tell(row["score"])
         rows.append(row)
         write_csv(folder / "sweep.csv", _COLUMNS, [{**row, "values": json.dumps(row["values"])} for row in rows])
         score = row["error"] if row["score"] is None else f"{sweep.metric} {row['score']:.4f}"
-        console.print(f"Run {number + 1}: {_text(sweep, point)}: {score}", highlight=False)
+        left = duration(longest * (total - number - 1))
+        text = f"{number + 1}/{total} {row['status']}: {_text(sweep, point)}: {score}; about {left} left"
+        console.print(text, highlight=False, soft_wrap=True)
     _report(sweep, rows, folder, further, console)
     return rows
 
 
-def _ask(sweep: Sweep, count: int | None, seed: int) -> Ask:
+def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
+    """Return how many points there are, and them with what is to be told their scores."""
     if sweep.method != "bayes":
-        return ((point, lambda score: None) for point in points(sweep.space, sweep.method, count, seed))
+        known = points(sweep.space, sweep.method, count, seed)
+        return len(known), ((point, lambda score: None) for point in known)
     if count is None:
         raise ValueError("`method: bayes` needs `count`, the number of runs; got None. Give --count.")
     check_count("count", count)
-    return islice(_ask_optuna(sweep, seed), count)
+    return count, islice(_ask_optuna(sweep, seed), count)
 
 
 def _ask_optuna(sweep: Sweep, seed: int) -> Ask:
@@ -176,24 +187,24 @@ def _score(sweep: Sweep, folder: Path) -> float | None:
 def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str], console: Console) -> None:
     known = [row for row in rows if row["score"] is not None]
     sign = 1 if sweep.goal == "maximize" else -1
-    table = Table("run", "configuration", sweep.metric, title=f"{sweep.name}: {len(known)} of {len(rows)} runs")
-    for row in sorted(known, key=lambda row: -sign * row["score"])[:10]:
+    table = Table(
+        "run", "configuration", sweep.metric, title=f"{sweep.name}: {len(known)} of {len(rows)} runs, best first"
+    )
+    for row in sorted(known, key=lambda row: -sign * row["score"])[:_SHOWN]:
         table.add_row(str(row["run"]), _text(sweep, row["values"]), f"{row['score']:.4f}")
     console.print(table)
     if not known:
         return
     best = max(known, key=lambda row: sign * row["score"])
     command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
-    console.print(
-        f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})", highlight=False
-    )
+    text = f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})"
+    console.print(text, highlight=False, soft_wrap=True)
     console.print(f"  {command}", highlight=False, soft_wrap=True)
-    console.print(f"{len({row['folder'] for row in known})} offline run folders; to send them: ", end="")
     parents = sorted({str(Path(row["folder"]).parent) for row in known})
     shown = parents[0] if len(parents) == 1 else f"{os.path.commonpath(parents)}/*"
-    console.print(
-        f"wandb sync {shown}/offline-run-*. All runs: {folder / 'sweep.csv'}", highlight=False, soft_wrap=True
-    )
+    folders = len({row["folder"] for row in known})
+    text = f"{folders} offline run folders; to send them: wandb sync {shown}/offline-run-*."
+    console.print(f"{text} All runs: {folder / 'sweep.csv'}", highlight=False, soft_wrap=True)
 
 
 def _text(sweep: Sweep, point: Point) -> str:

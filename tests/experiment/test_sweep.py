@@ -60,9 +60,10 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     rows = run_sweep(path, console=console, further=["--add=0.25"])
     assert [(row["values"]["x"], row["score"]) for row in rows] == [(1, 1.25), (2, 2.25), (3, None)]
     text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1/3 finished: x=1: score 1.2500; about " in text
+    assert "3/3 failed: x=3: exit code 1: three is too many; about 0 s left" in text
     assert "Best configuration: x=2 (score 2.2500)" in text
     assert "2 offline run folders" in text
-    assert "exit code 1: three is too many" in text
     written = list(csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open()))
     assert [json.loads(row["values"])["x"] for row in written] == [1, 2, 3]
     folders = sorted(tmp_path.rglob("offline-run-*"))
