@@ -54,7 +54,7 @@ def memory_of_tree(pid: int) -> float:
 
 
 class MemoryWatch(threading.Thread):
-    """Notes the peak of a process tree's memory, shared pages counted once, for 2 % of a core."""
+    """Notes the peak of a process tree's memory, shared pages counted once, for 2 % of a core or little more."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -65,7 +65,7 @@ class MemoryWatch(threading.Thread):
         while True:
             begun = time.perf_counter()
             self.peak = max(self.peak, memory_of_tree(self._pid))
-            time.sleep(max(0.5, 50 * (time.perf_counter() - begun)))  # the kernel goes through all pages
+            time.sleep(min(2.0, max(0.5, 50 * (time.perf_counter() - begun))))  # the kernel goes through all pages
 
 
 def fit(

@@ -2,14 +2,13 @@
 
     python recipes/radfed_table.py --workers 2                             # every cell in its smallest form
     python recipes/radfed_table.py --preset reduced --workers 2            # in hours
-    python recipes/radfed_table.py --preset long --workers 2               # 400 rounds of FedAvg and RADFed
+    python recipes/radfed_table.py --preset long --workers 2               # COVFEAT: FedAvg and RADFed, 400 rounds
     python recipes/radfed_table.py --preset paper --estimate               # how long the paper's setting would take
     python recipes/radfed_table.py --preset paper --data COVCLS-G COVCLS-L --folds 0 1 --workers 2
 
-The settings are tables/radfed_small.yaml and so on; a table of your own may have one of them as its `base` and be run
-by python -m fl_lightning.experiment. Data are looked for in
-$FL_LIGHTNING_DATA, else in data/: CIFAR-10 with MobileNetV2's weights, the plays, Covertype, MNIST and eICU. A setting
-whose data are missing fails, and the others go on.
+The settings are tables/radfed_<preset>.yaml; a table of your own may have one of them as its `base` and be run by
+python -m fl_lightning.experiment. Data are looked for in $FL_LIGHTNING_DATA, else in data/: CIFAR-10 with MobileNetV2's
+weights, the plays, Covertype, MNIST and eICU. A setting whose data are missing fails, and the others go on.
 """
 
 from __future__ import annotations

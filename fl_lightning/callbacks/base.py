@@ -56,7 +56,8 @@ class AggregationCallback(Callback):
         executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
             once as stacked models, where the module allows it; ``"auto"`` measures both when the fit begins. All give
             the same result to rounding, but draw other dropout masks; see ``docs/scaling.md``.
-        clients_at_once: Models in a stack at most; ``None`` for as many as memory (on a CPU: its caches) allows.
+        clients_at_once: Models in a stack at most; ``None`` for as many as memory allows, and on a CPU at most 32 MiB
+            of weights.
         seed: Seed of client draws, shuffling and everything random inside clients. Default: that of
             ``lightning.seed_everything``, else 0.
 

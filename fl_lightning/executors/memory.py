@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
-_CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and save no more calls
+_CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
 def clients_that_fit(loop: FederatedLoop, tasks: Sequence[Task]) -> int:
@@ -36,8 +36,8 @@ def clients_that_fit(loop: FederatedLoop, tasks: Sequence[Task]) -> int:
     # processes of one machine share its memory
     share = _SHARE * free_memory(vector.device) / (loop.trainer.world_size if on_cpu else 1)
     samples = max(task.num_samples for task in tasks) * loop.bytes_per_sample
-    most = int(share / (_COPIES * weights + samples))
-    return max(1, min(len(tasks), most, _CPU_STACK // max(1, weights) if on_cpu else most))
+    most = min(len(tasks), share / max(1, _COPIES * weights + samples))
+    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if on_cpu else most))
 
 
 def free_memory(device: torch.device) -> float:

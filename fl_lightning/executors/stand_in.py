@@ -208,15 +208,15 @@ def _cross_entropy(input: Any, target: Any, **options: Any) -> StandIn:
     logits, classes = input.held, target.held
     if logits.dim() != 3 or classes.dim() != 2:
         raise CannotVectorize("cross-entropy of more than one prediction a sample has no fused form")
-    losses = F.nll_loss(_log_softmax(logits.flatten(0, 1)), classes.flatten(), reduction="none").view(classes.shape)
+    losses = _losses(logits.flatten(0, 1), classes.flatten()).view(classes.shape)
     return StandIn(losses.sum(1) / (classes != -100).sum(1))
 
 
-def _log_softmax(rows: Tensor) -> Tensor:
-    """Return the logarithms of each row's softmax."""
-    if rows.is_cpu and rows.shape[1] < _NARROW:
-        return F.log_softmax(rows.t().contiguous(), 0).t()
-    return F.log_softmax(rows, 1)
+def _losses(rows: Tensor, classes: Tensor) -> Tensor:
+    """Return the cross-entropy of each row."""
+    if rows.is_cpu and rows.shape[1] < _NARROW and rows.dtype in (torch.float32, torch.float64):
+        return F.nll_loss(F.log_softmax(rows.t().contiguous(), 0).t(), classes, reduction="none")
+    return F.cross_entropy(rows, classes, reduction="none")
 
 
 def _elementwise(function: Callable[..., Tensor]) -> Rule:

@@ -7,7 +7,8 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,22 @@ class Task:
     checkpoint_seconds: float = 60.0
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning's hints that do not concern a row of many fits out of the log."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for hint in ("many workers", "eval mode at the start", "Checkpoint directory", "treespec", "litlogger"):
+                warnings.filterwarnings("ignore", f".*{hint}.*")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@_quiet()
 def run_cell(task: Task, on_round: Callable[[int], None] = lambda done: None) -> Result:
     """Fit and test one cell, or go on with it where a killed run has left off; return its result.
 
@@ -66,7 +83,6 @@ def run_cell(task: Task, on_round: Callable[[int], None] = lambda done: None) ->
     folder, config = Path(task.folder), task.config
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
-    _quiet()
     L.seed_everything(config["seed"], verbose=False)
     data = _datamodule(config)
     L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers
@@ -246,10 +262,3 @@ def _fingerprint(model: L.LightningModule) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _quiet() -> None:
-    """Keep Lightning's hints that do not concern a row of many fits out of the log."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for hint in ("many workers", "eval mode at the start", "Checkpoint directory", "treespec", "litlogger"):
-        warnings.filterwarnings("ignore", f".*{hint}.*")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -63,17 +64,19 @@ def run_sweep(
     console = console or Console()
     rows: list[Row] = []
     total, asked = _ask(sweep, count, seed)
-    longest = 0.0
+    spent: list[float] = []  # by runs that this call executes
     for number, (point, tell) in enumerate(asked):
         begun = time.monotonic()
-        row = _run(sweep, number, point, further, folder)
-        longest = max(longest, time.monotonic() - begun)  # a run of an earlier call takes no time
+        row, executed = _run(sweep, number, point, further, folder)
+        if executed:
+            spent.append(time.monotonic() - begun)
         tell(row["score"])
         rows.append(row)
         write_csv(folder / "sweep.csv", _COLUMNS, [{**row, "values": json.dumps(row["values"])} for row in rows])
         score = row["error"] if row["score"] is None else f"{sweep.metric} {row['score']:.4f}"
-        left = duration(longest * (total - number - 1))
-        text = f"{number + 1}/{total} {row['status']}: {_text(sweep, point)}: {score}; about {left} left"
+        text = f"{number + 1}/{total} {row['status']}: {_text(sweep, point)}: {score}"
+        if spent and number + 1 < total:
+            text += f"; about {duration(statistics.mean(spent) * (total - number - 1))} left"
         console.print(text, highlight=False, soft_wrap=True)
     _report(sweep, rows, folder, further, console)
     return rows
@@ -127,12 +130,13 @@ def _step(entry: Range) -> float | None:
     return entry.step if entry.step and not entry.log else None
 
 
-def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> Row:
-    """Run one point, unless a run of it is there."""
+def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> tuple[Row, bool]:
+    """Run one point, unless a run of it is there; return its row, and whether it was executed."""
     run_id = identity([sweep.name, point, list(further)])
     row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "finished", "error": ""}
     marker = folder / "finished" / run_id
-    if not marker.exists():
+    executed = not marker.exists()
+    if executed:
         # a run has a service of its own, which has written its file when the run ends
         inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
         environment = {
@@ -144,15 +148,15 @@ def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder
         }
         error = _call(sweep.command_of(point, further), environment)
         if error:
-            return {**row, "status": "failed", "score": None, "folder": "", "error": error}
+            return {**row, "status": "failed", "score": None, "folder": "", "error": error}, True
     found = _folder_of(run_id, point, further)
     score = None if found is None else _score(sweep, found)
     if found is None or score is None:
         reason = "no folder of its Weights & Biases run" if found is None else f"{sweep.metric} was never logged"
-        return {**row, "status": "failed", "score": None, "folder": str(found or ""), "error": reason}
+        return {**row, "status": "failed", "score": None, "folder": str(found or ""), "error": reason}, executed
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
-    return {**row, "score": score, "folder": str(found)}
+    return {**row, "score": score, "folder": str(found)}, executed
 
 
 def _call(command: list[str], environment: dict[str, str]) -> str:

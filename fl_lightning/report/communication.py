@@ -36,7 +36,7 @@ def _cost_until(curve: Curve, place: int) -> float:
     clients = curve["fed/clients"]
     trained = clients + curve.get("fed/dropped", np.zeros_like(clients))
     clients_a_round = float(trained[: place + 1].sum()) / float(curve["round"][place])
-    return float(curve["fed/models_sent"][place]) / (2 * clients_a_round)
+    return float(curve["fed/models_sent"][place]) / (2 * clients_a_round) if clients_a_round else 0.0
 
 
 def communication_grid(experiment: Experiment) -> Grid | None:
@@ -58,7 +58,8 @@ def communication_grid(experiment: Experiment) -> Grid | None:
         return None
     caption = (
         "Models sent until validation first reaches a target, in rounds of FedAvg (two for each of SCAFFOLD's): mean "
-        f"over runs, in brackets relative to {baseline}; n+ where not all runs have reached it by sending n."
+        f"over runs, in brackets relative to {baseline}; n+ where not all runs have reached it by sending n, in "
+        "brackets how many have."
     )
     return Grid("communication", caption, ["data", "target", *methods], rows, strong)
 
@@ -68,9 +69,13 @@ def _costs(experiment: Experiment, data: str, method: str, target: float) -> lis
     settings = experiment.table["data"][data]
     return [
         cost_to_target(curve, settings["monitor"], target, settings["mode"])
-        for curve in experiment.curves(data, method)
-        if settings["monitor"] in curve
+        for curve in _usable_curves(experiment, data, method)
     ]
+
+
+def _usable_curves(experiment: Experiment, data: str, method: str) -> list[Curve]:
+    columns = {experiment.table["data"][data]["monitor"], "round", "fed/clients", "fed/models_sent"}
+    return [curve for curve in experiment.curves(data, method) if columns <= curve.keys() and len(curve["round"])]
 
 
 def _mean(costs: list[float | None]) -> float | None:
@@ -83,7 +88,7 @@ def _cell(experiment: Experiment, data: str, method: str, costs: list[float | No
     if not costs:
         return ""
     if method not in means:
-        sent = max(_cost_until(curve, len(curve["round"]) - 1) for curve in experiment.curves(data, method))
+        sent = max(_cost_until(curve, len(curve["round"]) - 1) for curve in _usable_curves(experiment, data, method))
         reached = sum(cost is not None for cost in costs)
         return f"{_short(sent)}+" + (f" ({reached} of {len(costs)} runs)" if len(costs) > 1 else "")
     base = means.get(experiment.baseline)

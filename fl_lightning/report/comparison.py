@@ -25,11 +25,14 @@ Tests = dict[str, tuple[SignedRankTest, float]]
 
 
 def tests(experiment: Experiment, data: str) -> Tests:
-    """Return the signed-rank tests of all methods against the baseline on a data set, corrected as one family."""
+    """Return the signed-rank tests of all methods against the baseline on a data set, corrected as one family.
+
+    A method with a single run to compare is left out.
+    """
     found = {}
     for method in experiment.methods:
         own, other = experiment.pairs(data, method)
-        if method != experiment.baseline and own:
+        if method != experiment.baseline and len(own) > 1:
             found[method] = signed_rank_test(own, other)
     adjusted = holm([test.p_value for test in found.values()])
     return {method: (test, p) for (method, test), p in zip(found.items(), adjusted, strict=True)}
@@ -99,8 +102,6 @@ def significance_grid(experiment: Experiment) -> Grid | None:
     strong: set[tuple[int, int]] = set()
     for data in experiment.data:
         for method, (test, adjusted) in tests(experiment, data).items():
-            if test.num_pairs < 2:
-                continue
             own, other = experiment.pairs(data, method)
             difference = summarize(np.subtract(own, other))
             if adjusted < LEVEL:

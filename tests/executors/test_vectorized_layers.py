@@ -84,6 +84,15 @@ def test_layers(name: str, local_epochs: int) -> None:
     assert_equal_both_ways(lambda: Module(nn.Sequential(*layers())), data, local_epochs=local_epochs)
 
 
+@pytest.mark.parametrize("classes", [3, 20])
+def test_ignored_labels(classes: int) -> None:
+    clients = [(x, torch.arange(len(x)) % classes) for x, _ in clients_of((6,))]
+    for _, y in clients:
+        y[1] = -100
+    data = TensorDataModule(clients, batch_size=8)  # no batch has a single sample
+    assert_equal_both_ways(lambda: Module(nn.Sequential(nn.Linear(6, classes))), data)
+
+
 OPTIMIZERS = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),

@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,14 @@ def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_pa
     written = table_of(tmp_path / "results.csv")
     assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in rows]
     assert all(row["code"].startswith("0.") for row in written)
+
+
+def test_running_here_leaves_lightnings_log_as_it_was(tmp_path: Path) -> None:
+    logger, filters = logging.getLogger("lightning.pytorch"), list(warnings.filters)
+    level = logger.level
+    run(small(), tmp_path)
+    assert logger.level == level != logging.WARNING
+    assert [entry for entry in warnings.filters if entry not in filters] == []
 
 
 def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
