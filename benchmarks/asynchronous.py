@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from fl_lightning import FedAsync, FedBuff
-from fl_lightning.asynchronous import AsynchronousAlgorithm, VirtualClock
-from fl_lightning.federation import ClientResult, Federation
+from fl_lightning.parts.asynchronous import AsynchronousAlgorithm, VirtualClock
+from fl_lightning.parts.federation import ClientResult, Federation
 
 ARRIVALS = 1000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.files import UNREADABLE
-from fl_lightning.whole_file import whole_file
+from fl_lightning.atomic_file import atomic_file
 
 NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
 CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"
@@ -113,7 +113,7 @@ def read_cache(folder: Path) -> CovertypeTable | None:
 
 def write_cache(folder: Path, table: CovertypeTable) -> None:
     """Write the cache, whole or not at all."""
-    with whole_file(folder / _CACHE) as temporary, temporary.open("wb") as file:
+    with atomic_file(folder / _CACHE) as temporary, temporary.open("wb") as file:
         np.savez(file, numeric=table.numeric, area=table.area, soil=table.soil, label=table.label)
 
 

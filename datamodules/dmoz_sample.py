@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fl_lightning.arguments import check_count
-from fl_lightning.whole_file import whole_file
+from fl_lightning.atomic_file import atomic_file
 
 _WORDS = {
     "Arts": "music film theatre painting animation poetry dance novel opera guitar",
@@ -161,7 +161,7 @@ def _write_structure(file: IO[bytes], topics: list[str], rng: np.random.Generato
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
     """Open an RDF file that appears whole or not at all."""
-    with whole_file(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
         file.write(_HEADER.encode())
         yield file
         file.write(b"</RDF>\n")

@@ -28,6 +28,7 @@ from datamodules.plays import (
     sample_roles,
 )
 from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import (
     FederatedDataModule,
     FederatedSplit,
@@ -37,7 +38,6 @@ from fl_lightning.data import (
     WithinClientSplit,
 )
 from fl_lightning.partitioners import Partition
-from fl_lightning.whole_file import whole_file
 
 URL = "https://www.gutenberg.org/files/100/old/1994-01-100.zip"
 
@@ -229,5 +229,5 @@ def _text(path: Path) -> str:
 
 
 def _write_atomically(path: Path, content: IO[bytes]) -> None:
-    with whole_file(path) as temporary, temporary.open("wb") as file:
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
         shutil.copyfileobj(content, file)

@@ -1,16 +1,16 @@
 """Federated learning with the Lightning Trainer that you already use."""
 
-from fl_lightning.callbacks.base import AggregationCallback
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.fedasync import FedAsync
+from fl_lightning.algorithms.fedavg import FedAvg
+from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
+from fl_lightning.algorithms.feddyn import FedDyn
+from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.radfed import RADFed
+from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.callbacks.client_metrics import ClientMetrics
-from fl_lightning.callbacks.fedasync import FedAsync
-from fl_lightning.callbacks.fedavg import FedAvg
-from fl_lightning.callbacks.fedbuff import DynamicWeightFedBuff, FedBuff
-from fl_lightning.callbacks.feddyn import FedDyn
-from fl_lightning.callbacks.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from fl_lightning.callbacks.fedprox import FedProx
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
-from fl_lightning.callbacks.radfed import RADFed
-from fl_lightning.callbacks.scaffold import Scaffold
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.report import partition_report

@@ -16,16 +16,16 @@ from torch import Tensor
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches
-from fl_lightning.executors import SequentialExecutor, share_out
-from fl_lightning.executors.choice import Executor, make_executor
-from fl_lightning.federation import ClientResult, Federation, Task
+from fl_lightning.executors import SequentialExecutor, balance
+from fl_lightning.executors.auto import Executor, make_executor
+from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
-from fl_lightning.vector import StateVector
 
 if TYPE_CHECKING:
-    from fl_lightning.callbacks.base import AggregationCallback
+    from fl_lightning.algorithms.base import AggregationCallback
 
 
 class FederatedLoop(RoundLoop):
@@ -160,7 +160,7 @@ class FederatedLoop(RoundLoop):
         if self.trainer.world_size == 1:
             return sorted(tasks, key=lambda task: task.slot)
         costs = [self.num_batches(task) for task in tasks]
-        shares = share_out(tasks, costs, self.trainer.world_size, self.callback.algorithm.owner)
+        shares = balance(tasks, costs, self.trainer.world_size, self.callback.algorithm.owner)
         return shares[self.trainer.global_rank]
 
     def close_round(self) -> None:
@@ -299,7 +299,7 @@ class FederatedLoop(RoundLoop):
 
 @dataclass
 class ClientAtWork:
-    """The client whose model the module holds; see :class:`~fl_lightning.federation.LocalClient`."""
+    """The client whose model the module holds; see :class:`~fl_lightning.parts.federation.LocalClient`."""
 
     task: Task
     start: Tensor

@@ -32,11 +32,11 @@ from rich.table import Table
 
 from datamodules import FashionMNISTDataModule
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
+from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.models import ConvNetClassifier
 from fl_lightning.partitioners import device_experiment_partitioner
-from fl_lightning.whole_file import whole_file
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 EXPERIMENTS = ("1.1", "1.2", "1.3", "1.4")
@@ -235,7 +235,7 @@ def main() -> None:
             console.print(f"[bold]{method}[/], experiment {experiment}, seed {seed} ({position} of {len(todo)})")
             timeline = path.with_suffix(".png") if seed == options.seeds[0] and experiment == "1.4" else None
             result = run(method, experiment, seed, options, timeline)
-            with whole_file(path) as part:
+            with atomic_file(path) as part:
                 part.write_text(json.dumps(result))
             left = json.loads(path.read_text())["seconds"] * (len(todo) - position)
             console.print(f"about {left / 60:.0f} minutes left at this rate")

@@ -26,11 +26,11 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.asynchronous import VirtualClock
-from fl_lightning.objectives import Proximal
-from fl_lightning.participation import Participation
-from fl_lightning.sampling import BernoulliSampler, ImportanceSampler
-from fl_lightning.server import Adaptive, Mixing, Momentum
+from fl_lightning.parts.asynchronous import VirtualClock
+from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import BernoulliSampler, ImportanceSampler
+from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., AggregationCallback]

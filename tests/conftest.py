@@ -22,4 +22,4 @@ def real_data() -> Path:
 def auto_chooses_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ``executor="auto"`` choose the reference, whatever the clock says: many tests compare runs bit for bit."""
     for other in ("seconds_at_once", "seconds_channels_last"):
-        monkeypatch.setattr(f"fl_lightning.executors.trial.Trial.{other}", lambda self: float("inf"))
+        monkeypatch.setattr(f"fl_lightning.executors.stacked.timing.StepTiming.{other}", lambda self: float("inf"))

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
-from fl_lightning.client_states import ClientStates
-from fl_lightning.federation import Federation
-from fl_lightning.participation import Participation
-from fl_lightning.server import Adaptive, Mixing
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.server_optimizers import Adaptive, Mixing
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:

@@ -11,14 +11,14 @@ from torch import Tensor
 from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
-from fl_lightning.aggregation import WeightedMean
-from fl_lightning.algorithm import Algorithm
-from fl_lightning.federation import Federation, LocalClient
-from fl_lightning.objectives import Correction, LocalObjective
-from fl_lightning.redistribution import Redistribution
-from fl_lightning.sampling import ClientSampler, UniformSampler
-from fl_lightning.schedules import Synchronous
-from fl_lightning.server import Mixing, ServerOptimizer
+from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.objectives import Correction, LocalObjective
+from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.sampling import ClientSampler, UniformSampler
+from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
 
 
 class ProximalCorrection(Correction):

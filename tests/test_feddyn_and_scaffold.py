@@ -10,9 +10,9 @@ from lightning.pytorch.callbacks import Callback
 from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedDyn, RADFed, Scaffold, TensorDataModule
-from fl_lightning.objectives import ControlVariates, DynamicRegularizer
-from fl_lightning.participation import Participation
-from fl_lightning.sampling import BernoulliSampler
+from fl_lightning.parts.objectives import ControlVariates, DynamicRegularizer
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import BernoulliSampler
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8
 EXACT: dict[str, Any] = {"local_steps": 110}  # gradient steps reach a client's minimum to rounding

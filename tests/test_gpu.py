@@ -7,7 +7,7 @@ import torch
 from toys import quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
-from fl_lightning.executors.upload import Upload
+from fl_lightning.executors.stacked.device_copy import DeviceCopy
 from fl_lightning.models import MLPClassifier
 
 pytestmark = [
@@ -50,7 +50,7 @@ def test_vectorized_on_a_gpu_equals_sequential_on_a_cpu(momentum: float) -> None
 
 def test_samples_sent_ahead_are_not_overwritten() -> None:
     device = torch.device("cuda")
-    upload = Upload([(1 << 22,)], [torch.float32], device)
+    upload = DeviceCopy([(1 << 22,)], [torch.float32], device)
     weight = torch.randn(2048, 2048, device=device)
     sums = []
     for epoch in range(5):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import RADFed, TensorDataModule
-from fl_lightning.federation import Federation
-from fl_lightning.sampling import ImportanceSampler, UniformSampler
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 
 
 def federation(num_clients: int) -> Federation:

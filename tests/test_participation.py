@@ -13,13 +13,13 @@ from lightning.pytorch.callbacks import Callback
 from toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
-from fl_lightning.aggregation import WeightedMean
-from fl_lightning.federation import ClientResult, Federation, Task
-from fl_lightning.participation import Participation
-from fl_lightning.redistribution import Redistribution
-from fl_lightning.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.schedules import Server
-from fl_lightning.server import Mixing
+from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
+from fl_lightning.parts.schedules import Server
+from fl_lightning.parts.server_optimizers import Mixing
 
 
 def reached(*rounds: list[int]) -> Participation:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fl_lightning.aggregation import WeightedMean
-from fl_lightning.executors import share_out
-from fl_lightning.federation import ClientResult, Federation, Task
-from fl_lightning.redistribution import Redistribution
-from fl_lightning.sampling import UniformSampler
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors import balance
+from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.sampling import UniformSampler
+from fl_lightning.parts.server_optimizers import Mixing
 from fl_lightning.seeding import Stream, derive_seed, seed_global_generators
-from fl_lightning.server import Mixing
-from fl_lightning.vector import StateVector
 
 FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
 VALUES = st.floats(-1e6, 1e6, width=32)
@@ -125,13 +125,13 @@ def test_every_ordered_pair_of_clients_is_drawn_equally_often() -> None:
 
 def test_tasks_are_shared_out_by_cost() -> None:
     tasks = [Task(slot, slot, 1) for slot in range(5)]
-    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: None)
+    shares = balance(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: None)
     assert [[task.slot for task in share] for share in shares] == [[0, 4], [1, 2, 3]]
 
 
 def test_pinned_tasks_stay_on_their_process() -> None:
     tasks = [Task(slot, slot, 1) for slot in range(5)]
-    shares = share_out(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: task.slot % num_ranks)
+    shares = balance(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: task.slot % num_ranks)
     assert [[task.slot for task in share] for share in shares] == [[0, 2, 4], [1, 3]]
 
 

@@ -9,8 +9,8 @@ import torch
 from toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
-from fl_lightning.objectives import Proximal
-from fl_lightning.server import Adaptive, Mixing, Momentum, ServerOptimizer
+from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum, ServerOptimizer
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 
@@ -129,8 +129,8 @@ def test_o11b_radfed_with_other_parts(server: ServerOptimizer | None, expected: 
 
 
 def test_server_optimizers_leave_buffers_to_the_aggregate() -> None:
-    from fl_lightning.aggregation import WeightedMean
-    from fl_lightning.schedules import Server
+    from fl_lightning.parts.aggregation import WeightedMean
+    from fl_lightning.parts.schedules import Server
 
     model = torch.tensor([0.0, 10.0], dtype=torch.float64)
     server = Server(model, 1, WeightedMean(), Mixing(0.5))

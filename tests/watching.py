@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from toys import Quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import AggregationCallback, TensorDataModule
-from fl_lightning.asynchronous import ArrivalRecord
+from fl_lightning.parts.asynchronous import ArrivalRecord
 
 
 class Watch(Callback):

@@ -21,8 +21,8 @@ from torchmetrics import Metric
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, enter_fx
 from fl_lightning._lightning.transfer import is_plain_transfer
-from fl_lightning.executors.batching import StackedBatch
 from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.stacked.batching import StackedBatch
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.

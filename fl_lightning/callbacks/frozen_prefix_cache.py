@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from fl_lightning.atomic_file import atomic_file
 from fl_lightning.models.frozen import FrozenPrefix
-from fl_lightning.whole_file import whole_file
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -147,7 +147,7 @@ class FrozenPrefixCache(L.Callback):
         inputs = data.source_inputs()
         prepare = _preprocessing(data)
         first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
-        with whole_file(path) as partial:
+        with atomic_file(path) as partial:
             shape = (len(inputs), *first.shape[1:])
             rows = np.lib.format.open_memmap(partial, mode="w+", dtype=first.dtype, shape=shape)
             with tqdm(total=len(inputs), desc="Frozen prefix", unit="sample") as progress:

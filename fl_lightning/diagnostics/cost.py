@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
-from fl_lightning.federation import ClientResult
+from fl_lightning.parts.federation import ClientResult
 
 
 class Communication(RoundObserver):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
-from fl_lightning.federation import ClientResult
+from fl_lightning.parts.federation import ClientResult
 
 
 def pairwise_divergence(vectors: Tensor) -> float:

@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 
 from fl_lightning.callbacks.client_metrics import Metric, accuracy
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
-from fl_lightning.federation import ClientResult
+from fl_lightning.parts.federation import ClientResult
 
 
 class LocalAccuracy(RoundObserver):

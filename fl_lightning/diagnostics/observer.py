@@ -6,9 +6,9 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.logging import log_round
-from fl_lightning.callbacks.base import AggregationCallback
-from fl_lightning.federation import ClientResult
+from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.loop import ClientAtWork, FederatedLoop
+from fl_lightning.parts.federation import ClientResult
 
 
 class RoundObserver(Callback):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_only
 
-from fl_lightning.asynchronous.algorithm import AsynchronousAlgorithm
-from fl_lightning.asynchronous.report import ArrivalRecord
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
+from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
+from fl_lightning.parts.asynchronous.report import ArrivalRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from fl_lightning.asynchronous.clock import VirtualClock
-from fl_lightning.asynchronous.schedule import Asynchronous
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
+from fl_lightning.parts.asynchronous.clock import VirtualClock
+from fl_lightning.parts.asynchronous.schedule import Asynchronous
 
 
 class VirtualTime(RoundObserver):

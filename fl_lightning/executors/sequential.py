@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from fl_lightning.algorithm import Algorithm
-from fl_lightning.federation import ClientResult, Task
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import ClientResult, Task
 
 TrainClient = Callable[[Task, Tensor], ClientResult]
 

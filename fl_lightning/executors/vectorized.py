@@ -10,21 +10,21 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.algorithm import Algorithm
-from fl_lightning.executors.batching import windows
 from fl_lightning.executors.errors import CannotVectorize
-from fl_lightning.executors.fused import FusedStep
-from fl_lightning.executors.mapped import MappedStep
-from fl_lightning.executors.memory import clients_that_fit
-from fl_lightning.executors.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.sequential import SequentialExecutor, TrainClient
-from fl_lightning.executors.sources import make_source
-from fl_lightning.executors.stack import ModelStack
-from fl_lightning.executors.terms import StackedTerms
-from fl_lightning.executors.training import StackTraining, Steps
-from fl_lightning.executors.trial import Trial
-from fl_lightning.federation import Task
-from fl_lightning.objectives import Correction
+from fl_lightning.executors.stacked.batching import windows
+from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.fused import FusedStep
+from fl_lightning.executors.stacked.mapped import MappedStep
+from fl_lightning.executors.stacked.memory import clients_that_fit
+from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
+from fl_lightning.executors.stacked.sources import make_source
+from fl_lightning.executors.stacked.stack import ModelStack
+from fl_lightning.executors.stacked.timing import StepTiming
+from fl_lightning.executors.stacked.training import StackTraining, Steps
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import Task
+from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ class VectorizedExecutor:
         """Whether the module draws random numbers when it trains, known after :meth:`check`."""
         return self._steps.mapped.draws
 
-    def trial(self, tasks: Sequence[Task]) -> Trial:
+    def trial(self, tasks: Sequence[Task]) -> StepTiming:
         """Return steps to measure, of a stack as large as these tasks'."""
         number = len(next(self._chunks(tasks)))
-        return Trial(self._loop, self._steps, self._first_batch(tasks[0]), number)
+        return StepTiming(self._loop, self._steps, self._first_batch(tasks[0]), number)
 
     def _first_batch(self, task: Task) -> Any:
         return self._steps.stacked.transfer(next(self._loop.batches(task)))
@@ -126,7 +126,7 @@ class VectorizedExecutor:
         members = self._members(tasks, algorithm)
         ordered, starts = [member.task for member in members], [member.client.start for member in members]
         stack = ModelStack(loop.vector, starts)
-        terms = StackedTerms([member.correction for member in members], starts, loop.vector)
+        terms = StackedCorrections([member.correction for member in members], starts, loop.vector)
         optimizer = StackedOptimizer(loop.trainer.optimizers[0], loop.vector.parameters)
         stacked = self._steps.stacked
         source = make_source(loop, ordered, stacked.transfer, stacked.transfers_plainly)

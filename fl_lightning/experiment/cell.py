@@ -16,7 +16,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from fl_lightning.callbacks.base import AggregationCallback
+from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.callbacks import Curve, KeepLast, read_rounds

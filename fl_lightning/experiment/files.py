@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.whole_file import whole_file
+from fl_lightning.atomic_file import atomic_file
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file, which is never seen half written."""
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

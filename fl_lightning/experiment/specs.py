@@ -12,6 +12,19 @@ from typing import Any
 Spec = Any
 """What YAML holds: mappings, sequences, texts, numbers, truth values, ``None``."""
 
+#: Import paths of parts by those they had in earlier releases. Results of earlier tables are still found: a cell's
+#: identity is that of the old path.
+_MOVED = {
+    "fl_lightning.objectives.Proximal": "fl_lightning.parts.Proximal",
+    "fl_lightning.sampling.BernoulliSampler": "fl_lightning.parts.BernoulliSampler",
+    "fl_lightning.sampling.ImportanceSampler": "fl_lightning.parts.ImportanceSampler",
+    "fl_lightning.sampling.UniformSampler": "fl_lightning.parts.UniformSampler",
+    "fl_lightning.server.Adaptive": "fl_lightning.parts.Adaptive",
+    "fl_lightning.server.Mixing": "fl_lightning.parts.Mixing",
+    "fl_lightning.server.Momentum": "fl_lightning.parts.Momentum",
+}
+_FIRST_PATHS = {new: old for old, new in _MOVED.items()}
+
 _REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 
 
@@ -70,7 +83,7 @@ def locate(path: str) -> Any:
     Raises:
         ValueError: If there is no such thing.
     """
-    parts = path.split(".")
+    parts = _MOVED.get(path, path).split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])
         try:
@@ -125,8 +138,17 @@ def check_paths(spec: Spec) -> None:
 
 def identity(spec: Spec) -> str:
     """Return a short hash of a spec; specs have the same one only if they are equal."""
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(_with_first_paths(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _with_first_paths(spec: Spec) -> Spec:
+    """Return a spec in which every import path is the one that its class had first."""
+    if isinstance(spec, Mapping):
+        return {key: _with_first_paths(value) for key, value in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return [_with_first_paths(value) for value in spec]
+    return _FIRST_PATHS.get(spec, spec) if isinstance(spec, str) else spec
 
 
 def _check_keys(spec: Mapping[str, Any], allowed: set[str]) -> None:

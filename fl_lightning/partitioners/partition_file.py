@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.whole_file import whole_file
+from fl_lightning.atomic_file import atomic_file
 
 FORMAT = "fl_lightning.partition"
 VERSION = 1
@@ -25,7 +25,7 @@ def write(path: Path, indices: Sequence[np.ndarray], overwrite: bool) -> None:
         raise FileExistsError(
             f"{path} holds something other than this partition. Choose another path, or give `overwrite=True`."
         )
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(content)
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fl_lightning.atomic_file import atomic_file
 from fl_lightning.experiment.files import write_text
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.report.communication import communication_grid
@@ -16,7 +17,6 @@ from fl_lightning.report.document import Picture, Section, render_document
 from fl_lightning.report.experiment import Experiment, read_experiment
 from fl_lightning.report.grid import Grid
 from fl_lightning.report.png import as_png
-from fl_lightning.whole_file import whole_file
 
 _DPI = 130
 _DIAGNOSTICS = {
@@ -47,7 +47,7 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
             write_text(folder / "tables" / f"{grid.name}.csv", grid.to_csv())
             write_text(folder / "tables" / f"{grid.name}.tex", grid.to_latex())
         for picture in section.pictures:
-            with whole_file(folder / "figures" / f"{picture.name}.png") as temporary:
+            with atomic_file(folder / "figures" / f"{picture.name}.png") as temporary:
                 temporary.write_bytes(picture.png)
     page = render_document(str(experiment.table["name"]), _summary(experiment), _warnings(experiment), sections)
     write_text(folder / "report.html", page)

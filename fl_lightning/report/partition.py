@@ -13,12 +13,12 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning.arguments import check_count
+from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.page import render_page
 from fl_lightning.report.png import as_png
 from fl_lightning.report.summary import Features, PartitionSummary, labels_or_zeros, summarize
-from fl_lightning.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ class PartitionReport:
                 f"{taken[0]} holds something other than this report. Choose another folder, or give `overwrite=True`."
             )
         for path, content in new.items():
-            with whole_file(path) as temporary:
+            with atomic_file(path) as temporary:
                 temporary.write_bytes(content)
         png, html = contents
         return png, html

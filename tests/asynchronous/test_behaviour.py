@@ -25,7 +25,8 @@ from fl_lightning import (
     RADFed,
     TensorDataModule,
 )
-from fl_lightning.asynchronous import (
+from fl_lightning.diagnostics import Timeline, VirtualTime
+from fl_lightning.parts.asynchronous import (
     PAPER_STALENESS,
     AsynchronousAlgorithm,
     StalenessMixing,
@@ -33,12 +34,11 @@ from fl_lightning.asynchronous import (
     calibrate_staleness,
     polynomial,
 )
-from fl_lightning.asynchronous.schedule import Asynchronous
-from fl_lightning.diagnostics import Timeline, VirtualTime
-from fl_lightning.objectives import ControlVariates
-from fl_lightning.participation import Participation
-from fl_lightning.sampling import Arrivals, ImportanceSampler
-from fl_lightning.server import Mixing
+from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.objectives import ControlVariates
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import Arrivals, ImportanceSampler
+from fl_lightning.parts.server_optimizers import Mixing
 
 TEN = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 

@@ -11,10 +11,10 @@ from toys import Quadratic, fit_quadratic, quadratic_clients
 from watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
-from fl_lightning.asynchronous import VirtualClock, exponential, hinge, polynomial
-from fl_lightning.asynchronous.arrivals import Arrival, DeltaBuffer, DynamicWeightBuffer, StalenessMixing
-from fl_lightning.federation import Federation
-from fl_lightning.server import Mixing
+from fl_lightning.parts.asynchronous import VirtualClock, exponential, hinge, polynomial
+from fl_lightning.parts.asynchronous.arrivals import Arrival, DeltaBuffer, DynamicWeightBuffer, StalenessMixing
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.server_optimizers import Mixing
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 # Table of s(d): polynomial a = 0.5, hinge a = 10, b = 4

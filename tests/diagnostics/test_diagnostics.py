@@ -22,7 +22,7 @@ from fl_lightning.diagnostics import (
     pairwise_divergence,
     relative_distance,
 )
-from fl_lightning.participation import Participation
+from fl_lightning.parts.participation import Participation
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 

@@ -16,10 +16,10 @@ from torch import nn
 from toys import quiet_trainer
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors import choice as choices
-from fl_lightning.executors.choice import Choice
-from fl_lightning.executors.memory import clients_that_fit
-from fl_lightning.federation import Task
+from fl_lightning.executors import auto as choices
+from fl_lightning.executors.auto import ExecutorChoice
+from fl_lightning.executors.stacked.memory import clients_that_fit
+from fl_lightning.parts.federation import Task
 
 
 def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = None, **trainer: Any) -> Any:
@@ -107,8 +107,10 @@ def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_choice_travels_in_a_checkpoint() -> None:
-    assert Choice(**vars(Choice("vectorized", "why", 1))) == Choice("vectorized", "why", 1)
-    assert Choice(**vars(Choice("sequential", "why", 1, True))) == Choice("sequential", "why", 1, True)
+    assert ExecutorChoice(**vars(ExecutorChoice("vectorized", "why", 1))) == ExecutorChoice("vectorized", "why", 1)
+    assert ExecutorChoice(**vars(ExecutorChoice("sequential", "why", 1, True))) == ExecutorChoice(
+        "sequential", "why", 1, True
+    )
 
 
 # ---- channels last ----
@@ -227,12 +229,12 @@ def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     # 53 values of 8 bytes six times, and 20 samples of 6 values and a class, 8 bytes each
     need = 6 * 53 * 8 + 20 * 7 * 8
     for free, expected in ((4 * 2 * need, 2), (1, 1), (float("inf"), 4)):
-        monkeypatch.setattr("fl_lightning.executors.memory.free_memory", lambda device, free=free: free)
+        monkeypatch.setattr("fl_lightning.executors.stacked.memory.free_memory", lambda device, free=free: free)
         assert clients_that_fit(loop, tasks) == expected
 
 
 def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_lightning.executors.memory.free_memory", lambda device: 1e12)
+    monkeypatch.setattr("fl_lightning.executors.stacked.memory.free_memory", lambda device: 1e12)
     # 6 x 100,000 + 100,000 + 100,000 x 3 + 3 = 1,000,003 weights in double precision: 4 x 8,000,024 bytes fit
     tasks = [Task(slot, slot, 8) for slot in range(10)]
     fitter = fit(FedAvg(1, seed=1), nn.Sequential(nn.Linear(6, 100_000), nn.Linear(100_000, 3)), epochs=1)

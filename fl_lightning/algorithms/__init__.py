@@ -1,0 +1,1 @@
+"""The named algorithms: callbacks for the Trainer."""

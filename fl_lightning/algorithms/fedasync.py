@@ -1,0 +1,66 @@
+"""FedAsync: the server acts on every result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fl_lightning.algorithms.asynchronous import AsynchronousCallback
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.asynchronous.arrivals import StalenessMixing
+from fl_lightning.parts.asynchronous.schedule import Asynchronous, SampledStaleness
+from fl_lightning.parts.asynchronous.staleness import Staleness
+from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.server_optimizers import Mixing
+
+
+class FedAsync(AsynchronousCallback):
+    """FedAsync (Xie et al. 2019; eq. (23)-(25)): the server mixes each result in as it arrives.
+
+    ``x <- (1 - a) x + a x_new`` with ``a = mixing s(d)``; d is 0 for a result of the server's present model. Clients
+    minimise ``F_k(w) + rho/2 |w - w'|^2``, w' the received model.
+
+    Args:
+        clients_per_round: Results that arrive in a round.
+        mixing: alpha in (0, 1]; a function of the round makes a schedule.
+        staleness: s: ``"constant"`` 1, ``"polynomial"`` (1 + d)^-0.5, ``"hinge"`` 1 up to d = 4, then
+            1 / (10 (d - 4) + 1), ``"exponential"`` exp(-d / 2); or a function of d, such as
+            ``fl_lightning.parts.asynchronous.polynomial(a=0.3)``.
+        rho: Weight of the proximal term, at least 0. (The authors' code takes ``rho`` times the learning rate.)
+        max_staleness: Results that are staler are rejected (an admission rule); ``None`` takes all.
+        history: D of the authors' simulation (eq. (26)) in the place of a clock: each result is of a client drawn
+            uniformly, from a model drawn uniformly among the last D, so that d is 0 to D - 1.
+        kwargs: The other arguments of :class:`AsynchronousCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or ``history`` is combined with a clock.
+    """
+
+    def __init__(
+        self,
+        clients_per_round: int | float = 0.1,
+        *,
+        mixing: Scheduled = 0.6,
+        staleness: Staleness = "polynomial",
+        rho: Scheduled = 0.0,
+        max_staleness: int | None = None,
+        history: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        timed = [name for name in ("speeds", "clock", "concurrency") if kwargs.get(name) is not None]
+        if history is not None and timed:
+            raise ValueError(
+                f"`history` draws staleness at random, without a clock; it cannot be combined with `{timed[0]}`. Leave "
+                "one of them out."
+            )
+        self.mixing, self.staleness, self.rho, self.history = mixing, staleness, rho, history
+        super().__init__(clients_per_round, max_staleness=max_staleness, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the parts."""
+        rule = StalenessMixing(self.mixing, self.staleness)
+        return self.compose(rule, Mixing(), Proximal(self.rho) if self.rho else None)
+
+    def schedule(self, **how: Any) -> Asynchronous:
+        """Return the schedule of a clock, or of staleness drawn from a history."""
+        return super().schedule(**how) if self.history is None else SampledStaleness(self.history)

@@ -1,0 +1,137 @@
+"""FedBuff and buffered aggregation with dynamic weights: the server acts when some results have arrived."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fl_lightning.algorithms.asynchronous import AsynchronousCallback
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.asynchronous.arrivals import DeltaBuffer, Division, DynamicWeightBuffer, Examples
+from fl_lightning.parts.asynchronous.schedule import Stamp
+from fl_lightning.parts.asynchronous.staleness import Staleness
+from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+
+
+class FedBuff(AsynchronousCallback):
+    """FedBuff (Nguyen et al. 2022; eq. (27)-(29)): the server moves when ``buffer_size`` updates have arrived.
+
+    ``w <- w + server_lr / K sum s(d) omega Delta``. With ``wait_for_flush=True`` it is the PAPAYA baseline of Gao et
+    al. 2024, in which a client waits until its update is used.
+
+    Args:
+        buffer_size: K.
+        clients_per_round: Results that arrive in a round.
+        server_lr: eta_g, greater than 0; a function of the round makes a schedule. Not beside ``server``.
+        server: Server optimizer, such as ``Momentum(0.9, lr=0.7)`` or ``Adaptive(...)``; it sees the model moved by the
+            buffered updates as the aggregate.
+        staleness: s, as for :class:`FedAsync`; ``"polynomial"`` is 1 / sqrt(1 + d).
+        weighting: omega, by the size of the client's data: ``"uniform"``, ``"samples"``, ``"sqrt"`` or ``"log"``,
+            relative to that of the mean size.
+        divide_by: ``"count"`` (K), ``"weights"`` (the sum of ``s omega``) or ``"none"`` (FLSim).
+        average_staleness: s is divided by its value here; FLSim's default is 1.
+        wait_for_flush: Whether clients wait for the server's move after their result arrived.
+        once_per_buffer: Whether a client's second result in a buffer is rejected.
+        flush_rounds: Whether the server also moves at each round's end, with what is in the buffer.
+        broadcast_threshold: Relative change of the model in one move above which it is sent to all clients; see
+            :class:`~fl_lightning.parts.asynchronous.AsynchronousAlgorithm`.
+        stamp: What staleness counts, the server's moves (``"version"``) or arrivals (``"upload"``); see
+            :class:`~fl_lightning.parts.asynchronous.Asynchronous`.
+        mu: Weight of a proximal term of the clients, at least 0.
+        kwargs: The other arguments of :class:`AsynchronousCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or ``server_lr`` and ``server`` are both given; when the fit
+            begins, if clients wait for a buffer that is larger than their number.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int = 10,
+        clients_per_round: int | float = 0.1,
+        *,
+        server_lr: Scheduled | None = None,
+        server: ServerOptimizer | None = None,
+        staleness: Staleness = "polynomial",
+        weighting: Examples = "uniform",
+        divide_by: Division = "count",
+        average_staleness: float = 0.0,
+        wait_for_flush: bool = False,
+        once_per_buffer: bool = False,
+        flush_rounds: bool = False,
+        broadcast_threshold: float | None = None,
+        stamp: Stamp = "version",
+        mu: Scheduled = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        if server is not None and server_lr is not None:
+            raise ValueError(
+                f"`server_lr={server_lr!r}` and `server` exclude each other: a server optimizer has its own learning "
+                f"rate. Leave `server_lr` out, and give {type(server).__name__} its `lr`."
+            )
+        self.buffer_size = buffer_size
+        self._rule = DeltaBuffer(buffer_size, staleness, weighting, divide_by, average_staleness)
+        self._server = server or Mixing(1.0 if server_lr is None else server_lr)
+        self._objective = Proximal(mu) if mu else None
+        self._options: dict[str, Any] = {
+            "stamp": stamp,
+            "wait_for_flush": wait_for_flush,
+            "once_per_buffer": once_per_buffer,
+            "flush_rounds": flush_rounds,
+            "broadcast_threshold": broadcast_threshold,
+        }
+        super().__init__(clients_per_round, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the parts."""
+        return self.compose(self._rule, self._server, self._objective, **self._options)
+
+
+class DynamicWeightFedBuff(AsynchronousCallback):
+    """Buffered models with dynamic weights (Gao et al. 2024, Algorithm 1; eq. (30)-(34)).
+
+    When ``buffer_size`` models have arrived, the server mixes in their mean with weights ``beta_b`` in proportion to
+    ``|D_b| exp(s_b / f_b)``: s_b falls with staleness, f_b counts the client's models in the buffer. The uploader gets
+    the server's model at once. The same ``alpha`` is the exponent of staleness and the server's mixing weight.
+
+    Args:
+        buffer_size: B.
+        clients_per_round: Results that arrive in a round.
+        alpha: In (0, 1].
+        mu: Weight of the clients' proximal term, at least 0.
+        stamp: What staleness counts: ``"upload"`` the results since the client received its model, 0 for one that is
+            alone; ``"upload-literal"`` as Algorithm 1 is written, where the counter is sent before it is increased;
+            ``"version"`` the server's moves.
+        staleness_at: ``"receipt"`` counts staleness when a result arrives, ``"flush"`` when the buffer is full.
+        frequency: ``"flush"`` gives all models of a client their final count f, ``"arrival"`` each the count so far.
+        broadcast_threshold: As for :class:`FedBuff`.
+        kwargs: The other arguments of :class:`AsynchronousCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int = 3,
+        clients_per_round: int | float = 0.1,
+        *,
+        alpha: float = 0.5,
+        mu: Scheduled = 0.01,
+        stamp: Stamp = "upload",
+        staleness_at: Literal["receipt", "flush"] = "receipt",
+        frequency: Literal["flush", "arrival"] = "flush",
+        broadcast_threshold: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._rule = DynamicWeightBuffer(buffer_size, alpha, staleness_at, frequency)
+        self._server = Mixing(alpha)
+        self._objective = Proximal(mu) if mu else None
+        self._options: dict[str, Any] = {"stamp": stamp, "broadcast_threshold": broadcast_threshold}
+        self.buffer_size, self.alpha = buffer_size, alpha
+        super().__init__(clients_per_round, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the parts."""
+        return self.compose(self._rule, self._server, self._objective, **self._options)

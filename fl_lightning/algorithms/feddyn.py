@@ -1,0 +1,67 @@
+"""FedDyn: dynamic regularisation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.objectives import DynamicRegularizer
+from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.server_optimizers import DynamicServer
+
+
+class FedDyn(AggregationCallback):
+    """FedDyn (Acar et al. 2021; eq. (5)-(12)): each client's objective is tilted so that its optimum is the server's.
+
+    Args:
+        alpha: Weight of the regulariser, greater than 0.
+        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        scale_alpha: ``"size"`` divides alpha by a client's relative size, so that the fixed point is the optimum of
+            the sample-weighted risk (12); ``"none"`` is the paper's form (5)-(8). With equal sizes they are the same.
+        evaluate: The model that is validated, checkpointed and tested: ``"server"``, which clients receive next;
+            ``"active"``, the mean of the round's local models; ``"all"``, the mean of every client's last local model,
+            which the paper's curves show.
+        penalty: ``"gradient"`` clips the regulariser with the gradient, ``"weight_decay"`` leaves its quadratic part
+            to the optimizer, unclipped, as the authors' code does.
+        kwargs: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        clients_per_round: int | float = 0.1,
+        *,
+        scale_alpha: Literal["size", "none"] = "size",
+        evaluate: Literal["server", "active", "all"] = "server",
+        penalty: Literal["gradient", "weight_decay"] = "gradient",
+        **kwargs: Any,
+    ) -> None:
+        self._regularizer = DynamicRegularizer(alpha, scale_alpha, penalty)
+        self._evaluate = evaluate
+        super().__init__(clients_per_round, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the five parts."""
+        return Algorithm(
+            sampler=self.sampler,
+            schedule=Synchronous(self._evaluate),
+            objective=self._regularizer,
+            aggregation=WeightedMean("uniform"),
+            server=DynamicServer(self._regularizer),
+        )
+
+    @property
+    def h(self) -> Tensor:
+        """The server's h, shape ``(num_parameters,)``, float64: the mean of all g_k if alpha is not scaled."""
+        return -self._regularizer.alpha * self._regularizer.duals.mean
+
+    def gradient(self, client: int) -> Tensor:
+        """Return g_k, shape ``(num_parameters,)``: after exact local minimisation, the gradient of F_k at w_k."""
+        return -self._regularizer.alpha_of(client) * self._regularizer.duals[client]

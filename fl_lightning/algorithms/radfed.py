@@ -1,0 +1,90 @@
+"""RADFed: aggregation delayed by redistribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.redistribution import Evaluate, Redistribution, Unequal
+from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+
+
+class RADFed(AggregationCallback):
+    """RADFed (Xue et al. 2021; eq. (35)-(37)): models circulate among clients for S rounds, then are averaged.
+
+    A round is one inner round: each of the m circulating models trains on one client. Every S rounds the server moves
+    to the plain mean of the models. With ``redistributions=1`` this is FedAvg with uniform weights, bit for bit.
+
+    Args:
+        redistributions: S, local trainings of a circulating model between two aggregations.
+        clients_per_round: Circulating models, which is also clients in a round: a float is the fraction C of the
+            clients, an int the number m.
+        evaluate: What the module holds between two aggregations, and so what is validated, checkpointed and tested:
+            ``"virtual"``, the mean of the circulating models (not fed back), or ``"aggregate"``, the server's last
+            model. To choose the best checkpoint among aggregated models only, give
+            ``ModelCheckpoint(every_n_epochs=redistributions)``.
+        unequal: What happens in an inner round with fewer active clients than models (they are not reached, drop out,
+            or the sampler draws fewer): ``"subsample"`` is an error, ``"reduce"`` drops models at random for the rest
+            of the cycle, ``"park"`` leaves some as they are, ``"count"`` trains those that were trained least often.
+        extend_cycle: With ``"count"``, let a cycle last until every model was trained S times.
+        local: Local objective; ``Proximal(mu)`` makes RADFedp, whose centre is the received model.
+        server: Server optimizer applied at each aggregation; default: replace the model by the mean. ``Mixing(lr)``
+            makes RADFedm, ``Adaptive(...)`` RADFeda.
+        kwargs: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
+
+    Raises:
+        ValueError: If an argument is out of its range, or clients may drop out under ``unequal="subsample"``.
+    """
+
+    def __init__(
+        self,
+        redistributions: int,
+        clients_per_round: int | float = 0.1,
+        *,
+        evaluate: Evaluate = "virtual",
+        unequal: Unequal = "subsample",
+        extend_cycle: bool = False,
+        local: LocalObjective | None = None,
+        server: ServerOptimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.redistributions = redistributions
+        self.evaluate = evaluate
+        self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
+        self._local = local
+        self._server = server
+        super().__init__(clients_per_round, **kwargs)
+        participation = self.algorithm.participation
+        if unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
+            raise ValueError(
+                "`participation` lets clients drop out, so that some rounds have fewer clients than models "
+                'circulate, which `unequal="subsample"` does not allow. Give `unequal="reduce"`, "park" or "count".'
+            )
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the five parts."""
+        return Algorithm(
+            sampler=self.sampler,
+            schedule=self._schedule,
+            objective=self._local,
+            aggregation=WeightedMean("uniform"),
+            server=self._server or Mixing(),
+        )
+
+    def check_rounds(self, max_epochs: int | None) -> None:
+        """Warn when the fit would end in the middle of a cycle."""
+        if max_epochs is None or max_epochs < 0 or max_epochs % self.redistributions == 0:
+            return
+        over = max_epochs % self.redistributions
+        choices = [str(n) for n in (max_epochs - over, max_epochs - over + self.redistributions) if n]
+        ending = "the mean of the circulating models" if self.evaluate == "virtual" else "the last aggregate"
+        rank_zero_warn(
+            f"`max_epochs={max_epochs}` is not a multiple of `redistributions={self.redistributions}`: {over} of the "
+            f"rounds come after the last aggregation, and the final model is {ending}. An epoch is one inner round "
+            f"(the paper has T x S of them); give max_epochs={' or '.join(choices)} for whole cycles."
+        )

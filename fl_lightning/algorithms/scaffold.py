@@ -1,0 +1,67 @@
+"""SCAFFOLD: control variates."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.parts.aggregation import WeightedMean, Weighting
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.objectives import ControlVariates
+from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.server_optimizers import Mixing
+
+
+class Scaffold(AggregationCallback):
+    """SCAFFOLD (Karimireddy et al. 2020; eq. (13)-(16)): client steps are corrected by control variates.
+
+    The local optimizer should be plain SGD, as in the paper; option 2 divides a client's way by the sum of its steps'
+    learning rates. Model and control variate travel, each way.
+
+    Args:
+        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        option: How a client's control variate is renewed: 2 from its way, 1 by the gradient at the received model.
+        server_lr: Server learning rate eta_g; a function of the round makes a schedule.
+        weighting: ``"uniform"`` as in the paper, or ``"samples"``.
+        evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`.
+        kwargs: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        clients_per_round: int | float = 0.1,
+        *,
+        option: Literal[1, 2] = 2,
+        server_lr: Scheduled = 1.0,
+        weighting: Weighting = "uniform",
+        evaluate: Literal["server", "active", "all"] = "server",
+        **kwargs: Any,
+    ) -> None:
+        self._variates = ControlVariates(option)
+        self._server_lr, self._weighting, self._evaluate = server_lr, weighting, evaluate
+        super().__init__(clients_per_round, **kwargs)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the five parts."""
+        return Algorithm(
+            sampler=self.sampler,
+            schedule=Synchronous(self._evaluate),
+            objective=self._variates,
+            aggregation=WeightedMean(self._weighting),
+            server=Mixing(self._server_lr),
+        )
+
+    @property
+    def control_variate(self) -> Tensor:
+        """The server's c, shape ``(num_parameters,)``, float64: the mean of all c_k."""
+        return self._variates.variates.mean
+
+    def client_control_variate(self, client: int) -> Tensor:
+        """Return c_k, shape ``(num_parameters,)``."""
+        return self._variates.variates[client]

@@ -1,0 +1,120 @@
+"""What local objectives add to the gradients of several clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.stacked.optimizer import along
+from fl_lightning.parts.objectives import Correction
+
+
+class StackedCorrections:
+    """The clients' corrections, one a row; see :class:`~fl_lightning.parts.objectives.Correction`.
+
+    Args:
+        corrections: Each client's, ``None`` for none.
+        starts: The models that they received, shape ``(size,)`` each.
+        vector: The federated state of the module.
+    """
+
+    def __init__(self, corrections: Sequence[Correction | None], starts: Sequence[Tensor], vector: StateVector) -> None:
+        self._active = any(correction is not None for correction in corrections)
+        given = [correction or Correction() for correction in corrections]
+        self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
+        self._pulls = [correction.pull for correction in given]
+        #: Each client's additional weight decay.
+        self.weight_decays = [correction.weight_decay for correction in given]
+        self._starts: list[Tensor] = []
+        self._linear: list[Tensor] = []
+        number = len(vector.parameters)
+        if any(self._pulls) or self._own:
+            self._starts = [torch.stack(views) for views in zip(*map(vector.views, starts), strict=True)][:number]
+        if any(correction.linear is not None for correction in given):
+            zero = torch.zeros(vector.num_parameters, dtype=vector.dtype, device=vector.device)
+            views = [vector.parameter_views(zero if c.linear is None else c.linear) for c in given]
+            self._linear = [torch.stack(rows) for rows in zip(*views, strict=True)]
+
+        self._shifts: list[Tensor] | None = None
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether all terms are those of :class:`Correction` itself."""
+        return not self._own
+
+    def pulls(self, rows: Sequence[int]) -> float | Tensor:
+        """Return the weights of the quadratic terms of some clients, as one number if they are equal."""
+        if len(set(self._pulls)) == 1:
+            return self._pulls[0]
+        return torch.tensor([self._pulls[row] for row in rows], dtype=torch.float64)
+
+    def shift(self, place: int, rows: Sequence[int]) -> Tensor | None:
+        """Return ``pull w' - linear`` of a parameter, for neighbouring clients; None if it is 0 for all."""
+        if not self._starts and not self._linear:
+            return None
+        if self._shifts is None:
+            self._shifts = [self._make_shift(number) for number in range(len(self._starts or self._linear))]
+        return self._shifts[place][rows[0] : rows[-1] + 1]
+
+    def _make_shift(self, place: int) -> Tensor:
+        if not self._starts:
+            return -self._linear[place]
+        start = self._starts[place]
+        shift = start * along(torch.tensor(self._pulls, dtype=torch.float64), start)
+        return shift.sub_(self._linear[place]) if self._linear else shift
+
+    def __bool__(self) -> bool:
+        """Whether any client's objective adds anything."""
+        return self._active
+
+    def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Add the corrections to the gradients, in place.
+
+        Args:
+            parameters: The parameters of the clients at work, shape ``(active, *shape)`` each.
+            gradients: Their gradients.
+        """
+        with torch.no_grad():
+            if self._own:
+                self._correct_one_by_one(parameters, gradients)
+                return
+            equal = len(set(self._pulls)) == 1
+            pulls = torch.tensor(self._pulls[: len(parameters[0])], dtype=torch.float64)
+            for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+                if gradient is None:
+                    continue
+                if self._starts:
+                    drift = parameter - self._starts[place][: len(parameter)]
+                    if equal:
+                        gradient.add_(drift, alpha=self._pulls[0])
+                    else:
+                        gradient.add_(drift.mul_(along(pulls, drift)))
+                if self._linear:
+                    gradient.add_(self._linear[place][: len(parameter)])
+
+    def _correct_one_by_one(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Let corrections of another form add themselves."""
+        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        for row in range(len(parameters[0])):
+            rows = [parameters[place].detach()[row] for place in places]
+            for view, place in zip(rows, places, strict=True):
+                view.grad = gradients[place][row]  # type: ignore[index]
+            starts = [self._starts[place][row] for place in places]
+            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
+            for view, place in zip(rows, places, strict=True):
+                gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
+
+    def decay(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], decays: Tensor) -> None:
+        """Add ``decay * parameter`` to the gradients, in place.
+
+        Args:
+            parameters: The parameters of the clients at work.
+            gradients: Their gradients.
+            decays: Each client's weight decay, shape ``(K,)``.
+        """
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                gradient.add_(parameter.detach() * along(decays[: len(parameter)], parameter))

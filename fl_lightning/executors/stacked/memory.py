@@ -1,0 +1,50 @@
+"""How many models fit into memory at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from fl_lightning.parts.federation import Task
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+
+_SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
+_COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
+_CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
+
+
+def clients_that_fit(loop: FederatedLoop, tasks: Sequence[Task]) -> int:
+    """Return how many of the clients may train at once: their models and an epoch of their samples take a quarter.
+
+    On a CPU their weights take 32 MiB at most.
+
+    Args:
+        loop: The loop.
+        tasks: The tasks.
+
+    Returns:
+        At least 1.
+    """
+    vector = loop.vector
+    weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
+    on_cpu = vector.device.type == "cpu"
+    # processes of one machine share its memory
+    share = _SHARE * free_memory(vector.device) / (loop.trainer.world_size if on_cpu else 1)
+    samples = max(task.num_samples for task in tasks) * loop.bytes_per_sample
+    most = min(len(tasks), share / max(1, _COPIES * weights + samples))
+    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if on_cpu else most))
+
+
+def free_memory(device: torch.device) -> float:
+    """Return the free memory of a device in bytes; infinite where it cannot be told."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return float("inf")

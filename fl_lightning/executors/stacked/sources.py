@@ -1,0 +1,170 @@
+"""Where the batches of a stack's clients come from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.batches import gather_epoch
+from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
+from fl_lightning.executors.stacked.device_copy import DeviceCopy
+from fl_lightning.parts.federation import Task
+from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+
+Groups = list[tuple[Sequence[int], StackedBatch]]
+
+
+class BatchSource(Protocol):
+    """Gives the next batches of a stack's clients."""
+
+    def next(self, rows: Sequence[int]) -> Groups:
+        """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
+
+
+class DrawnBatches:
+    """Batches of any kind, drawn client by client and then stacked.
+
+    What a data set or a transfer hook draws from the global generators is what it would draw for the client alone, as
+    long as the module itself draws nothing.
+
+    Args:
+        loop: The loop.
+        tasks: The clients' tasks.
+        transfer: Brings a batch to the module.
+        random: Whether data sets or ``transfer`` may draw random numbers.
+    """
+
+    def __init__(
+        self, loop: FederatedLoop, tasks: Sequence[Task], transfer: Callable[[Any], Any], random: bool
+    ) -> None:
+        self._batches: list[Iterator[Any]] = [
+            map(transfer, islice(loop.batches(task), loop.num_batches(task))) for task in tasks
+        ]
+        self._states: list[Any] = []
+        if random:
+            present = _generators()
+            for task in tasks:
+                seed_global_generators(loop.callback.seed, Stream.CLIENT, *task.seeds)
+                self._states.append(_generators())
+            _set_generators(present)
+
+    def next(self, rows: Sequence[int]) -> Groups:
+        """Return the next batch of the clients in ``rows``."""
+        drawn = [(row, self._draw(row)) for row in rows]
+        return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
+
+    def _draw(self, row: int) -> Any:
+        if not self._states:
+            return next(self._batches[row])
+        present = _generators()
+        _set_generators(self._states[row])
+        batch = next(self._batches[row])
+        self._states[row] = _generators()
+        _set_generators(present)
+        return batch
+
+
+class GatheredBatches:
+    """Batches of clients that hold plain tensors and whose epochs coincide: one gather an epoch, then views.
+
+    Args:
+        loop: The loop.
+        tasks: The clients' tasks, longest first.
+        device: The module's device.
+    """
+
+    def __init__(self, loop: FederatedLoop, tasks: Sequence[Task], device: torch.device) -> None:
+        data = loop.data
+        self._datasets = [data.client_dataset(task.client) for task in tasks]
+        self._sizes = [task.num_samples for task in tasks]
+        self._batch = data.batch_size or max(self._sizes)
+        self._epoch = max(loop.epoch_length(task.client) for task in tasks)
+        self._shuffle = loop.shuffles
+        seed = loop.callback.seed
+        self._generators = [torch_generator(seed, Stream.SHUFFLE, *task.seeds) for task in tasks]
+        self._device = device
+        self._position = 0
+        self._upload: DeviceCopy | None = None  # one epoch of all clients, shape (K, n, ...)
+        self._whole: list[Tensor] = []  # the same on the device
+
+    @staticmethod
+    def suit(loop: FederatedLoop, tasks: Sequence[Task]) -> bool:
+        """Whether the clients' batches can be had this way."""
+        data = loop.data
+        usual = type(data).client_batches is FederatedDataModule.client_batches and data.source_collate_fn is None
+        lengths = {loop.epoch_length(task.client) for task in tasks}
+        coincide = len(lengths) == 1 or all(loop.num_batches(task) <= loop.epoch_length(task.client) for task in tasks)
+        if not usual or not coincide or int(loop.trainer.accumulate_grad_batches) > 1:
+            return False
+        return gather_epoch(data.client_dataset(tasks[0].client), None, False, None) is not None
+
+    def next(self, rows: Sequence[int]) -> Groups:
+        """Return the next batch of the clients in ``rows``, which are the first ones."""
+        place = self._position % self._epoch
+        if place == 0:
+            self._gather(len(rows))
+        self._position += 1
+        begin = place * self._batch
+        groups: Groups = []
+        for size, members in groupby(rows, lambda row: min(self._batch, self._sizes[row] - begin)):
+            group = list(members)
+            tensors = [whole[group[0] : group[-1] + 1, begin : begin + size] for whole in self._whole]
+            groups.append((group, StackedBatch(tensors)))
+        return groups
+
+    def _gather(self, active: int) -> None:
+        places = [] if self._upload is None else [tensor.unbind() for tensor in self._upload.host()]
+        longest = max(self._sizes)
+        for row in range(active):
+            size = self._sizes[row]
+            out = [rows[row] if size == longest else rows[row][:size] for rows in places] or None
+            gathered = gather_epoch(self._datasets[row], self._generators[row], self._shuffle, out)
+            if out is None and gathered is not None:  # the first client's tells shapes and types
+                shape = len(self._sizes), longest
+                shapes, dtypes = [(*shape, *tensor.shape[1:]) for tensor in gathered], [t.dtype for t in gathered]
+                self._upload = DeviceCopy(shapes, dtypes, self._device)
+                places = [tensor.unbind() for tensor in self._upload.host()]
+                for rows, values in zip(places, gathered, strict=True):
+                    rows[row][:size] = values
+        assert self._upload is not None
+        self._whole = self._upload.send()
+
+
+def make_source(
+    loop: FederatedLoop, tasks: Sequence[Task], transfer: Callable[[Any], Any], plain: bool
+) -> GatheredBatches | DrawnBatches:
+    """Return the batches of a stack's clients.
+
+    Args:
+        loop: The loop.
+        tasks: The clients' tasks, longest first.
+        transfer: Brings a batch to the module.
+        plain: Whether ``transfer`` only moves it to the device.
+    """
+    if plain and GatheredBatches.suit(loop, tasks):
+        return GatheredBatches(loop, tasks, loop.vector.device)
+    dataset = loop.data.client_dataset(tasks[0].client)
+    return DrawnBatches(loop, tasks, transfer, not plain or gather_epoch(dataset, None, False, None) is None)
+
+
+def _generators() -> Any:
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+
+
+def _set_generators(states: Any) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1])
+    np.random.set_state(states[2])
+    random.setstate(states[3])

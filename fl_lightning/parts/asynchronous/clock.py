@@ -1,0 +1,256 @@
+"""Virtual time: how long clients take, and when they are there."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive
+from fl_lightning.parts.federation import Federation
+from fl_lightning.seeding import Stream, numpy_generator
+
+Number = int | float | Fraction
+Speeds = Number | Sequence[Number] | np.ndarray | Callable[[int, np.random.Generator], Sequence[Number] | np.ndarray]
+Windows = Mapping[int, Sequence[tuple[Number, Number]]]
+
+_FINEST = 10**12  # ticks in a unit of time; beyond it durations are rounded to a billionth of the shortest
+_RANDOM = 10**9  # ticks in a unit of time where durations have a random part
+
+
+class VirtualClock:
+    """How long each client's tasks take, in units of virtual time.
+
+    A task takes ``work / speed + delay``, and a random part up to ``jitter``. Times are whole numbers of ticks whose
+    length divides every duration, so that times which are equal compare equal: with speeds 100 and 50 the second
+    client's first task ends with the first one's second. Where no such tick is coarser than 1e-12, as with hundreds
+    of random speeds, durations are rounded to a billionth of the shortest one.
+
+    Args:
+        speeds: Work units per unit of virtual time: one number for each client, one for all, or a function of the
+            number of clients and a generator that draws them. Greater than 0.
+        work: Units of a task: a number, ``"samples"`` for the samples that local training goes through, or ``"steps"``
+            for its batches.
+        delay: Time that a model travels, both ways together: for all clients, or one number each.
+        jitter: Largest random addition to a task's time, drawn uniformly for each task.
+        dropout: Chance that a task's result is lost. Its client then gets the newest model.
+        online: When clients are there: (from, until) in virtual time, by client; the others are always. A client gets
+            the newest model when it comes, and what it has not finished when it goes is lost.
+        seed: Seed of drawn speeds, of jitter and of drop-out; the run's if ``None``.
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if there is not one speed for each client.
+    """
+
+    def __init__(
+        self,
+        speeds: Speeds = 100,
+        *,
+        work: Number | Literal["samples", "steps"] = 100,
+        delay: Number | Sequence[Number] | np.ndarray = 0,
+        jitter: float = 0.0,
+        dropout: float = 0.0,
+        online: Windows | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not callable(speeds):
+            for client, speed in enumerate(_listed(speeds)):
+                _check_speed(client, speed)
+        if isinstance(work, str):
+            check_choice("work", work, ("samples", "steps"), "A number gives every task the same work.")
+        else:
+            check_positive("work", float(work))
+        for each in _listed(delay):
+            check_not_negative("delay", float(each))
+        check_not_negative("jitter", jitter)
+        check_fraction("dropout", dropout, "It is the chance that a task's result is lost.")
+        if seed is not None:
+            check_count("seed", seed, minimum=0)
+        self.speeds, self.work, self.delay, self.jitter, self.dropout = speeds, work, delay, jitter, dropout
+        self.online = {client: _check_windows(client, windows) for client, windows in (online or {}).items()}
+        self.seed = seed
+        self.ticks_per_unit = 1
+        self._durations: list[int] = []
+        self._windows: dict[int, tuple[list[int], list[int]]] = {}
+        self._seed = 0
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **options: Any) -> VirtualClock:
+        """Return the clock of a trace: a CSV file with the columns ``client`` and ``speed``.
+
+        Further columns: ``delay``; ``online_from`` and ``online_until``, where a client has a line for each window.
+
+        Args:
+            path: The file; clients are numbered from 0 and all have a line.
+            **options: Further arguments of the class.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If a column is missing, or clients or numbers are wrong.
+        """
+        speeds: dict[int, str] = {}
+        delays: dict[int, str] = {}
+        online: dict[int, list[tuple[Number, Number]]] = {}
+        with Path(path).open(newline="") as file:
+            reader = csv.DictReader(file)
+            missing = {"client", "speed"} - set(reader.fieldnames or ())
+            if missing:
+                raise ValueError(f"{path} has no column {sorted(missing)}; its first line must name client and speed.")
+            for row in reader:
+                try:
+                    client = int(row["client"])
+                    speeds[client], delays[client] = row["speed"], row.get("delay") or "0"
+                    if row.get("online_from"):
+                        until = row["online_until"]
+                        window = Fraction(row["online_from"]), math.inf if until == "inf" else Fraction(until)
+                        online.setdefault(client, []).append(window)
+                except (ValueError, TypeError) as error:
+                    raise ValueError(f"{path}, line {reader.line_num}: {row} is no client's line ({error}).") from error
+        if sorted(speeds) != list(range(len(speeds))):
+            known = ", ".join(map(str, sorted(speeds)[:8]))
+            raise ValueError(
+                f"{path} must have a line for each client from 0 to K-1, got those of {known or 'nobody'}."
+            )
+        order = range(len(speeds))
+        try:
+            given = {"speeds": [Fraction(speeds[k]) for k in order], "delay": [Fraction(delays[k]) for k in order]}
+        except ValueError as error:
+            raise ValueError(f"{path} has a speed or delay that is no number: {error}.") from error
+        return cls(**{**given, "online": online, **options})
+
+    # ---- a fit ----
+
+    def begin(self, federation: Federation) -> None:
+        """Learn the federation's size and work, and draw what is random about clients.
+
+        Raises:
+            ValueError: If there is not one speed (or delay) for each client.
+        """
+        number = federation.num_clients
+        self._seed = federation.seed if self.seed is None else self.seed
+        speeds = self.speeds
+        if callable(speeds):
+            speeds = speeds(number, numpy_generator(self._seed, Stream.CLOCK))
+            for client, speed in enumerate(_listed(speeds)):
+                _check_speed(client, speed)
+        paces, delays = _one_each("speeds", speeds, number), _one_each("delay", self.delay, number)
+        work = federation.local_work(self.work) if isinstance(self.work, str) else self.work
+        works = _one_each("work", work, number)
+        exact = [units / pace + wait for units, pace, wait in zip(works, paces, delays, strict=True)]
+        edges = [_exact(edge) for windows in self.online.values() for window in windows for edge in window]
+        self.ticks_per_unit = _common_ticks([*exact, *(edge for edge in edges if edge != math.inf)], bool(self.jitter))
+        self._durations = [max(1, round(duration * self.ticks_per_unit)) for duration in exact]
+        self._windows = {
+            client: (
+                [self._ticks(begin) for begin, _ in windows],
+                [self._ticks(end) for _, end in windows],
+            )
+            for client, windows in self.online.items()
+        }
+
+    def duration(self, client: int, number: int, share: Fraction | int = 1) -> int:
+        """Return how many ticks a client's task takes.
+
+        Args:
+            client: The client.
+            number: Which of the run's tasks it is; jitter depends on it.
+            share: Part of the whole work.
+        """
+        ticks = self._durations[client] if share == 1 else max(1, round(self._durations[client] * share))
+        if self.jitter:
+            chance = numpy_generator(self._seed, Stream.CLOCK, 1, client, number).random()
+            ticks += round(chance * self.jitter * self.ticks_per_unit)
+        return ticks
+
+    def is_lost(self, client: int, number: int) -> bool:
+        """Return whether the result of a task is lost."""
+        if not self.dropout:
+            return False
+        return bool(numpy_generator(self._seed, Stream.CLOCK, 2, client, number).random() < self.dropout)
+
+    def next_online(self, client: int, tick: int) -> int | None:
+        """Return the first tick from ``tick`` on at which the client is there; ``None`` if it does not come back."""
+        if client not in self._windows:
+            return tick
+        begins, ends = self._windows[client]
+        place = bisect_right(ends, tick)  # the first window that ends later
+        return None if place == len(ends) else max(tick, begins[place])
+
+    def leaves_at(self, client: int, tick: int) -> int | None:
+        """Return the tick at which the client, which is there, goes; ``None`` if it stays."""
+        if client not in self._windows:
+            return None
+        ends = self._windows[client][1]
+        return ends[bisect_right(ends, tick)]
+
+    def time(self, ticks: int) -> float:
+        """Return ticks in units of virtual time."""
+        return ticks / self.ticks_per_unit
+
+    def _ticks(self, time: Number) -> int:
+        return _FOREVER if time == math.inf else round(_exact(time) * self.ticks_per_unit)
+
+
+_FOREVER = 2**200
+
+
+def _listed(values: Any) -> Sequence[Number]:
+    return [values] if isinstance(values, (int, float, Fraction)) else list(values)
+
+
+def _one_each(name: str, values: Any, number: int) -> list[Fraction]:
+    if isinstance(values, (int, float, Fraction)):
+        return [_exact(values)] * number
+    if len(values) != number:
+        raise ValueError(
+            f"`{name}` must have one number for each of the {number} training clients, got {len(values)}. Give "
+            f"{number}, one number for all, or a function that draws them."
+        )
+    return [_exact(value) for value in values]
+
+
+def _exact(value: Any) -> Fraction:
+    """Return a number as it is written: 0.1 is a tenth."""
+    if isinstance(value, (int, np.integer)):
+        return Fraction(int(value))
+    if isinstance(value, Fraction):
+        return value
+    return Fraction(repr(float(value))) if math.isfinite(value) else value
+
+
+def _check_speed(client: int, speed: Any) -> None:
+    is_number = isinstance(speed, (int, float, Fraction, np.integer, np.floating)) and not isinstance(speed, bool)
+    if not is_number or not math.isfinite(speed) or speed <= 0:
+        raise ValueError(
+            "`speeds` must be finite numbers greater than 0, in work units per unit of virtual time; got "
+            f"{speed!r} for client {client}. A client that never finishes is left out of the federation."
+        )
+
+
+def _check_windows(client: int, windows: Sequence[tuple[Number, Number]]) -> list[tuple[Number, Number]]:
+    ordered = sorted(windows)
+    edges = [edge for window in ordered for edge in window]
+    if not ordered or edges != sorted(edges) or edges[0] < 0 or any(begin >= end for begin, end in ordered):
+        raise ValueError(
+            f"`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
+            f"{list(windows)!r} for client {client}. A client that is always there is left out."
+        )
+    return ordered
+
+
+def _common_ticks(durations: Sequence[Fraction], random: bool) -> int:
+    """Return how many ticks make a unit of time, so that each duration is a whole number of them if it can be."""
+    ticks = 1
+    for duration in durations:
+        ticks = math.lcm(ticks, duration.denominator)
+        if ticks > _FINEST:
+            shortest = min(duration for duration in durations if duration > 0)
+            return int(10 ** max(0, 9 - math.floor(math.log10(shortest))))
+    return ticks * -(-_RANDOM // ticks) if random else ticks

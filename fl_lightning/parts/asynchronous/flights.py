@@ -1,0 +1,170 @@
+"""Models that clients have received and not yet answered, in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fl_lightning.parts.federation import Task
+
+ARRIVAL, LOSS, COMING = 0, 1, 2
+
+
+class Event(NamedTuple):
+    """What happens at a tick; events are ordered by tick, then by client."""
+
+    tick: int
+    client: int
+    slot: int  # the flight's, -1 where a client comes
+    kind: int
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A model that a client works on.
+
+    Attributes:
+        task: The client's task; its slot numbers the run's flights.
+        version: How often the server had moved when it sent the model.
+        stamp: The server's counter then, from which staleness is counted.
+        sent: The tick at which it was sent.
+        due: The tick at which the answer arrives, or the client is known to be lost.
+    """
+
+    task: Task
+    version: int
+    stamp: int
+    sent: int
+    due: int
+
+
+@dataclass
+class Sky:
+    """All that is under way at a moment, and the models that it started from.
+
+    Attributes:
+        now: The present tick.
+        number: How many models were sent so far.
+        flights: What is under way, by slot.
+        models: The models that flights started from, by version, each shared by its flights.
+        users: How many flights share each.
+        results: What has been trained ahead of its arrival, by slot, shape ``(size,)`` each.
+        events: What will happen, a heap.
+        untrained: (due, client, slot) of arrivals that are not trained yet, a heap.
+        outbox: Clients that are to get the server's model next.
+        waiting: Clients that wait for the server's next move.
+        idle: Clients that nothing was sent to.
+        rounds: How many flights that began in a round are yet to be trained, by round.
+        busy: Ticks that ended flights took, summed over clients.
+        sent_sum: The ticks at which the present flights were sent, summed.
+        alarm: The tick at which an idle client is known to come.
+    """
+
+    now: int = 0
+    number: int = 0
+    flights: dict[int, Flight] = field(default_factory=dict)
+    models: dict[int, Tensor] = field(default_factory=dict)
+    users: dict[int, int] = field(default_factory=dict)
+    results: dict[int, Tensor] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    untrained: list[tuple[int, int, int]] = field(default_factory=list)
+    outbox: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    idle: list[int] = field(default_factory=list)
+    rounds: dict[int, int] = field(default_factory=dict)
+    busy: int = 0
+    sent_sum: int = 0
+    alarm: int = -1
+
+    def copy(self) -> Sky:
+        """Return a copy that later changes of this one leave as it is; flights and tensors are shared."""
+        values: dict[str, Any] = {
+            name: value if isinstance(value, int) else value.copy() for name, value in vars(self).items()
+        }
+        return Sky(**values)
+
+    # ---- flights ----
+
+    def send(self, flight: Flight, model: Tensor, kind: int) -> None:
+        """Add a flight from ``model``, which is not copied."""
+        slot, client = flight.task.slot, flight.task.client
+        self.number += 1
+        self.flights[slot] = flight
+        self.models[flight.version] = model
+        self.users[flight.version] = self.users.get(flight.version, 0) + 1
+        self.sent_sum += flight.sent
+        heapq.heappush(self.events, Event(flight.due, client, slot, kind))
+        if kind == ARRIVAL:
+            heapq.heappush(self.untrained, (flight.due, client, slot))
+            self.rounds[flight.task.round] = self.rounds.get(flight.task.round, 0) + 1
+
+    def announce(self, client: int, tick: int) -> None:
+        """Note that a client comes at a tick."""
+        heapq.heappush(self.events, Event(tick, client, -1, COMING))
+
+    def set_alarm(self, client: int, tick: int) -> None:
+        """Note that an idle client comes at a tick, unless that tick is noted already."""
+        if self.alarm != tick:
+            self.alarm = tick
+            self.announce(client, tick)
+
+    def next_event(self) -> Event | None:
+        """Move on to the next event and return it; ``None`` if nothing is under way."""
+        if not self.events:
+            return None
+        event = heapq.heappop(self.events)
+        self.now = event.tick
+        return event
+
+    def land(self, slot: int) -> tuple[Flight, Tensor]:
+        """End a flight; return it and the model that it started from, which is forgotten if no other did."""
+        flight = self.flights.pop(slot)
+        model = self.models[flight.version]
+        self.users[flight.version] -= 1
+        if not self.users[flight.version]:
+            del self.users[flight.version], self.models[flight.version]
+        self.busy += flight.due - flight.sent
+        self.sent_sum -= flight.sent
+        return flight, model
+
+    def next_untrained(self, limit: int) -> Iterator[Flight]:
+        """Yield at most ``limit`` untrained flights, those that arrive first, and regard them as trained."""
+        for _ in range(min(limit, len(self.untrained))):
+            flight = self.flights[heapq.heappop(self.untrained)[2]]
+            self.rounds[flight.task.round] -= 1
+            if not self.rounds[flight.task.round]:
+                del self.rounds[flight.task.round]
+            yield flight
+
+    @property
+    def worked(self) -> int:
+        """Ticks that clients have worked so far, summed over clients."""
+        return self.busy + len(self.flights) * self.now - self.sent_sum
+
+    # ---- checkpoints ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as numbers, lists, dicts and tensors."""
+        state = {name: value if isinstance(value, int) else value.copy() for name, value in vars(self).items()}
+        state["flights"] = [[*astuple(f.task), f.version, f.stamp, f.sent, f.due] for f in self.flights.values()]
+        state["events"] = [list(event) for event in self.events]
+        state["untrained"] = [list(entry) for entry in self.untrained]
+        return state
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any], like: Tensor) -> Sky:
+        """Return the sky of a checkpoint, its tensors as ``like``."""
+        restored: dict[str, Any] = {
+            name: value if isinstance(value, int) else value.copy() for name, value in state.items()
+        }
+        flights = [Flight(Task(*entry[:-4]), *entry[-4:]) for entry in state["flights"]]
+        restored["flights"] = {flight.task.slot: flight for flight in flights}
+        restored["events"] = [Event(*entry) for entry in state["events"]]
+        restored["untrained"] = [tuple(entry) for entry in state["untrained"]]
+        for name in ("models", "results"):
+            restored[name] = {key: tensor.to(like) for key, tensor in state[name].items()}
+        return cls(**restored)

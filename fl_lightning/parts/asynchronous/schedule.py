@@ -1,0 +1,292 @@
+"""Which client works on which version of the model, and when its result arrives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.parts.asynchronous.clock import VirtualClock
+from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Sky
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.schedules import Schedule, Server
+
+_MOST_AHEAD = 64
+_KEPT_AHEAD = 4
+
+Stamp = Literal["version", "upload", "upload-literal"]
+
+
+class Asynchronous(Schedule):
+    """Clients work at their own pace in virtual time, each on the model that it received last.
+
+    Args:
+        clock: How long clients take, and when they are there.
+        concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
+            from those that do not train.
+        stamp: What staleness counts: ``"version"`` the server's moves since the client received its model,
+            ``"upload"`` the results that arrived since then, ``"upload-literal"`` one more for a client that answered
+            before, as where the server sends its counter before it counts on.
+        wait_for_flush: Whether a client whose result is in the buffer waits until the server moves; otherwise it gets
+            the server's present model at once.
+        flush_rounds: Whether the server also moves at a round's end, with what is in the buffer.
+        lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
+            at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if there are fewer clients than train at
+            once.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        concurrency: int | None = None,
+        stamp: Stamp = "version",
+        wait_for_flush: bool = False,
+        flush_rounds: bool = False,
+        lookahead: int | None = None,
+    ) -> None:
+        check_count("concurrency", 1 if concurrency is None else concurrency)
+        check_choice("stamp", stamp, ("version", "upload", "upload-literal"))
+        check_count("lookahead", 1 if lookahead is None else lookahead)
+        self.clock, self.concurrency, self.stamp = clock, concurrency, stamp
+        self.wait_for_flush, self.flush_rounds, self.lookahead = wait_for_flush, flush_rounds, lookahead
+        self.uploads = 0
+        self.sky = Sky()
+        self.lost: list[Flight] = []
+        self._ahead: dict[int, Tensor] = {}
+        self._model = torch.empty(0)
+
+    def begin(self, federation: Federation) -> None:
+        """Start at time 0, at which all clients get the first model, or as many as train at once."""
+        self.clock.begin(federation)
+        number = federation.num_clients
+        if self.concurrency is not None and self.concurrency > number:
+            raise ValueError(
+                f"`concurrency` is {self.concurrency}, but only {number} clients train. Give at most {number}, or None "
+                "for all of them."
+            )
+        self.uploads, self.sky, self._model = 0, Sky(), federation.model
+        self._sizes = federation.sizes
+        clients = list(range(number))
+        self.sky.outbox, self.sky.idle = (clients, []) if self.concurrency is None else ([], clients)
+
+    @property
+    def most_at_once(self) -> int:
+        """Most clients that train at once."""
+        return self.concurrency or len(self._sizes)
+
+    @property
+    def in_cycle(self) -> bool:
+        """Whether clients work on models of this fit."""
+        return bool(self.sky.flights)
+
+    # ---- a round ----
+
+    def enter(self, round_index: int, rng: np.random.Generator, arrivals: int) -> None:
+        """Begin a round of so many arrivals."""
+        self._round, self._rng = round_index, rng
+        self._sent_in_round: Counter[int] = Counter()
+        self.lost = []
+
+    def next_arrival(self, server: Server) -> int | None:
+        """Go on to the next result, sending models to clients as their turn comes; return its slot.
+
+        Returns:
+            ``None`` if nobody is at work and nobody will come.
+        """
+        while True:
+            self._send_all(server)
+            event = self.sky.next_event()
+            if event is None or event.kind == ARRIVAL:
+                return None if event is None else event.slot
+            if event.kind == LOSS:
+                flight, _ = self.sky.land(event.slot)
+                self.lost.append(flight)
+                self.free([flight.task.client])
+            elif self.concurrency is None:
+                self.sky.outbox.append(event.client)
+
+    def free(self, clients: Collection[int]) -> None:
+        """Let clients train again: they get the next model, or are drawn again."""
+        (self.sky.outbox if self.concurrency is None else self.sky.idle).extend(clients)
+
+    def counter(self, server: Server) -> int:
+        """Return the server's counter, from which staleness is taken."""
+        return server.aggregations if self.stamp == "version" else self.uploads
+
+    def together(self, arrivals: int) -> int:
+        """Return how many clients are trained together in a round of so many arrivals."""
+        return self.lookahead or min(arrivals, _MOST_AHEAD)
+
+    def to_train(self, arrivals: int) -> list[Task]:
+        """Return the tasks whose results are due next and are not there yet."""
+        together = self.together(arrivals)
+        # a client that has just begun may be due before those that were trained ahead: these must not pile up
+        space = max(1, _KEPT_AHEAD * together - len(self.sky.results))
+        flights = list(self.sky.next_untrained(min(together, space)))
+        self._ahead = {flight.task.slot: self.sky.models[flight.version] for flight in flights}
+        return [flight.task for flight in flights]
+
+    def start(self, slot: int, server: Server) -> Tensor:
+        """Return the model that the client received."""
+        return self._ahead[slot]
+
+    def receive(self, result: ClientResult, server: Server) -> None:
+        """Keep a result until it is due."""
+        self.sky.results[result.task.slot] = result.vector
+
+    def close(self, server: Server, failed: Collection[int]) -> Tensor:
+        """End the round and return the server's model."""
+        return server.model
+
+    # ---- sending ----
+
+    def _send_all(self, server: Server) -> None:
+        """Send the server's model to the clients whose turn it is."""
+        outbox, self.sky.outbox = self.sky.outbox, []
+        for client in outbox:
+            self._send(client, server)
+        while self.concurrency is not None and self.sky.idle and self._places_left and self._draw(server):
+            pass
+
+    @property
+    def _places_left(self) -> int:
+        return self.most_at_once - len(self.sky.flights) - len(self.sky.waiting)
+
+    def _draw(self, server: Server) -> bool:
+        """Send the model to one of the idle clients that are there; return whether there is one."""
+        idle, now = self.sky.idle, self.sky.now
+        if self.clock.online:
+            comings = [self.clock.next_online(client, now) for client in idle]
+            there = [place for place, tick in enumerate(comings) if tick == now]
+            if not there:
+                later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
+                if later:
+                    tick, client = min(later)
+                    self.sky.set_alarm(client, tick)
+                return False
+            place = there[int(self._rng.integers(len(there)))]
+        else:
+            place = int(self._rng.integers(len(idle)))
+        idle[place], idle[-1] = idle[-1], idle[place]
+        self._send(idle.pop(), server)
+        return True
+
+    def _send(self, client: int, server: Server) -> None:
+        """Send the server's model to a client, or wait until it comes."""
+        sky, clock = self.sky, self.clock
+        begins = clock.next_online(client, sky.now)
+        if begins is None:
+            return  # it never comes back
+        if begins > sky.now:
+            sky.announce(client, begins)
+            return
+        number, task = sky.number, self._task(client)
+        due, leaves = sky.now + clock.duration(client, number), clock.leaves_at(client, sky.now)
+        lost = clock.is_lost(client, number)
+        if leaves is not None and due > leaves:
+            due, lost = leaves, True
+        stamp = max(0, self.counter(server) - (self.stamp == "upload-literal"))
+        flight = Flight(task, server.aggregations, stamp, sky.now, due)
+        sky.send(flight, server.model, LOSS if lost else ARRIVAL)
+
+    def _task(self, client: int) -> Task:
+        repetition = self._sent_in_round[client]
+        self._sent_in_round[client] += 1
+        return Task(self.sky.number, client, int(self._sizes[client]), None, self._round, repetition)
+
+    # ---- accounts ----
+
+    def values(self) -> dict[str, float]:
+        """Return virtual time, and the share of it in which clients work."""
+        sky = self.sky
+        time = {"fed/virtual_time": self.clock.time(sky.now)}
+        return time | ({"fed/utilization": sky.worked / (self.most_at_once * sky.now)} if sky.now else {})
+
+    # ---- checkpoints ----
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that gives the present state, which costs little before it is called."""
+        uploads, sky = self.uploads, self.sky.copy()
+        return lambda: {"uploads": uploads, "sky": sky.state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is under way."""
+        return self.freeze()()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what was under way at a checkpoint."""
+        self.uploads, self.sky = state["uploads"], Sky.of_state(state["sky"], self._model)
+
+
+class SampledStaleness(Asynchronous):
+    """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
+
+    Each result is of a client drawn uniformly and of a model drawn uniformly among the last ``history`` ones, the
+    present one among them. A model is added to the history at each result, whether or not the server moved.
+
+    Args:
+        history: D, at least 1; staleness is 0 to D - 1.
+
+    Raises:
+        ValueError: If ``history`` is below 1.
+    """
+
+    def __init__(self, history: int) -> None:
+        check_count("history", history, hint="It is the number of models that a client's may be drawn from.")
+        super().__init__(VirtualClock(), stamp="upload")
+        self.history = history
+        self._models: dict[int, Tensor] = {}
+        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
+
+    def begin(self, federation: Federation) -> None:
+        """Start with the first model alone."""
+        super().begin(federation)
+        self.sky.outbox = []
+        self._models, self._drawn = {0: federation.model}, []
+
+    def enter(self, round_index: int, rng: np.random.Generator, arrivals: int) -> None:
+        """Begin a round: draw its results' clients and models."""
+        super().enter(round_index, rng, arrivals)
+        self._drawn = []
+        for number in range(self.uploads, self.uploads + arrivals):
+            staleness = int(rng.integers(min(number + 1, self.history)))
+            self._drawn.append((number, int(rng.integers(len(self._sizes))), number - staleness))
+
+    def next_arrival(self, server: Server) -> int | None:
+        """Return the slot of the next result, having begun those whose model is there."""
+        self._models[self.uploads] = server.model
+        self._models.pop(self.uploads - self.history, None)
+        for number, client, model in self._drawn:
+            if model <= self.uploads:
+                # a result's place in the order stands for the time at which it is due
+                flight = Flight(self._task(client), model, model, self.sky.now, number + 1)
+                self.sky.send(flight, self._models[model], ARRIVAL)
+        self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
+        event = self.sky.next_event()
+        return None if event is None else event.slot
+
+    def free(self, clients: Collection[int]) -> None:
+        """Do nothing: the next clients are drawn."""
+
+    def values(self) -> dict[str, float]:
+        """Return nothing: there is no time."""
+        return {}
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that gives the present state, with the last models."""
+        rest, models = super().freeze(), self._models.copy()
+        return lambda: {**rest(), "models": models}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the last models of a checkpoint."""
+        super().load_state_dict(state)
+        self._models = {number: model.to(self._model) for number, model in state["models"].items()}

@@ -1,0 +1,81 @@
+"""Weights of results that come late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from fl_lightning.arguments import check_choice, check_positive
+
+StalenessFunction = Callable[[int], float]
+Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | StalenessFunction
+
+
+def constant(staleness: int) -> float:
+    """Return 1."""
+    return 1.0
+
+
+def polynomial(a: float = 0.5) -> StalenessFunction:
+    """Return ``s(d) = (1 + d)^-a`` (Xie et al. 2019; eq. (25)); with a = 0.5 it is FedBuff's 1/sqrt(1 + d).
+
+    Args:
+        a: In [0, 1].
+
+    Raises:
+        ValueError: If ``a`` is outside [0, 1].
+    """
+    if isinstance(a, bool) or not isinstance(a, (int, float)) or not 0 <= a <= 1:
+        raise ValueError(
+            f"The exponent `a` of polynomial staleness must be a number in [0, 1], got {a!r}. 0.5 is usual, 0 weighs "
+            "all results alike."
+        )
+    return lambda staleness: float((1 + staleness) ** -a)
+
+
+def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
+    """Return ``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)`` (Xie et al. 2019; eq. (25)).
+
+    Args:
+        a: Greater than 0.
+        b: Staleness up to which results count in full, at least 0.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    check_positive("a", a)
+    if isinstance(b, bool) or not isinstance(b, (int, float)) or b < 0:
+        raise ValueError(f"`b` must be a number of at least 0, got {b!r}. Up to it results count in full.")
+    return lambda staleness: 1.0 if staleness <= b else 1.0 / (a * (staleness - b) + 1.0)
+
+
+def exponential(a: float = 0.5) -> StalenessFunction:
+    """Return ``s(d) = exp(-a d)``.
+
+    Args:
+        a: Greater than 0.
+
+    Raises:
+        ValueError: If ``a`` is not greater than 0.
+    """
+    check_positive("a", a)
+    return lambda staleness: math.exp(-a * staleness)
+
+
+def staleness_function(staleness: Staleness) -> StalenessFunction:
+    """Return the function that a name stands for, with its usual constants; a function as it is.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if callable(staleness):
+        return staleness
+    check_choice(
+        "staleness",
+        staleness,
+        ("constant", "polynomial", "hinge", "exponential"),
+        "For other constants give a function, such as polynomial(a=0.3) of fl_lightning.parts.asynchronous.",
+    )
+    named = {"constant": constant, "polynomial": polynomial(), "hinge": hinge(), "exponential": exponential()}
+    return named[staleness]

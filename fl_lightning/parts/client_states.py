@@ -1,0 +1,148 @@
+"""Vectors that belong to clients, and their mean over all clients."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.federation import Federation, Part
+
+
+class VectorStore(Protocol):
+    """Vectors by client."""
+
+    def __getitem__(self, client: int) -> Tensor: ...
+    def __setitem__(self, client: int, vector: Tensor) -> None: ...
+    def __contains__(self, client: object) -> bool: ...
+    def items(self) -> Any:
+        """Return (client, vector) pairs."""
+
+
+class MappedVectors:
+    """Vectors by client in a memory-mapped file without a name, which vanishes with the process.
+
+    VectorStore are appended as clients come, so the file is no longer than what was written (doubled at most), and the
+    system keeps in memory what is in use.
+
+    Args:
+        folder: Where the file is; made if there is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the rows)
+        self._places: dict[int, int] = {}
+        self._map: np.ndarray = np.empty((0, 0))
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._places
+
+    def __getitem__(self, client: int) -> Tensor:
+        return torch.from_numpy(self._map[self._places[client]])
+
+    def __setitem__(self, client: int, vector: Tensor) -> None:
+        place = self._places.setdefault(client, len(self._places))
+        row = vector.detach().cpu().numpy()
+        if place >= len(self._map):
+            shape = (max(16, 2 * len(self._map)), len(row))
+            self._map = np.memmap(self._file, dtype=row.dtype, mode="r+", shape=shape)
+        self._map[place] = row
+
+    def items(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield (client, vector) pairs; the vectors are views of the file."""
+        if self._places:
+            # one tensor behind all views: a checkpoint writes it from the file, without a copy of each row
+            rows = torch.from_numpy(self._map[: len(self._places)])
+            yield from ((client, rows[place]) for client, place in self._places.items())
+
+
+class ClientStates:
+    """One vector per client and the weighted mean of all clients' vectors, ``sum_k p_k s_k / sum_k p_k``.
+
+    A client that never handed a vector in counts with the initial one and takes no memory. With several processes
+    client k's vector lives on process ``k % num_ranks``; the mean is on all of them. It is kept up to date by what
+    changes, in float64: one reduction a round.
+
+    Args:
+        federation: The run.
+        initial: Every client's first vector, shape ``(length,)``.
+        weights: p_k, shape ``(K,)``; all alike if ``None``.
+    """
+
+    def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
+        self._federation = federation
+        self._initial = initial
+        self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, dtype=np.float64)
+        folder = federation.state_dir
+        self._rows: VectorStore = {} if folder is None else MappedVectors(folder)
+        self._new: dict[int, Tensor] = {}
+        self.mean = initial.to(accumulator(initial))
+        """The mean over all K clients, shape ``(length,)``, float64."""
+
+    def __getitem__(self, client: int) -> Tensor:
+        """Return the client's vector as of the last round's end, shape ``(length,)``."""
+        return self._rows[client].to(self._initial.device) if client in self._rows else self._initial
+
+    def put(self, client: int, vector: Tensor) -> None:
+        """Hold a client's new vector until the round ends."""
+        self._new[client] = vector
+
+    def close(self) -> None:
+        """Take the round's new vectors, on all processes together."""
+        change = torch.zeros_like(self.mean)
+        for client in sorted(self._new):
+            difference = self._new[client].to(change.dtype) - self[client]
+            change.add_(difference, alpha=float(self._weights[client]))
+        change = self._federation.sum_over_ranks(change)
+        self.mean = self.mean + change / float(self._weights.sum())
+        for client, vector in self._new.items():
+            self._rows[client] = vector.detach().cpu()
+        self._new = {}
+
+    def discard(self) -> None:
+        """Forget the new vectors of a round that was broken off."""
+        self._new = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the vectors of all processes' clients, and the mean."""
+        return {"clients": self._federation.join(dict(self._rows.items())), "mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the vectors of this process's clients, and the mean."""
+        rank, num_ranks = self._federation.rank, self._federation.num_ranks
+        for client, vector in state["clients"].items():
+            if client % num_ranks == rank:
+                self._rows[client] = vector.cpu()
+        self.mean = state["mean"].to(self.mean.device)
+
+
+class StatefulPart(Part):
+    """A part of an algorithm whose clients may keep a vector each; its subclass hands vectors in and ends the round."""
+
+    #: Vectors that clients keep between rounds; a client then belongs to one process.
+    states: ClientStates | None = None
+
+    def discard(self) -> None:
+        """Forget the clients' new vectors."""
+        if self.states is not None:
+            self.states.discard()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the clients' vectors."""
+        return {} if self.states is None else self.states.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the clients' vectors of a checkpoint."""
+        if self.states is not None:
+            self.states.load_state_dict(state)
+
+
+def accumulator(like: Tensor) -> torch.dtype:
+    """Return the type for running sums beside ``like``: float64, but Apple's GPUs have none."""
+    return torch.float32 if like.device.type == "mps" else torch.float64

@@ -1,0 +1,232 @@
+"""What a client minimises: local objectives, each a correction of the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_choice, check_not_negative, check_positive
+from fl_lightning.parts.client_states import ClientStates, StatefulPart
+from fl_lightning.parts.federation import ClientResult, Federation, LocalClient
+from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What one client's objective adds to F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
+
+    Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before
+    clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`.
+
+    Attributes:
+        pull: Weight of the quadratic term.
+        linear: Coefficients of the linear term, shape ``(num_parameters,)``.
+        weight_decay: Added to the optimizer's own ``weight_decay``: a term ``weight_decay/2 |w|^2``, not clipped.
+    """
+
+    pull: float = 0.0
+    linear: Tensor | None = None
+    weight_decay: float = 0.0
+
+    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+        """Add the gradient to each ``parameter.grad``, in place.
+
+        Args:
+            parameters: Parameters that the optimizer is about to step and that have a gradient.
+            start: The same parameters as the client received them.
+            linear: The same parameters' part of ``linear``; empty if there is none.
+        """
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        with torch.no_grad():
+            if self.pull:
+                drift = torch._foreach_sub([parameter.detach() for parameter in parameters], list(start))
+                torch._foreach_add_(gradients, drift, alpha=self.pull)
+            if linear:
+                torch._foreach_add_(gradients, list(linear))
+
+
+class LocalObjective(StatefulPart):
+    """The plain objective F_k, and the base of all others."""
+
+    #: Vectors of the model's length that travel each way for a client: SCAFFOLD sends its control variate too.
+    vectors_sent = 1
+    #: Whether :attr:`ClientResult.summed_lr` is needed.
+    needs_summed_lr = False
+    #: Whether all clients of a round must start from the server's model.
+    starts_from_server = False
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return what is added to the client's objective; called before its first batch."""
+        return None
+
+    def end(self, result: ClientResult) -> None:
+        """Take note of a client's finished work."""
+
+    def close(self) -> None:
+        """End a round, before the server moves."""
+        if self.states is not None:
+            self.states.close()
+
+
+class Proximal(LocalObjective):
+    """``F_k(w) + mu/2 |w - w'|^2`` with w' the received model (FedProx, Li et al. 2020; eq. (4)).
+
+    With redistribution w' is the circulating model that the client received (RADFedp), not the server's.
+
+    Args:
+        mu: Weight of the proximal term, at least 0; 0 is the plain objective. A function of the round makes a schedule.
+
+    Raises:
+        ValueError: If ``mu`` is negative or not finite.
+    """
+
+    def __init__(self, mu: Scheduled) -> None:
+        self._mu = Hyperparameter("mu", mu, check_not_negative, "0 is FedAvg's objective.")
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return the proximal term, with the mu of the round in which the client received its model."""
+        return Correction(pull=self._mu.at(client.task.round))
+
+
+class DynamicRegularizer(LocalObjective):
+    """FedDyn's objective (Acar et al. 2021; eq. (5), (6)): ``F_k(w) - <g_k, w> + alpha_k/2 |w - w_t|^2``.
+
+    Client k keeps ``lambda_k = -g_k / alpha_k``, at first 0, and adds its drift ``w_k - w_t`` to it after training,
+    which is (6). The mean over all clients, ``-h / alpha``, is the server's part of (7) and (8).
+
+    Args:
+        alpha: Greater than 0.
+        scale_alpha: ``"size"`` divides alpha by ``n_k K / sum n``, so that the fixed point is the optimum of the
+            sample-weighted risk (eq. (12)); ``"none"`` is the paper's form. They are the same for equal sizes.
+        penalty: ``"gradient"`` adds the whole term to the gradient, to be clipped with it; ``"weight_decay"`` hands
+            its square, ``alpha_k/2 |w|^2``, to the optimizer, so that it is not clipped, as in the authors' code.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    starts_from_server = True
+
+    def __init__(
+        self,
+        alpha: float,
+        scale_alpha: Literal["size", "none"] = "size",
+        penalty: Literal["gradient", "weight_decay"] = "gradient",
+    ) -> None:
+        check_positive("alpha", alpha, "Usual values are 0.1, 0.01 and 0.001.")
+        check_choice("scale_alpha", scale_alpha, ("size", "none"))
+        check_choice("penalty", penalty, ("gradient", "weight_decay"))
+        self.alpha, self.scale_alpha, self.penalty = alpha, scale_alpha, penalty
+        self._alphas = np.empty(0)
+
+    def begin(self, federation: Federation) -> None:
+        """Start from lambda_k = 0."""
+        sizes = federation.sizes
+        relative = sizes * len(sizes) / sizes.sum() if self.scale_alpha == "size" else np.ones(len(sizes))
+        self._alphas = self.alpha / relative
+        self.states = ClientStates(federation, torch.zeros_like(federation.model[: federation.num_parameters]))
+
+    @property
+    def duals(self) -> ClientStates:
+        """Every client's lambda_k.
+
+        Raises:
+            RuntimeError: Before the fit has begun.
+        """
+        return _known(self.states)
+
+    def alpha_of(self, client: int) -> float:
+        """Return alpha_k."""
+        return float(self._alphas[client])
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
+        alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]
+        if self.penalty == "gradient":
+            return Correction(pull=alpha, linear=alpha * dual)
+        return Correction(linear=alpha * (dual - client.start[: len(dual)]), weight_decay=alpha)
+
+    def end(self, result: ClientResult) -> None:
+        """Add the client's drift to lambda_k."""
+        dual = self.duals[result.task.client]
+        self.duals.put(result.task.client, dual + result.vector[: len(dual)] - result.start[: len(dual)])
+
+
+class ControlVariates(LocalObjective):
+    """SCAFFOLD's corrected gradient ``grad F_k(w) - c_k + c`` (Karimireddy et al. 2020; eq. (13)-(16)).
+
+    c is the mean of all clients' c_k, at first 0.
+
+    Args:
+        option: How c_k is renewed: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
+            gradient of F_k at the received model, at the cost of one more pass over the client's data.
+
+    Raises:
+        ValueError: If ``option`` is neither 1 nor 2.
+    """
+
+    vectors_sent = 2
+    starts_from_server = True
+
+    def __init__(self, option: Literal[1, 2] = 2) -> None:
+        if option not in (1, 2):
+            raise ValueError(f"`option` must be 1 or 2, as in the paper's Algorithm 1, got {option!r}.")
+        self.option = option
+        self.needs_summed_lr = option == 2
+        self._lengths: list[int] = []
+        self._at_start: dict[int, Tensor] = {}
+
+    def begin(self, federation: Federation) -> None:
+        """Start from c_k = c = 0."""
+        self._lengths = list(federation.lengths)
+        self.states = ClientStates(federation, torch.zeros_like(federation.model[: federation.num_parameters]))
+
+    @property
+    def variates(self) -> ClientStates:
+        """Every client's c_k.
+
+        Raises:
+            RuntimeError: Before the fit has begun.
+        """
+        return _known(self.states)
+
+    def correction(self, client: LocalClient) -> Correction:
+        """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
+        own = self.variates[client.task.client]
+        if self.option == 1:
+            self._at_start[client.task.client] = full_gradient(client, own)
+        return Correction(linear=(self.variates.mean - own).to(own.dtype))
+
+    def end(self, result: ClientResult) -> None:
+        """Renew c_k."""
+        variates, client = self.variates, result.task.client
+        own = variates[client]
+        if self.option == 1:
+            variates.put(client, self._at_start.pop(client))
+            return
+        lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(torch.tensor(self._lengths))
+        lr = lr.to(own.device)
+        moved = result.start[: len(own)].to(lr.dtype) - result.vector[: len(own)]
+        renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
+        # what was never stepped, or with a learning rate of 0, keeps its control variate
+        variates.put(client, renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
+
+
+def _known(states: ClientStates | None) -> ClientStates:
+    if states is None:
+        raise RuntimeError("Clients have no states before `trainer.fit` has begun.")
+    return states
+
+
+def full_gradient(client: LocalClient, like: Tensor) -> Tensor:
+    """Return the gradient of the client's mean loss at the present weights, shaped and typed as ``like``."""
+    total, samples = torch.zeros_like(like), 0
+    for gradients, size in client.gradients():
+        total.add_(torch.cat([gradient.flatten() for gradient in gradients.values()]), alpha=size)
+        samples += size
+    return total / samples

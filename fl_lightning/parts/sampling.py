@@ -1,0 +1,273 @@
+"""Who trains: client samplers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import numpy as np
+
+from fl_lightning.arguments import check_choice
+from fl_lightning.parts.federation import Federation, LocalClient, Part
+
+Rounding = Literal["floor", "round", "ceil"]
+_ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
+
+
+class ClientSampler(Part, ABC):
+    """Draws the clients of a round."""
+
+    #: Whether :meth:`score` is called for every client that trained.
+    needs_scores = False
+
+    @abstractmethod
+    def cohort_size(self, num_clients: int) -> int:
+        """Return how many clients train in a round, out of ``num_clients``; the expected number if it varies.
+
+        Raises:
+            ValueError: If the federation is too small for the sampler's setting.
+        """
+
+    @abstractmethod
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        """Return the distinct clients of one round, in random order: integers in ``[0, num_clients)``.
+
+        Args:
+            num_clients: K.
+            rng: The round's generator.
+            available: The clients that can be reached, sorted; ``None`` for all. If they are fewer than a round
+                needs, all of them train.
+        """
+
+    def clients_without_score(self) -> Iterable[int]:
+        """Return the clients that must be scored before the first draw."""
+        return ()
+
+    def score(self, client: LocalClient) -> float:
+        """Return the importance of the client at the module's present weights.
+
+        Raises:
+            NotImplementedError: If the sampler needs scores and does not define this method; others need none.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has `needs_scores = True`, so it must define `score(client)`, "
+            "which returns a number."
+        )
+
+    def take_scores(self, scores: Mapping[int, float]) -> None:
+        """Take the scores of the clients that trained in a round that has ended, on all processes."""
+
+
+class UniformSampler(ClientSampler):
+    """Draws ``m`` distinct clients uniformly, without replacement.
+
+    Args:
+        clients_per_round: A float in (0, 1] is the fraction C of the clients, an int is ``m`` itself.
+        rounding: How a fractional ``C K`` becomes ``m``, at least 1: ``"floor"`` as in RADFed's Algorithm 1,
+            ``"round"`` (half to even) or ``"ceil"``.
+
+    Raises:
+        ValueError: If the fraction is outside (0, 1], the count below 1 or ``rounding`` unknown.
+    """
+
+    def __init__(self, clients_per_round: int | float, rounding: Rounding = "floor") -> None:
+        is_count = isinstance(clients_per_round, int) and not isinstance(clients_per_round, bool)
+        is_fraction = isinstance(clients_per_round, float) and 0.0 < clients_per_round <= 1.0
+        if not (is_fraction or (is_count and clients_per_round >= 1)):
+            raise ValueError(
+                "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
+                f"their number; got {clients_per_round!r}. For all clients give 1.0."
+            )
+        check_choice("rounding", rounding, ("floor", "round", "ceil"))
+        self.clients_per_round = clients_per_round
+        self.rounding = rounding
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return ``m``.
+
+        Raises:
+            ValueError: If more clients are asked for than there are.
+        """
+        if isinstance(self.clients_per_round, float):
+            # nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from 4
+            return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
+        if self.clients_per_round > num_clients:
+            raise ValueError(
+                f"`clients_per_round` is {self.clients_per_round}, but only {num_clients} clients train. Give at most "
+                f"{num_clients}, or a fraction such as 0.1."
+            )
+        return self.clients_per_round
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        """Return ``m`` distinct clients in random order."""
+        size = self.cohort_size(num_clients)
+        if available is None:
+            return rng.choice(num_clients, size=size, replace=False)
+        return rng.choice(available, size=min(size, len(available)), replace=False)
+
+
+class Arrivals(UniformSampler):
+    """Counts the results of an asynchronous round, which may be more than there are clients.
+
+    Args:
+        clients_per_round: A float in (0, 1] is a fraction of the clients, an int the number itself.
+
+    Raises:
+        ValueError: If the fraction is outside (0, 1] or the count below 1.
+    """
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return the number of results."""
+        return super().cohort_size(num_clients) if isinstance(self.clients_per_round, float) else self.clients_per_round
+
+
+class BernoulliSampler(ClientSampler):
+    """Draws each client independently with one probability; again if nobody is drawn (as FedDyn's code does).
+
+    Args:
+        probability: In (0, 1].
+
+    Raises:
+        ValueError: If ``probability`` is outside (0, 1].
+    """
+
+    def __init__(self, probability: float) -> None:
+        if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 < probability <= 1:
+            raise ValueError(
+                f"`probability` must be a number in (0, 1], got {probability!r}. It is each client's chance to train "
+                "in a round; 0.1 lets a tenth of them train on average."
+            )
+        self.probability = float(probability)
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return the expected number, rounded, at least 1."""
+        return max(round(self.probability * num_clients), 1)
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        """Return the clients that were drawn, in random order."""
+        candidates = np.arange(num_clients) if available is None else available
+        drawn = candidates[:0]
+        while len(candidates) and not len(drawn):
+            drawn = candidates[rng.random(len(candidates)) < self.probability]
+        return rng.permutation(drawn)
+
+
+class ImportanceSampler(UniformSampler):
+    """Draws ``m`` distinct clients with probabilities in proportion to their scores (RADFedi; eq. (38)-(41)).
+
+    The score is the mean squared norm of the gradient at the locally trained weights. A client that trained moves its
+    accumulated score to ``(1 - gamma) p + gamma p_new``. Draws are successive: after each the others' probabilities
+    are scaled up to 1.
+
+    Args:
+        clients_per_round: As for :class:`UniformSampler`.
+        gamma: Weight of the newest score, in [0, 1); 0 never changes the first ones. ``None`` keeps the mean of all
+            of a client's scores.
+        score: ``"batch"`` averages ``|grad F_b|^2`` over the client's mini-batches (41a), ``"sample"`` over its
+            samples (41b), ``"sum"`` adds the mini-batches up, ``"full"`` takes the gradient on all samples at once.
+        initial: ``"scores"`` scores every client at the first model, one more pass over all data; ``"uniform"`` starts
+            with 1 for everybody.
+        parameters: Only parameters whose name starts with one of these count, such as ``["classifier"]``; all if
+            ``None``.
+        floor: Smallest probability relative to the largest, so that every client stays drawable; greater than 0.
+        rounding: As for :class:`UniformSampler`.
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if no parameter has such a name.
+    """
+
+    needs_scores = True
+
+    def __init__(
+        self,
+        clients_per_round: int | float,
+        *,
+        gamma: float | None = 0.9,
+        score: Literal["batch", "sample", "sum", "full"] = "batch",
+        initial: Literal["scores", "uniform"] = "scores",
+        parameters: list[str] | None = None,
+        floor: float = 1e-12,
+        rounding: Rounding = "floor",
+    ) -> None:
+        super().__init__(clients_per_round, rounding)
+        check_choice("score", score, ("batch", "sample", "sum", "full"))
+        check_choice("initial", initial, ("scores", "uniform"))
+        if gamma is not None and (isinstance(gamma, bool) or not 0 <= gamma < 1):
+            raise ValueError(
+                f"`gamma` must be a number in [0, 1), got {gamma!r}. It weighs the newest score; 0.9 is usual, None "
+                "takes the mean of all scores."
+            )
+        if isinstance(floor, bool) or not 0 < floor <= 1:
+            raise ValueError(f"`floor` must be a number in (0, 1], got {floor!r}. It keeps every client drawable.")
+        self.gamma, self.kind, self.initial, self.floor = gamma, score, initial, floor
+        self.parameters = None if parameters is None else tuple(parameters)
+        self.scores = np.empty(0)
+        """The accumulated score p_k of each client, shape ``(K,)``; NaN before its first."""
+        self._counts = np.empty(0)
+
+    def begin(self, federation: Federation) -> None:
+        """Start without scores, or with 1 for everybody."""
+        uniform = self.initial == "uniform"
+        self.scores = np.full(federation.num_clients, 1.0 if uniform else np.nan)
+        self._counts = np.zeros(federation.num_clients)
+
+    def clients_without_score(self) -> Iterable[int]:
+        """Return the clients that were never scored; a score that is not finite becomes 0, the floor."""
+        return np.flatnonzero(np.isnan(self.scores)).tolist()
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        """Return ``m`` distinct clients, the first draws first."""
+        candidates = np.arange(num_clients) if available is None else available
+        size = min(self.cohort_size(num_clients), len(candidates))
+        if size == 0:
+            return candidates
+        chosen: np.ndarray = rng.choice(candidates, size=size, replace=False, p=self.probabilities(candidates))
+        return chosen
+
+    def probabilities(self, clients: np.ndarray) -> np.ndarray:
+        """Return the probability of each of ``clients`` in a single draw."""
+        scores = self.scores[clients]
+        largest = scores.max(initial=0.0)
+        scores = np.maximum(scores, self.floor * largest) if largest > 0 else np.ones(len(clients))
+        probabilities: np.ndarray = scores / scores.sum()
+        return probabilities
+
+    def score(self, client: LocalClient) -> float:
+        """Return the client's score at the module's present weights."""
+        size: int | str | None = {"sample": 1, "full": None}.get(self.kind, "data")
+        squares = [self._squared_norm(gradients) for gradients, _ in client.gradients(size)]
+        return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
+
+    def take_scores(self, scores: Mapping[int, float]) -> None:
+        """Accumulate; the first score is taken as it is, one that is not finite changes nothing."""
+        for client, new in scores.items():
+            old = self.scores[client]
+            if np.isnan(old):
+                self.scores[client] = new if np.isfinite(new) else 0.0
+                self._counts[client] = 1
+            elif np.isfinite(new):
+                self._counts[client] += 1
+                weight = 1 / self._counts[client] if self.gamma is None else self.gamma
+                self.scores[client] = (1 - weight) * old + weight * new
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """Return the accumulated scores and how many each client had."""
+        return {"scores": self.scores.tolist(), "counts": self._counts.tolist()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        """Take the scores of a checkpoint."""
+        self.scores, self._counts = np.array(state["scores"]), np.array(state["counts"])
+
+    def _squared_norm(self, gradients: Mapping[str, object]) -> float:
+        chosen = [
+            gradient
+            for name, gradient in gradients.items()
+            if self.parameters is None or name.startswith(self.parameters)
+        ]
+        if not chosen:
+            raise ValueError(
+                f"`parameters` must name parameters of the module, got {list(self.parameters or ())}; there are "
+                f"{', '.join(list(gradients)[:8])}{', ...' if len(gradients) > 8 else ''}."
+            )
+        return float(sum(gradient.square().sum().double() for gradient in chosen))  # type: ignore[attr-defined]

@@ -1,0 +1,210 @@
+"""How the server moves: server optimizers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_choice, check_fraction, check_not_negative, check_positive
+from fl_lightning.parts.federation import Federation, Part
+from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
+from fl_lightning.parts.objectives import DynamicRegularizer
+
+Rule = Literal["adagrad", "adam", "yogi"]
+
+
+class ServerOptimizer(Part, ABC):
+    """Turns the server's parameters and the clients' aggregate into the server's next parameters."""
+
+    _device = torch.device("cpu")
+
+    def begin(self, federation: Federation) -> None:
+        """Forget earlier steps."""
+        self._device = federation.model.device
+
+    @abstractmethod
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the next parameters.
+
+        Args:
+            model: The server's parameters w_t, shape ``(num_parameters,)``.
+            aggregate: The merged client parameters, float64 of the same shape.
+
+        Returns:
+            w_{t+1}, in the dtype of ``model``; ``model`` itself is not changed.
+        """
+
+    def _to_device(self, tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(self._device)
+
+
+class Mixing(ServerOptimizer):
+    """``w_{t+1} = w_t + lr (aggregate - w_t)``: eq. (22), and with ``lr=1`` FedAvg's replacement (3a).
+
+    Args:
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule.
+
+    Raises:
+        ValueError: If ``lr`` is not a finite number greater than 0.
+    """
+
+    def __init__(self, lr: Scheduled = 1.0) -> None:
+        self._lr = Hyperparameter("server_lr", lr, check_positive, "1.0 replaces the server's model by the aggregate.")
+        self.lr = self._lr.at(0)
+
+    def begin_round(self, round_index: int) -> None:
+        """Take the round's learning rate."""
+        self.lr = self._lr.at(round_index)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the mixed parameters."""
+        if self.lr == 1.0:
+            return aggregate.to(model.dtype)
+        current = model.to(aggregate.dtype)
+        return (current + self.lr * (aggregate - current)).to(model.dtype)
+
+
+class Momentum(ServerOptimizer):
+    """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, eq. (21)).
+
+    Args:
+        momentum: beta in [0, 1); with 0 and ``lr=1`` the aggregate replaces the model.
+        lr: Server learning rate, greater than 0. Both may be functions of the round.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(self, momentum: Scheduled = 0.9, lr: Scheduled = 1.0) -> None:
+        self._momentum = Hyperparameter("momentum", momentum, check_fraction)
+        self._lr = Hyperparameter("server_lr", lr, check_positive)
+        self._velocity: Tensor | None = None
+        self.begin_round(0)
+
+    def begin(self, federation: Federation) -> None:
+        """Stand still."""
+        super().begin(federation)
+        self._velocity = None
+
+    def begin_round(self, round_index: int) -> None:
+        """Take the round's momentum and learning rate."""
+        self.momentum, self.lr = self._momentum.at(round_index), self._lr.at(round_index)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one step along the velocity."""
+        current = model.to(aggregate.dtype)
+        delta = aggregate - current
+        self._velocity = delta if self._velocity is None else self.momentum * self._velocity + delta
+        return (current + self.lr * self._velocity).to(model.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the velocity."""
+        return {"velocity": self._velocity}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the velocity of a checkpoint."""
+        self._velocity = self._to_device(state["velocity"])
+
+
+class Adaptive(ServerOptimizer):
+    """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; eq. (17)-(20)).
+
+    With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
+    tau)``.
+
+    Args:
+        rule: ``"adagrad"``: v + Delta^2; ``"adam"``: beta2 v + (1 - beta2) Delta^2; ``"yogi"``:
+            v - (1 - beta2) Delta^2 sign(v - Delta^2).
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule.
+        beta1: In [0, 1).
+        beta2: In [0, 1); Adagrad has none.
+        tau: Adaptivity, greater than 0.
+        v0: The initial v, at least 0.
+        bias_correction: Whether m is divided by ``1 - beta1^t`` and (but for Adagrad) v by ``1 - beta2^t`` in step t,
+            as other implementations do; the paper does not.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        lr: Scheduled,
+        beta1: float,
+        beta2: float,
+        tau: float,
+        v0: float,
+        *,
+        bias_correction: bool = False,
+    ) -> None:
+        check_choice("rule", rule, ("adagrad", "adam", "yogi"))
+        check_fraction("beta1", beta1)
+        check_fraction("beta2", beta2)
+        check_positive("tau", tau)
+        check_not_negative("v0", v0)
+        self._lr = Hyperparameter("server_lr", lr, check_positive)
+        self.lr = self._lr.at(0)
+        self.rule, self.bias_correction = rule, bias_correction
+        self.beta1, self.beta2, self.tau, self.v0 = beta1, beta2, tau, v0
+        self._m: Tensor | None = None
+        self._v: Tensor | None = None
+        self._steps = 0
+
+    def begin(self, federation: Federation) -> None:
+        """Return to m = 0 and v = v0."""
+        super().begin(federation)
+        self._m = self._v = None
+        self._steps = 0
+
+    def begin_round(self, round_index: int) -> None:
+        """Take the round's learning rate."""
+        self.lr = self._lr.at(round_index)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the parameters after one adaptive step."""
+        current = model.to(aggregate.dtype)
+        delta = aggregate - current
+        m = torch.zeros_like(delta) if self._m is None else self._m
+        v = torch.full_like(delta, self.v0) if self._v is None else self._v
+        m = self.beta1 * m + (1 - self.beta1) * delta
+        square = delta.square()
+        if self.rule == "adagrad":
+            v = v + square
+        elif self.rule == "adam":
+            v = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            v = v - (1 - self.beta2) * square * torch.sign(v - square)
+        self._m, self._v = m, v
+        self._steps += 1
+        if self.bias_correction:
+            m = m / (1 - self.beta1**self._steps)
+            v = v if self.rule == "adagrad" else v / (1 - self.beta2**self._steps)
+        return (current + self.lr * m / (v.sqrt() + self.tau)).to(model.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both moments and the number of steps."""
+        return {"m": self._m, "v": self._v, "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the moments of a checkpoint."""
+        self._m, self._v, self._steps = self._to_device(state["m"]), self._to_device(state["v"]), state["steps"]
+
+
+class DynamicServer(ServerOptimizer):
+    """``theta <- mean of the active clients + mean of all lambda_k`` (FedDyn, eq. (7), (8), (11)).
+
+    Args:
+        objective: The clients' objective, which keeps lambda_k; the mean of all is ``-h / alpha``.
+    """
+
+    def __init__(self, objective: DynamicRegularizer) -> None:
+        self._objective = objective
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the corrected mean."""
+        assert self._objective.states is not None
+        return (aggregate + self._objective.states.mean).to(model.dtype)
