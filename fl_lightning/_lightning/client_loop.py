@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
@@ -46,20 +47,20 @@ class ClientLoop(ClientStep):
 
     # ---- once a round ----
 
-    def begin_round(self, num_batches: int) -> None:
+    def on_round_start(self, num_batches: int) -> None:
         """Note the optimizers' and schedules' settings, from which every client starts."""
         self.batch_progress.reset_on_run()
         self.scheduler_progress.reset_on_run()
         self.automatic_optimization.optim_progress.reset_on_run()
         self.val_loop.batch_progress.total.reset()
         self._round_batches = num_batches
-        self.optimizers.begin_round()
+        self.optimizers.on_round_start()
         self._prepare_backward()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
         self.client_log.install()
 
-    def end_round(self) -> None:
+    def on_round_end(self) -> None:
         """Return to the settings at the round's start and clear what clients left in the optimizers."""
         self.optimizers.reset()
         self.manual_optimization.on_run_end()
@@ -99,16 +100,26 @@ class ClientLoop(ClientStep):
 
     # ---- once a client ----
 
-    def begin_client(self, round_index: int) -> None:
+    def on_client_start(self, round_index: int) -> None:
         """Give the client fresh optimizers and the learning rates of the round in which it received its model."""
         self.optimizers.reset(round_index)
         self._steps_before_client = self._step_counter.completed
         self._window = 0
 
-    def end_client(self, slot: int) -> int:
+    def on_client_end(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
-        self.optimizers.end_client(slot)
+        self.optimizers.on_client_end(slot)
         return self._step_counter.completed - self._steps_before_client
+
+    def stop_if_terminated(self) -> None:
+        """Break the round off when the process was asked to stop; only a single process may do so between clients."""
+        if self.trainer.world_size == 1 and self.trainer.received_sigterm:
+            raise SIGTERMException
+
+    def show_client(self, position: int, number: int) -> None:
+        """Show in the progress bar which client of the round is training."""
+        bar: dict[str, Any] = self.trainer._logger_connector._progress_bar_metrics
+        bar["client"] = f"{position}/{number}"
 
     @property
     def _step_counter(self) -> Any:

@@ -36,7 +36,7 @@ class LocalOptimizers:
         #: With manual optimisation, the settings that the round's first client left.
         self.first_client_end: Settings | None = None
 
-    def begin_round(self) -> None:
+    def on_round_start(self) -> None:
         """Note the settings from which every client of the round starts."""
         self._options, self._schedules = self._settings()
         self.first_client_end = None
@@ -60,7 +60,7 @@ class LocalOptimizers:
         present = self._options, self._schedules
         self._restore(*(present if round_index is None else self.past.get(round_index, present)))
 
-    def end_client(self, slot: int) -> None:
+    def on_client_end(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""
         if not self._automatic and slot == 0 and self._schedules:
             self.first_client_end = self._settings()

@@ -49,11 +49,11 @@ class RoundLoop(_FitLoop):
         """Return the mean number of batches of one client's local training, rounded up."""
 
     @abstractmethod
-    def begin_fit(self) -> None:
+    def on_fit_start(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
 
     @abstractmethod
-    def plan_round(self) -> int:
+    def on_round_start(self) -> int:
         """Draw the round's clients and return how many batches this process will train."""
 
     @abstractmethod
@@ -61,12 +61,17 @@ class RoundLoop(_FitLoop):
         """Train the round's clients."""
 
     @abstractmethod
-    def close_round(self) -> None:
+    def on_round_end(self) -> None:
         """Let the server act and load the model that the user sees."""
 
     @abstractmethod
-    def discard_round(self) -> None:
+    def on_round_abort(self) -> None:
         """Put the server's weights back into the module."""
+
+    @property
+    @abstractmethod
+    def aggregated(self) -> bool:
+        """Whether the module holds a model that the server aggregated, not a mean of circulating models."""
 
     @abstractmethod
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -99,15 +104,15 @@ class RoundLoop(_FitLoop):
         accumulate = trainer.accumulate_grad_batches
         self.epoch_loop.prepare(-(-self.batches_per_client() // accumulate))
         self._refuse_step_plateau()
-        self.begin_fit()
+        self.on_fit_start()
         super().on_run_start()
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
-        planned = self.plan_round()
+        planned = self.on_round_start()
         self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
         self._round_start = self.state_dict()
-        self.epoch_loop.begin_round(planned)
+        self.epoch_loop.on_round_start(planned)
         strategy = self.trainer.strategy
         strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
         try:
@@ -125,7 +130,7 @@ class RoundLoop(_FitLoop):
             with self.trainer.profiler.profile("run_training_epoch"):
                 self.train_round()
             self._join_processes()
-            self.close_round()
+            self.on_round_end()
         except BaseException:
             self._break_off()
             raise
@@ -171,14 +176,14 @@ class RoundLoop(_FitLoop):
     # ---- a round's ends ----
 
     def _end_round(self) -> None:
-        self.epoch_loop.end_round()
+        self.epoch_loop.on_round_end()
         self._leave_round()
 
     def _break_off(self) -> None:
         """Return to the round's start: weights, optimizers, progress."""
         start = self._round_start
-        self.discard_round()
-        self.epoch_loop.end_round()
+        self.on_round_abort()
+        self.epoch_loop.on_round_end()
         self._leave_round()
         if start is not None:
             self.load_state_dict(start)
@@ -191,11 +196,6 @@ class RoundLoop(_FitLoop):
     def _module_state_dict(self) -> dict[str, Any]:
         strategy = self.trainer.strategy
         return self.server_state_dict(type(strategy).lightning_module_state_dict(strategy))
-
-    def stop_if_terminated(self) -> None:
-        """Break the round off when the process was asked to stop; only a single process may do so between clients."""
-        if self.trainer.world_size == 1 and self.trainer.received_sigterm:
-            raise SIGTERMException
 
     def _join_processes(self) -> None:
         """Make counters, logged numbers and hand-stepped schedules those of all processes."""
@@ -256,11 +256,6 @@ class RoundLoop(_FitLoop):
         """Yield the items, under a bar of their own if the trainer shows one."""
         shown = self.trainer.progress_bar_callback is not None and self.trainer.is_global_zero
         yield from tqdm(items, desc=what, disable=not shown, leave=False)
-
-    def show_client(self, position: int, number: int) -> None:
-        """Show in the progress bar which client of the round is training."""
-        bar: dict[str, Any] = self.trainer._logger_connector._progress_bar_metrics
-        bar["client"] = f"{position}/{number}"
 
 
 def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:

@@ -21,8 +21,6 @@ from torchmetrics import Metric
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, enter_fx
 from fl_lightning._lightning.transfer import is_plain_transfer
-from fl_lightning.executors.errors import CannotVectorize
-from fl_lightning.executors.stacked.batching import StackedBatch
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
@@ -30,6 +28,10 @@ _COUNTING = (ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Tim
 _REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum"}
 _REDUCTIONS |= {"max": "max", torch.max: "max", "min": "min", torch.min: "min"}
 _ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
+
+
+class CannotVectorize(Exception):
+    """Something needs one model at a time; the message names it, and the way out where there is one."""
 
 
 @dataclass
@@ -45,10 +47,11 @@ class StackedLoop:
 
     Args:
         loop: The clients' loop, prepared.
+        corrector: The callback whose hook corrects gradients; stacks are corrected otherwise.
     """
 
-    def __init__(self, loop: ClientLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: ClientLoop, corrector: Callback) -> None:
+        self._loop, self._corrector = loop, corrector
         self._module: pl.LightningModule = loop.trainer.lightning_module
         self._logged = Logged()
 
@@ -78,10 +81,9 @@ class StackedLoop:
             )
 
     def _check_callback(self, callback: Callback) -> None:
-        if hasattr(callback, "algorithm") or isinstance(callback, _COUNTING):
-            stock = type(callback).__module__.startswith("lightning.")
-            if hasattr(callback, "algorithm") or stock:
-                return
+        stock = type(callback).__module__.startswith("lightning.")
+        if callback is self._corrector or (stock and isinstance(callback, _COUNTING)):
+            return
         for hook in STEP_HOOKS:
             if is_overridden(hook, callback, parent=Callback):
                 raise CannotVectorize(
@@ -144,19 +146,19 @@ class StackedLoop:
 
     # ---- what Lightning is told ----
 
-    def log(self, logged: Logged, values: Sequence[Tensor], batch: StackedBatch) -> None:
+    def log(self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any]) -> None:
         """Log one step's values of several clients, weighted as if each had logged its own.
 
         Args:
             logged: Names and options.
             values: Each of shape ``(K,)``.
-            batch: The batches, for the size of one.
+            first_batch: Returns the first client's batch, for its size.
         """
         size: int | None = None
         for (fx, name, options), value in zip(logged.calls, values, strict=True):
             weight = options.get("batch_size")
             if weight is None:
-                size = weight = extract_batch_size(batch.first) if size is None else size
+                size = weight = extract_batch_size(first_batch()) if size is None else size
             kind = _REDUCTIONS[options.get("reduce_fx", "mean")]
             if not value.is_floating_point():
                 value = value.to(torch.get_default_dtype())

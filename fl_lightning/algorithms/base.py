@@ -1,4 +1,4 @@
-"""The base of all aggregation callbacks: puts the federated loop into the trainer and carries the algorithm's state."""
+"""The base of all algorithms' callbacks: puts the federated loop into the trainer and carries its state."""
 
 from __future__ import annotations
 
@@ -6,120 +6,206 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
-from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.arguments import check_choice, check_count
-from fl_lightning.clients.corrections import ClientCorrection
-from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.auto import ExecutorChoice, ExecutorName
-from fl_lightning.loop import ClientAtWork, FederatedLoop
+from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.executors import Executor, make_executor
+from fl_lightning.executors.auto import ExecutorName
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, Invalid
-from fl_lightning.parts.exchange.buffers import BufferPolicy, Buffers
-from fl_lightning.parts.federation import ClientResult
-from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler, UniformSampler
-from fl_lightning.seeding import default_seed
+
+
+class RunOptions(TypedDict, total=False):
+    """The arguments of all algorithms that name no part; see :class:`AggregationCallback`."""
+
+    local_epochs: int | None
+    local_steps: int | None
+    buffers: Buffers
+    invalid_updates: Invalid
+    state_dir: str | os.PathLike[str] | None
+    executor: ExecutorName | Executor
+    clients_at_once: int | None
+    seed: int | None
+
+
+class CommonOptions(RunOptions, total=False):
+    """The arguments that all named algorithms share; see :class:`AggregationCallback`."""
+
+    exchange: Exchange | Sequence[Exchange] | None
+
+
+class FederatedOptions(CommonOptions, total=False):
+    """The arguments that all synchronous algorithms share; see :class:`AggregationCallback`."""
+
+    sampler: ClientSampler | None
+    participation: Participation | None
 
 
 class AggregationCallback(Callback):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
-    A named algorithm is a subclass that fills in the five parts in :meth:`configure_algorithm`. Its clients are drawn
-    by :attr:`sampler`.
+    A named algorithm is a subclass that fills in the parts in :meth:`configure_algorithm`. Its clients are drawn by
+    :attr:`sampler`.
 
     Other callbacks of the trainer may define ``on_client_start(trainer, pl_module, client)``,
     ``on_client_end(trainer, pl_module, result)`` and ``on_round_end(trainer, pl_module)``; see
     :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
-        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1;
+            not beside ``sampler``.
         local_epochs: Passes E over a client's data in a round; default 1.
         local_steps: Optimizer steps of a client in a round, instead of epochs; its data are gone through repeatedly.
         sampler: Draws the clients, in the place of a :class:`UniformSampler` of ``clients_per_round``.
         participation: Clients that cannot be reached, drop out or do part of the work.
-        buffers: What becomes of buffers such as BatchNorm's statistics: ``"average"`` them as parameters, keep them
-            ``"local"`` to each client, or take the ``"server"``'s always; see :class:`BufferPolicy`.
+        exchange: What travels between the server and its clients: an :class:`~fl_lightning.parts.Exchange` such as
+            ``Clip(1.0)`` or ``PersonalParameters("head")``, or a list of them, from the client to the server.
+        aggregation: How results are merged, in the place of the algorithm's own way.
+        buffers: How buffers such as BatchNorm's statistics are exchanged: ``"average"`` them as parameters, keep them
+            ``"local"`` to each client, or take the ``"server"``'s always; see
+            :class:`~fl_lightning.parts.BufferExchange`.
         invalid_updates: What to do with a client that hands back NaN or infinite values: ``"skip"`` leaves it out and
             counts it, ``"raise"`` ends the fit.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
         executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
-            once as stacked models, where the module allows it; ``"auto"`` measures both when the fit begins. All give
-            the same result to rounding, but draw other dropout masks; see ``docs/scaling.md``.
+            once as stacked models, where the module allows it; ``"auto"`` measures both when the fit begins; or an
+            :class:`~fl_lightning.executors.Executor`. All give the same result to rounding, but draw other dropout
+            masks; see ``docs/scaling.md``.
         clients_at_once: Models in a stack at most; ``None`` for as many as memory allows, and on a CPU at most 32 MiB
             of weights.
         seed: Seed of client draws, shuffling and everything random inside clients. Default: that of
             ``lightning.seed_everything``, else 0.
 
     Raises:
-        ValueError: If an argument is out of its range, ``local_epochs`` and ``local_steps`` are both given, or parts
-            do not fit together.
+        TypeError: If a part is of another kind.
+        ValueError: If an argument is out of its range, two arguments exclude each other, or parts do not fit together.
     """
 
     def __init__(
         self,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         local_epochs: int | None = None,
         local_steps: int | None = None,
         sampler: ClientSampler | None = None,
         participation: Participation | None = None,
+        exchange: Exchange | Sequence[Exchange] | None = None,
+        aggregation: Aggregation | None = None,
         buffers: Buffers = "average",
         invalid_updates: Invalid = "skip",
         state_dir: str | os.PathLike[str] | None = None,
-        executor: ExecutorName = "auto",
+        executor: ExecutorName | Executor = "auto",
         clients_at_once: int | None = None,
         seed: int | None = None,
     ) -> None:
-        check_choice("executor", executor, ("auto", "sequential", "vectorized"))
-        if clients_at_once is not None:
-            check_count("clients_at_once", clients_at_once)
-        if local_epochs is not None and local_steps is not None:
-            raise ValueError(
-                f"Give `local_epochs` or `local_steps`, not both; got {local_epochs} and {local_steps}. "
-                "A client trains for whole passes over its data, or for a fixed number of optimizer steps."
-            )
-        check_count("local_epochs", 1 if local_epochs is None else local_epochs)
-        check_count("local_steps", 1 if local_steps is None else local_steps)
-        if seed is not None:
-            check_count("seed", seed, 0)
-        self.clients_per_round = clients_per_round
-        self.sampler = sampler or UniformSampler(clients_per_round)
-        self.local_epochs = local_epochs or 1
-        self.local_steps = local_steps
-        self.state_dir = None if state_dir is None else Path(state_dir)
-        self.executor = executor
-        self.clients_at_once = clients_at_once
-        #: What ``executor="auto"`` chose.
-        self.choice: ExecutorChoice | None = None
-        self._seed = seed
+        folder = None if state_dir is None else Path(state_dir)
+        self.settings = LocalSettings(local_epochs, local_steps, seed, folder)
+        self._executor_given, self._clients_at_once = executor, clients_at_once
+        self._executor = make_executor(executor, clients_at_once)
+        self._sampler = self.make_sampler(clients_per_round, sampler)
         self.algorithm = self.configure_algorithm()
-        self.algorithm.configure(participation, BufferPolicy(buffers), invalid_updates)
+        self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
         self._fitting = False
-        self._threads = torch.get_num_threads()
-        #: Optimizers' settings of earlier rounds on whose models clients still train.
-        self.past_settings: dict[int, Any] = {}
-        self._client = ClientCorrection()
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm's parts; called once, at the end of ``__init__``."""
 
+    def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
+        """Return the sampler that two arguments ask for.
+
+        Raises:
+            ValueError: If both are given.
+        """
+        if sampler is None:
+            return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
+        if clients_per_round is not None:
+            raise ValueError(
+                f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
+                "sampler says itself how many clients train in a round."
+            )
+        return sampler
+
+    # ---- what a user may read and set ----
+
+    @property
+    def clients_per_round(self) -> int | float | None:
+        """Clients that train in a round; ``None`` if the sampler has no such number. A new value counts at once.
+
+        Raises:
+            ValueError: If the new value is out of its range.
+        """
+        return getattr(self._sampler, "clients_per_round", None)
+
+    @clients_per_round.setter
+    def clients_per_round(self, value: int | float) -> None:
+        self.sampler = self.make_sampler(value, None)
+
+    @property
+    def sampler(self) -> ClientSampler:
+        """Draws the clients. A new one draws from the next round on.
+
+        Raises:
+            TypeError: If the new one is no :class:`ClientSampler`.
+        """
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler: ClientSampler) -> None:
+        self.algorithm.replace_sampler(sampler)
+        self._sampler = sampler
+
+    @property
+    def local_epochs(self) -> int:
+        """Passes over a client's data in a round. A new value counts from the next round."""
+        return self.settings.epochs
+
+    @local_epochs.setter
+    def local_epochs(self, value: int) -> None:
+        self.settings = self._replaced_settings(local_epochs=value, local_steps=None)
+
+    @property
+    def local_steps(self) -> int | None:
+        """Optimizer steps of a client in a round, if these are counted. A new value counts from the next round."""
+        return self.settings.local_steps
+
+    @local_steps.setter
+    def local_steps(self, value: int | None) -> None:
+        self.settings = self._replaced_settings(local_epochs=None, local_steps=value)
+
+    def _replaced_settings(self, **changes: Any) -> LocalSettings:
+        settings = self.settings
+        LocalSettings(**changes)  # checks
+        for name, value in changes.items():
+            setattr(settings, name, value)  # the loop holds the same object
+        return settings
+
+    @property
+    def executor(self) -> ExecutorName | Executor:
+        """How clients are computed. A new value counts from the next fit."""
+        return self._executor_given
+
+    @executor.setter
+    def executor(self, executor: ExecutorName | Executor) -> None:
+        self._executor = make_executor(executor, self._clients_at_once)
+        self._executor_given = executor
+
     @property
     def seed(self) -> int:
         """Seed of client draws, shuffling and everything random inside clients."""
-        return default_seed() if self._seed is None else self._seed
+        return self.settings.seed
 
     # ---- the loop ----
 
@@ -138,82 +224,32 @@ class AggregationCallback(Callback):
                 f"The trainer has two aggregation callbacks, {type(self).__name__} and {type(others[0]).__name__}; "
                 "there is one server. Keep one of them."
             )
-        self._threads = torch.get_num_threads()
-        loop = FederatedLoop(trainer, self)
+        loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self)
+        if self._loop is not None:
+            loop.past_settings = self._loop.past_settings
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Give torch back the threads that ``executor="auto"`` may have changed."""
-        if stage == "fit" and self.choice is not None and self.choice.threads is not None:
-            torch.set_num_threads(self._threads)
+        """End the fit for the executor."""
+        if stage == "fit":
+            self._executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Give the threads back: no teardown follows an exception."""
+        """End the fit for the executor: no teardown follows an exception."""
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def check_rounds(self, max_epochs: int | None) -> None:
         """Warn when the number of rounds does not suit the algorithm."""
 
-    # ---- a client ----
-
-    def begin_client(self, client: ClientAtWork, vector: StateVector) -> None:
-        """Take what the local objective adds for the client."""
-        self._client = ClientCorrection(self.correction(client), vector, client.start)
-        self._client.set_weight_decay(client.loop.trainer.optimizers)
-
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         """Correct the gradients by the local objective."""
-        self._client.correct(optimizer)
-        if self.algorithm.objective.needs_summed_lr:
-            self._client.count_lr(optimizer)
-
-    def end_client(self, client: ClientAtWork, vector: Tensor, num_steps: int) -> ClientResult:
-        """Return what the client hands back; the module still holds its model."""
-        summed_lr, self._client = self._client.summed_lr, ClientCorrection()
-        return self.finish_client(client, vector, num_steps, summed_lr)
-
-    def correction(self, client: ClientAtWork) -> Correction | None:
-        """Return what the local objective adds for a client; the module holds the model that it received."""
-        self._notify(client.loop.trainer, "on_client_start", client)
-        return self.algorithm.correction(client)
-
-    def finish_client(
-        self, client: ClientAtWork, vector: Tensor, num_steps: int, summed_lr: Sequence[float]
-    ) -> ClientResult:
-        """Return what a client hands back; the module holds its model if :meth:`watches_clients`."""
-        sampler = self.algorithm.sampler
-        score = sampler.score(client) if sampler.needs_scores and bool(vector.isfinite().all()) else None
-        result = ClientResult(client.task, client.start, vector, num_steps, summed_lr, score)
-        self._notify(client.loop.trainer, "on_client_end", result)
-        return result
-
-    def watches_clients(self, trainer: pl.Trainer) -> bool:
-        """Whether anything looks at the module when a client starts or ends."""
-        hooks = ("on_client_start", "on_client_end")
-        watched = any(hasattr(callback, hook) for callback in trainer.callbacks for hook in hooks)
-        return watched or self.algorithm.sampler.needs_scores
-
-    def end_round(self, trainer: pl.Trainer) -> None:
-        """Tell what became of the round's clients; the module holds the model that the user sees."""
-        report = self.algorithm.report
-        if report.left_out:
-            rank_zero_warn(
-                f"Round {trainer.current_epoch}: left out client(s) {report.left_out}, whose models have NaN or "
-                "infinite values. Lower the learning rate or clip gradients."
-            )
-        elif not report.reported:
-            rank_zero_info(f"Round {trainer.current_epoch} is empty: no client reported, so the model stays.")
-        self._notify(trainer, "on_round_end")
-
-    def _notify(self, trainer: pl.Trainer, hook: str, *args: Any) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if (function := getattr(callback, hook, None)) is not None:
-                function(trainer, trainer.lightning_module, *args)
+        if self._loop is not None:
+            self._loop.clients.correct(optimizer)
 
     # ---- logs and checkpoints ----
 
@@ -221,7 +257,8 @@ class AggregationCallback(Callback):
         """Log the round's clients and the cost so far.
 
         ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
-        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start.
+        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
+        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
         """
         report = self.algorithm.report
         values = {
@@ -229,6 +266,7 @@ class AggregationCallback(Callback):
             "fed/dropped": report.dropped,
             "fed/left_out": len(report.left_out),
             "fed/aggregations": self.algorithm.server.aggregations,
+            "fed/aggregated": float(self.algorithm.aggregated),
             "fed/models_sent": self.algorithm.models_sent,
             **self.algorithm.values(),
         }
@@ -239,9 +277,13 @@ class AggregationCallback(Callback):
         if self._loop is None:
             return {}
         state = self.algorithm.state_dict()
-        about = {"seed": self.seed, "federation": self._loop.federation_fingerprint(), "past": self.past_settings}
-        choice = None if self.choice is None else vars(self.choice).copy()
-        return {**state, **about, "choice": choice} if state else {}
+        about = {
+            "seed": self.seed,
+            "federation": self._loop.federation_fingerprint(),
+            "past": self._loop.past_settings,
+            "executor": self._executor.state_dict(),
+        }
+        return {**state, **about} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -257,8 +299,9 @@ class AggregationCallback(Callback):
                 f"The checkpoint was written with another federation ({state_dict['federation']}, now {present}): "
                 "number or sizes of clients differ. Resume with the same data, partitioner, split and seeds."
             )
-        self._seed, self.past_settings = state_dict["seed"], state_dict["past"]
-        self.choice = None if state_dict["choice"] is None else ExecutorChoice(**state_dict["choice"])
+        self.settings.own_seed = state_dict["seed"]
+        self._loop.past_settings = state_dict["past"]
+        self._executor.load_state_dict(state_dict["executor"])
         self.algorithm.load_state_dict(state_dict)
 
     def on_save_checkpoint(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
-from fl_lightning.algorithms.asynchronous import AsynchronousCallback
-from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.asynchronous.arrivals import StalenessMixing
-from fl_lightning.parts.asynchronous.schedule import Asynchronous, SampledStaleness
+from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.asynchronous.aggregations import StalenessMixing
+from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
+from fl_lightning.parts.asynchronous.history import SampledStaleness
+from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.asynchronous.staleness import Staleness
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import Proximal
@@ -30,7 +32,8 @@ class FedAsync(AsynchronousCallback):
         max_staleness: Results that are staler are rejected (an admission rule); ``None`` takes all.
         history: D of the authors' simulation (eq. (26)) in the place of a clock: each result is of a client drawn
             uniformly, from a model drawn uniformly among the last D, so that d is 0 to D - 1.
-        kwargs: The other arguments of :class:`AsynchronousCallback`.
+        aggregation: Merges each result in another way; not beside ``mixing`` and ``staleness``.
+        options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
         ValueError: If an argument is out of its range, or ``history`` is combined with a clock.
@@ -38,29 +41,32 @@ class FedAsync(AsynchronousCallback):
 
     def __init__(
         self,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         mixing: Scheduled = 0.6,
         staleness: Staleness = "polynomial",
         rho: Scheduled = 0.0,
         max_staleness: int | None = None,
         history: int | None = None,
-        **kwargs: Any,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[AsynchronousOptions],
     ) -> None:
-        timed = [name for name in ("speeds", "clock", "concurrency") if kwargs.get(name) is not None]
+        timed = [name for name in ("speeds", "clock", "concurrency") if options.get(name) is not None]
         if history is not None and timed:
             raise ValueError(
                 f"`history` draws staleness at random, without a clock; it cannot be combined with `{timed[0]}`. Leave "
                 "one of them out."
             )
         self.mixing, self.staleness, self.rho, self.history = mixing, staleness, rho, history
-        super().__init__(clients_per_round, max_staleness=max_staleness, **kwargs)
+        self.max_staleness = max_staleness
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> Algorithm:
+    def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
-        rule = StalenessMixing(self.mixing, self.staleness)
-        return self.compose(rule, Mixing(), Proximal(self.rho) if self.rho else None)
+        mixing = StalenessMixing(self.mixing, self.staleness)
+        objective = Proximal(self.rho, "rho") if self.rho else None
+        return self.compose(mixing, Mixing(), objective, max_staleness=self.max_staleness)
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule of a clock, or of staleness drawn from a history."""
-        return super().schedule(**how) if self.history is None else SampledStaleness(self.history)
+        return super().schedule(**how) if self.history is None else SampledStaleness(self.history, **how)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, Unpack
 
-from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
 from fl_lightning.arguments import check_choice
-from fl_lightning.parts.aggregation import CurrentMean, StaleMean, WeightedMean, Weighting
-from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.schedules import Synchronous
-from fl_lightning.parts.server_optimizers import Mixing
+from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 _AGGREGATIONS = {"selected": WeightedMean, "stale": StaleMean, "current": CurrentMean}
+
+
+class FedAvgOptions(FederatedOptions, total=False):
+    """The arguments of :class:`FedAvg` that algorithms with its server share."""
+
+    weighting: Weighting
+    partial: Literal["selected", "stale", "current"]
+    aggregation: Aggregation | None
 
 
 class FedAvg(AggregationCallback):
@@ -21,13 +30,14 @@ class FedAvg(AggregationCallback):
     With ``local_epochs=1`` and a data module of ``batch_size=None`` this is FedSGD.
 
     Args:
-        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` all alike.
         partial: What clients count with that do not train in a round: ``"selected"``, the mean is over those that do
             (3a); ``"stale"``, their last local model (3b); ``"current"``, the server's model (3c).
         server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model. A function of the round
             makes a schedule.
-        kwargs: The arguments of :class:`AggregationCallback`.
+        aggregation: Another way to merge results than a mean; not beside ``weighting`` and ``partial``.
+        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -35,24 +45,39 @@ class FedAvg(AggregationCallback):
 
     def __init__(
         self,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         weighting: Weighting = "samples",
         partial: Literal["selected", "stale", "current"] = "selected",
         server_lr: Scheduled = 1.0,
-        **kwargs: Any,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[FederatedOptions],
     ) -> None:
         check_choice("partial", partial, tuple(_AGGREGATIONS))
+        if aggregation is not None and (weighting, partial) != ("samples", "selected"):
+            raise ValueError(
+                f"`aggregation` takes the place of the mean that `weighting={weighting!r}` and `partial={partial!r}` "
+                "describe. Leave these two out."
+            )
         self.weighting = weighting
         self.partial = partial
         self.server_lr = server_lr
-        super().__init__(clients_per_round, **kwargs)
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return the five parts."""
-        return Algorithm(
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        """Return the parts."""
+        return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=Synchronous(),
+            objective=self.configure_objective(),
             aggregation=_AGGREGATIONS[self.partial](self.weighting),
-            server=Mixing(self.server_lr),
+            server=self.configure_server(),
         )
+
+    def configure_objective(self) -> LocalObjective:
+        """Return the clients' objective."""
+        return LocalObjective()
+
+    def configure_server(self) -> ServerOptimizer:
+        """Return the server optimizer."""
+        return Mixing(self.server_lr)

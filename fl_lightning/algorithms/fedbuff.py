@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from fl_lightning.algorithms.asynchronous import AsynchronousCallback
-from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.asynchronous.arrivals import DeltaBuffer, Division, DynamicWeightBuffer, Examples
+from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
+from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.schedule import Stamp
 from fl_lightning.parts.asynchronous.staleness import Staleness
 from fl_lightning.parts.hyperparameter import Scheduled
@@ -35,11 +36,13 @@ class FedBuff(AsynchronousCallback):
         once_per_buffer: Whether a client's second result in a buffer is rejected.
         flush_rounds: Whether the server also moves at each round's end, with what is in the buffer.
         broadcast_threshold: Relative change of the model in one move above which it is sent to all clients; see
-            :class:`~fl_lightning.parts.asynchronous.AsynchronousAlgorithm`.
+            :class:`~fl_lightning.parts.Asynchronous`.
         stamp: What staleness counts, the server's moves (``"version"``) or arrivals (``"upload"``); see
-            :class:`~fl_lightning.parts.asynchronous.Asynchronous`.
+            :class:`~fl_lightning.parts.Asynchronous`.
         mu: Weight of a proximal term of the clients, at least 0.
-        kwargs: The other arguments of :class:`AsynchronousCallback`.
+        max_staleness: Results that are staler are rejected; ``None`` takes all.
+        aggregation: Merges the buffered results in another way; not beside the weights of this one.
+        options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
         ValueError: If an argument is out of its range, or ``server_lr`` and ``server`` are both given; when the fit
@@ -49,7 +52,7 @@ class FedBuff(AsynchronousCallback):
     def __init__(
         self,
         buffer_size: int = 10,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled | None = None,
         server: ServerOptimizer | None = None,
@@ -63,7 +66,9 @@ class FedBuff(AsynchronousCallback):
         broadcast_threshold: float | None = None,
         stamp: Stamp = "version",
         mu: Scheduled = 0.0,
-        **kwargs: Any,
+        max_staleness: int | None = None,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[AsynchronousOptions],
     ) -> None:
         if server is not None and server_lr is not None:
             raise ValueError(
@@ -71,21 +76,23 @@ class FedBuff(AsynchronousCallback):
                 f"rate. Leave `server_lr` out, and give {type(server).__name__} its `lr`."
             )
         self.buffer_size = buffer_size
-        self._rule = DeltaBuffer(buffer_size, staleness, weighting, divide_by, average_staleness)
+        self._deltas = StalenessWeightedDeltas(staleness, weighting, divide_by, average_staleness)
         self._server = server or Mixing(1.0 if server_lr is None else server_lr)
         self._objective = Proximal(mu) if mu else None
-        self._options: dict[str, Any] = {
+        self._how: dict[str, Any] = {
+            "buffer_size": buffer_size,
+            "max_staleness": max_staleness,
             "stamp": stamp,
             "wait_for_flush": wait_for_flush,
             "once_per_buffer": once_per_buffer,
             "flush_rounds": flush_rounds,
             "broadcast_threshold": broadcast_threshold,
         }
-        super().__init__(clients_per_round, **kwargs)
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> Algorithm:
+    def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
-        return self.compose(self._rule, self._server, self._objective, **self._options)
+        return self.compose(self._deltas, self._server, self._objective, **self._how)
 
 
 class DynamicWeightFedBuff(AsynchronousCallback):
@@ -106,7 +113,9 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         staleness_at: ``"receipt"`` counts staleness when a result arrives, ``"flush"`` when the buffer is full.
         frequency: ``"flush"`` gives all models of a client their final count f, ``"arrival"`` each the count so far.
         broadcast_threshold: As for :class:`FedBuff`.
-        kwargs: The other arguments of :class:`AsynchronousCallback`.
+        max_staleness: Results that are staler are rejected; ``None`` takes all.
+        aggregation: Merges the buffered results in another way; not beside the weights of this one.
+        options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -115,7 +124,7 @@ class DynamicWeightFedBuff(AsynchronousCallback):
     def __init__(
         self,
         buffer_size: int = 3,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         alpha: float = 0.5,
         mu: Scheduled = 0.01,
@@ -123,15 +132,22 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         staleness_at: Literal["receipt", "flush"] = "receipt",
         frequency: Literal["flush", "arrival"] = "flush",
         broadcast_threshold: float | None = None,
-        **kwargs: Any,
+        max_staleness: int | None = None,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[AsynchronousOptions],
     ) -> None:
-        self._rule = DynamicWeightBuffer(buffer_size, alpha, staleness_at, frequency)
+        self._mean = DynamicWeightMean(alpha, staleness_at, frequency)
         self._server = Mixing(alpha)
         self._objective = Proximal(mu) if mu else None
-        self._options: dict[str, Any] = {"stamp": stamp, "broadcast_threshold": broadcast_threshold}
+        self._how: dict[str, Any] = {
+            "buffer_size": buffer_size,
+            "max_staleness": max_staleness,
+            "stamp": stamp,
+            "broadcast_threshold": broadcast_threshold,
+        }
         self.buffer_size, self.alpha = buffer_size, alpha
-        super().__init__(clients_per_round, **kwargs)
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
 
-    def configure_algorithm(self) -> Algorithm:
+    def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
-        return self.compose(self._rule, self._server, self._objective, **self._options)
+        return self.compose(self._mean, self._server, self._objective, **self._how)

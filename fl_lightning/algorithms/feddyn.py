@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 from torch import Tensor
 
-from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
 from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.parts.server_optimizers import DynamicServer
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
 class FedDyn(AggregationCallback):
@@ -19,7 +19,7 @@ class FedDyn(AggregationCallback):
 
     Args:
         alpha: Weight of the regulariser, greater than 0.
-        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         scale_alpha: ``"size"`` divides alpha by a client's relative size, so that the fixed point is the optimum of
             the sample-weighted risk (12); ``"none"`` is the paper's form (5)-(8). With equal sizes they are the same.
         evaluate: The model that is validated, checkpointed and tested: ``"server"``, which clients receive next;
@@ -27,7 +27,7 @@ class FedDyn(AggregationCallback):
             which the paper's curves show.
         penalty: ``"gradient"`` clips the regulariser with the gradient, ``"weight_decay"`` leaves its quadratic part
             to the optimizer, unclipped, as the authors' code does.
-        kwargs: The other arguments of :class:`AggregationCallback`.
+        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -36,20 +36,20 @@ class FedDyn(AggregationCallback):
     def __init__(
         self,
         alpha: float = 0.01,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         scale_alpha: Literal["size", "none"] = "size",
         evaluate: Literal["server", "active", "all"] = "server",
         penalty: Literal["gradient", "weight_decay"] = "gradient",
-        **kwargs: Any,
+        **options: Unpack[FederatedOptions],
     ) -> None:
         self._regularizer = DynamicRegularizer(alpha, scale_alpha, penalty)
         self._evaluate = evaluate
-        super().__init__(clients_per_round, **kwargs)
+        super().__init__(clients_per_round, **options)
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return the five parts."""
-        return Algorithm(
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        """Return the parts."""
+        return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=Synchronous(self._evaluate),
             objective=self._regularizer,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
-from fl_lightning.algorithms.fedavg import FedAvg
-from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
 from fl_lightning.parts.hyperparameter import Scheduled
-from fl_lightning.parts.server_optimizers import Adaptive, Momentum, Rule
+from fl_lightning.parts.server_optimizers import Adaptive, Momentum, Rule, ServerOptimizer
 
 
 class FedAvgM(FedAvg):
@@ -15,22 +14,28 @@ class FedAvgM(FedAvg):
 
     Args:
         momentum: beta in [0, 1); with 0 and ``server_lr=1`` this is FedAvg.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate, greater than 0. Both may be functions of the round.
-        kwargs: The other arguments of :class:`FedAvg`.
+        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, momentum: Scheduled = 0.9, *, server_lr: Scheduled = 1.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        momentum: Scheduled = 0.9,
+        clients_per_round: int | float | None = None,
+        *,
+        server_lr: Scheduled = 1.0,
+        **options: Unpack[FedAvgOptions],
+    ) -> None:
         self.momentum = momentum
-        super().__init__(server_lr=server_lr, **kwargs)
+        super().__init__(clients_per_round, server_lr=server_lr, **options)
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return FedAvg's parts with momentum on the server."""
-        algorithm = super().configure_algorithm()
-        algorithm.server_optimizer = Momentum(self.momentum, self.server_lr)
-        return algorithm
+    def configure_server(self) -> ServerOptimizer:
+        """Return momentum on the server."""
+        return Momentum(self.momentum, self.server_lr)
 
 
 class _FedOpt(FedAvg):
@@ -38,27 +43,33 @@ class _FedOpt(FedAvg):
 
     rule: ClassVar[Rule]
 
-    def __init__(self, server_lr: Scheduled, adaptive: dict[str, float], bias_correction: bool, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        clients_per_round: int | float | None,
+        server_lr: Scheduled,
+        adaptive: dict[str, float],
+        bias_correction: bool,
+        options: FedAvgOptions,
+    ) -> None:
         self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction)
-        super().__init__(server_lr=server_lr, **kwargs)
+        super().__init__(clients_per_round, server_lr=server_lr, **options)
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return FedAvg's parts with the adaptive server."""
-        algorithm = super().configure_algorithm()
-        algorithm.server_optimizer = self._optimizer
-        return algorithm
+    def configure_server(self) -> ServerOptimizer:
+        """Return the adaptive optimizer."""
+        return self._optimizer
 
 
 class FedAdagrad(_FedOpt):
     """FedAdagrad (Reddi et al. 2021): ``v <- v + Delta^2; w <- w + server_lr m / (sqrt(v) + tau)``.
 
     Args:
-        server_lr: Server learning rate, greater than 0.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        server_lr: Server learning rate, greater than 0; a function of the round makes a schedule.
         beta1: In [0, 1); 0 as in the authors' code, 0.9 as in their Algorithm 2.
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
         bias_correction: Whether the moments are divided by ``1 - beta^t``; not so in the paper.
-        kwargs: The other arguments of :class:`FedAvg`.
+        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -68,29 +79,31 @@ class FedAdagrad(_FedOpt):
 
     def __init__(
         self,
+        clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled = 0.1,
         beta1: float = 0.0,
         tau: float = 1e-3,
         v0: float = 0.0,
         bias_correction: bool = False,
-        **kwargs: Any,
+        **options: Unpack[FedAvgOptions],
     ) -> None:
         adaptive = {"beta1": beta1, "beta2": 0.0, "tau": tau, "v0": v0}
-        super().__init__(server_lr, adaptive, bias_correction, **kwargs)
+        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, options)
 
 
 class FedAdam(_FedOpt):
     """FedAdam (Reddi et al. 2021): ``v <- beta2 v + (1 - beta2) Delta^2; w <- w + server_lr m / (sqrt(v) + tau)``.
 
     Args:
-        server_lr: Server learning rate, greater than 0.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        server_lr: Server learning rate, greater than 0; a function of the round makes a schedule.
         beta1: In [0, 1).
         beta2: In [0, 1).
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
         bias_correction: Whether the moments are divided by ``1 - beta^t``; not so in the paper.
-        kwargs: The other arguments of :class:`FedAvg`.
+        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -100,6 +113,7 @@ class FedAdam(_FedOpt):
 
     def __init__(
         self,
+        clients_per_round: int | float | None = None,
         *,
         server_lr: Scheduled = 0.01,
         beta1: float = 0.9,
@@ -107,10 +121,10 @@ class FedAdam(_FedOpt):
         tau: float = 1e-3,
         v0: float = 0.0,
         bias_correction: bool = False,
-        **kwargs: Any,
+        **options: Unpack[FedAvgOptions],
     ) -> None:
         adaptive = {"beta1": beta1, "beta2": beta2, "tau": tau, "v0": v0}
-        super().__init__(server_lr, adaptive, bias_correction, **kwargs)
+        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, options)
 
 
 class FedYogi(FedAdam):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
-from fl_lightning.algorithms.fedavg import FedAvg
-from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
 from fl_lightning.parts.hyperparameter import Scheduled
-from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.objectives import LocalObjective, Proximal
 
 
 class FedProx(FedAvg):
@@ -15,18 +14,25 @@ class FedProx(FedAvg):
 
     Args:
         mu: Weight of the proximal term, at least 0; with 0 this is FedAvg. A function of the round makes a schedule.
-        kwargs: The arguments of :class:`FedAvg`.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        server_lr: Server learning rate; a function of the round makes a schedule.
+        options: The other arguments of :class:`FedAvg`.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, mu: Scheduled, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        mu: Scheduled,
+        clients_per_round: int | float | None = None,
+        *,
+        server_lr: Scheduled = 1.0,
+        **options: Unpack[FedAvgOptions],
+    ) -> None:
         self.mu = mu
-        super().__init__(**kwargs)
+        super().__init__(clients_per_round, server_lr=server_lr, **options)
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return FedAvg's parts with the proximal objective."""
-        algorithm = super().configure_algorithm()
-        algorithm.objective = Proximal(self.mu)
-        return algorithm
+    def configure_objective(self) -> LocalObjective:
+        """Return the proximal objective."""
+        return Proximal(self.mu)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.parts.aggregation import WeightedMean
-from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
+from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.redistribution import Evaluate, Redistribution, Unequal
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
 class RADFed(AggregationCallback):
@@ -23,11 +23,10 @@ class RADFed(AggregationCallback):
     Args:
         redistributions: S, local trainings of a circulating model between two aggregations.
         clients_per_round: Circulating models, which is also clients in a round: a float is the fraction C of the
-            clients, an int the number m.
+            clients (default 0.1), an int the number m.
         evaluate: What the module holds between two aggregations, and so what is validated, checkpointed and tested:
             ``"virtual"``, the mean of the circulating models (not fed back), or ``"aggregate"``, the server's last
-            model. To choose the best checkpoint among aggregated models only, give
-            ``ModelCheckpoint(every_n_epochs=redistributions)``.
+            model. :class:`~fl_lightning.callbacks.FederatedCheckpoint` chooses among aggregated models only.
         unequal: What happens in an inner round with fewer active clients than models (they are not reached, drop out,
             or the sampler draws fewer): ``"subsample"`` is an error, ``"reduce"`` drops models at random for the rest
             of the cycle, ``"park"`` leaves some as they are, ``"count"`` trains those that were trained least often.
@@ -35,7 +34,8 @@ class RADFed(AggregationCallback):
         local: Local objective; ``Proximal(mu)`` makes RADFedp, whose centre is the received model.
         server: Server optimizer applied at each aggregation; default: replace the model by the mean. ``Mixing(lr)``
             makes RADFedm, ``Adaptive(...)`` RADFeda.
-        kwargs: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
+        aggregation: Merges the circulating models in the place of their plain mean.
+        options: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
 
     Raises:
         ValueError: If an argument is out of its range, or clients may drop out under ``unequal="subsample"``.
@@ -44,21 +44,22 @@ class RADFed(AggregationCallback):
     def __init__(
         self,
         redistributions: int,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         evaluate: Evaluate = "virtual",
         unequal: Unequal = "subsample",
         extend_cycle: bool = False,
         local: LocalObjective | None = None,
         server: ServerOptimizer | None = None,
-        **kwargs: Any,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[FederatedOptions],
     ) -> None:
         self.redistributions = redistributions
         self.evaluate = evaluate
         self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
         self._local = local
         self._server = server
-        super().__init__(clients_per_round, **kwargs)
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
         participation = self.algorithm.participation
         if unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
             raise ValueError(
@@ -66,9 +67,9 @@ class RADFed(AggregationCallback):
                 'circulate, which `unequal="subsample"` does not allow. Give `unequal="reduce"`, "park" or "count".'
             )
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return the five parts."""
-        return Algorithm(
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        """Return the parts."""
+        return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=self._schedule,
             objective=self._local,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 from torch import Tensor
 
-from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
-from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates
 from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.parts.server_optimizers import Mixing
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
 class Scaffold(AggregationCallback):
@@ -22,12 +22,12 @@ class Scaffold(AggregationCallback):
     learning rates. Model and control variate travel, each way.
 
     Args:
-        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         option: How a client's control variate is renewed: 2 from its way, 1 by the gradient at the received model.
         server_lr: Server learning rate eta_g; a function of the round makes a schedule.
         weighting: ``"uniform"`` as in the paper, or ``"samples"``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`.
-        kwargs: The other arguments of :class:`AggregationCallback`.
+        options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -35,21 +35,21 @@ class Scaffold(AggregationCallback):
 
     def __init__(
         self,
-        clients_per_round: int | float = 0.1,
+        clients_per_round: int | float | None = None,
         *,
         option: Literal[1, 2] = 2,
         server_lr: Scheduled = 1.0,
         weighting: Weighting = "uniform",
         evaluate: Literal["server", "active", "all"] = "server",
-        **kwargs: Any,
+        **options: Unpack[FederatedOptions],
     ) -> None:
         self._variates = ControlVariates(option)
         self._server_lr, self._weighting, self._evaluate = server_lr, weighting, evaluate
-        super().__init__(clients_per_round, **kwargs)
+        super().__init__(clients_per_round, **options)
 
-    def configure_algorithm(self) -> Algorithm:
-        """Return the five parts."""
-        return Algorithm(
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        """Return the parts."""
+        return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=Synchronous(self._evaluate),
             objective=self._variates,

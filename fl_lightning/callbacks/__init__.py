@@ -1,1 +1,7 @@
-"""Callbacks: aggregation callbacks, one algorithm family a file, and others that go with them."""
+"""Callbacks for the Trainer that are no algorithms."""
+
+from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
+from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
+
+__all__ = ["ClientMetrics", "FederatedCheckpoint", "FrozenPrefixCache"]

@@ -1,1 +1,8 @@
-"""One client's local training."""
+"""One client's local training: its batches, its state vector, its corrections."""
+
+from fl_lightning.clients.batches import ClientBatches
+from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.training import ClientAtWork, LocalTraining
+
+__all__ = ["ClientAtWork", "ClientBatches", "LocalSettings", "LocalTraining", "StateVector"]

@@ -1,4 +1,4 @@
-"""What the local objective adds for the client that is training."""
+"""The correction of gradients for the client that is training."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from fl_lightning.parts.objectives import Correction
 
 
 class ClientCorrection:
-    """The client's correction, by parameter.
+    """What the local objective adds for one client, by parameter, and the learning rates of its steps.
 
     Args:
         correction: What the local objective adds; ``None`` for nothing.
         vector: The federated state of the module.
         start: The model that the client received, shape ``(size,)``.
+        sums_lr: Whether to sum the steps' learning rates.
     """
 
-    def __init__(
-        self, correction: Correction | None = None, vector: StateVector | None = None, start: Tensor | None = None
-    ) -> None:
-        self._correction = correction
+    def __init__(self, correction: Correction | None, vector: StateVector, start: Tensor, sums_lr: bool) -> None:
+        self._correction, self._sums_lr = correction, sums_lr
+        number = len(vector.parameters)
+        #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
+        self.summed_lr: list[float] = [0.0] * number if sums_lr else []
         self._places: dict[int, int] = {}
         self._start: list[Tensor] = []
         self._linear: list[Tensor] = []
-        self.summed_lr: list[float] = []
-        if correction is None or vector is None or start is None:
-            return
-        self._places = {id(parameter): place for place, parameter in enumerate(vector.parameters)}
-        self._start = vector.views(start)[: len(vector.parameters)]
-        if correction.linear is not None:
-            self._linear = vector.parameter_views(correction.linear)
-        self.summed_lr = [0.0] * len(vector.parameters)
+        if correction is not None or sums_lr:
+            self._places = {id(parameter): place for place, parameter in enumerate(vector.parameters)}
+        if correction is not None:
+            self._start = vector.views(start)[:number]
+            if correction.linear is not None:
+                self._linear = vector.parameter_views(correction.linear)
 
     def set_weight_decay(self, optimizers: list[Optimizer]) -> None:
         """Add the correction's weight decay to the optimizers' own; it ends with the client."""
@@ -47,20 +47,20 @@ class ClientCorrection:
                     )
                 group["weight_decay"] += self._correction.weight_decay
 
-    def correct(self, optimizer: Optimizer) -> None:
-        """Add the correction's gradient to the gradients that the optimizer is about to use."""
-        if self._correction is None:
-            return
+    def apply(self, optimizer: Optimizer) -> None:
+        """Correct the gradients that the optimizer is about to use."""
+        if self._correction is not None:
+            self._add_gradient(optimizer, self._correction)
+        if self._sums_lr:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
+
+    def _add_gradient(self, optimizer: Optimizer, correction: Correction) -> None:
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         for parameter, gradient in zip(stepped, unshared([p.grad for p in stepped]), strict=True):
             parameter.grad = gradient
         places = [self._places[id(parameter)] for parameter in stepped]
         linear = [self._linear[place] for place in places] if self._linear else []
-        self._correction.add(stepped, [self._start[place] for place in places], linear)
-
-    def count_lr(self, optimizer: Optimizer) -> None:
-        """Add the step's learning rates to the sums."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
+        correction.add(stepped, [self._start[place] for place in places], linear)

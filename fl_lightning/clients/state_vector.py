@@ -1,4 +1,4 @@
-"""What of a module travels between server and clients, as one flat vector."""
+"""The part of a module's state that the federation shares, as one flat vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class StateVector:
 
     The state is every parameter that is trained followed by every buffer of a submodule in training mode (BatchNorm's
     running statistics and counters). What is frozen, or in eval mode when the fit begins, is the same everywhere and
-    stays out. Integer buffers are carried as floating-point numbers and rounded when they are written. The states of
+    stays out; so do complex buffers, which must be constant. Integer buffers are carried as floating-point numbers and
+    rounded when they are written: in double precision, if they may be too large for single precision. The states of
     torchmetrics objects are not part of it: they describe the round.
 
     Args:
@@ -49,6 +50,9 @@ class StateVector:
         #: Names of the trained parameters, in the vector's order.
         self.names = [name for name, _ in named]
         self._buffer_owners = _owners_of_buffers(module)
+        module_names = {id(submodule): name for name, submodule in module.named_modules()}
+        #: Names of the buffers, in the vector's order.
+        self.buffer_names = [f"{module_names[id(owner)]}.{name}".lstrip(".") for owner, name in self._buffer_owners]
         tensors = self._tensors()
         self._shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
@@ -59,6 +63,18 @@ class StateVector:
         for tensor in tensors:
             if tensor.is_floating_point():
                 self.dtype = torch.promote_types(self.dtype, tensor.dtype)
+        if any(_is_large(name, buffer) for name, buffer in zip(self.buffer_names, self._buffers(), strict=True)):
+            self.dtype = torch.float64
+
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names of the tensors of the state, parameters first."""
+        return [*self.names, *self.buffer_names]
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """Shapes of the tensors of the state, parameters first."""
+        return self._shapes
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -76,7 +92,10 @@ class StateVector:
         """Copy ``vector`` into the module."""
         with torch.no_grad():
             for tensor, view in zip(self._tensors(), self.views(vector), strict=True):
-                tensor.copy_(view if tensor.is_floating_point() else view.round())
+                if tensor.is_floating_point():
+                    tensor.copy_(view)
+                elif not torch.equal(tensor.to(vector.dtype), view):  # unchanged whole numbers stay exact
+                    tensor.copy_(view.round())
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors of the module's state, parameters first."""
@@ -114,9 +133,12 @@ class StateVector:
             )
 
     def _tensors(self) -> list[Tensor]:
-        # buffers are looked up each time, because a module may replace one by assignment
+        return [*self._parameters, *self._buffers()]
+
+    def _buffers(self) -> list[Tensor]:
+        # they are looked up each time, because a module may replace one by assignment
         buffers = [owner._buffers[name] for owner, name in self._buffer_owners]
-        return [*self._parameters, *(buffer for buffer in buffers if buffer is not None)]
+        return [buffer for buffer in buffers if buffer is not None]
 
 
 def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -138,7 +160,14 @@ def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
     seen: set[int] = set()
     for submodule in (m for m in module.modules() if m.training):
         for name, buffer in submodule._buffers.items():
-            if buffer is not None and id(buffer) not in seen:
+            if buffer is not None and id(buffer) not in seen and not buffer.is_complex():
                 seen.add(id(buffer))
                 owners.append((submodule, name))
     return owners
+
+
+def _is_large(name: str, buffer: Tensor) -> bool:
+    """Whether single precision may not hold a buffer's whole numbers; BatchNorm's counters count steps from 0."""
+    if buffer.is_floating_point() or buffer.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
+        return False
+    return not name.endswith("num_batches_tracked") or bool((buffer.abs() >= 2**22).any())

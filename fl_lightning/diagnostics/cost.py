@@ -16,9 +16,10 @@ class Communication(RoundObserver):
     """Logs what was sent so far, and what it took to reach a target.
 
     ``fed/models_down`` and ``fed/models_up`` count vectors of the model's length, so SCAFFOLD's control variate counts
-    as a second one; ``fed/bytes_down`` and ``fed/bytes_up`` count every value that travels, in the module's precision.
-    When the target is reached, ``fed/rounds_to_target`` and ``fed/cost_to_target`` are logged from then on; the cost
-    is in rounds of FedAvg, ``rounds x vectors`` (Acar et al. 2021: twice the rounds for SCAFFOLD).
+    as a second one. ``fed/bytes_down`` and ``fed/bytes_up`` count every number that travels, with the bits that it
+    takes: in the module's precision, or as an exchange compresses it. When the target is reached,
+    ``fed/rounds_to_target`` and ``fed/cost_to_target`` are logged from then on; the cost is in rounds of FedAvg,
+    ``rounds x vectors`` (Acar et al. 2021: twice the rounds for SCAFFOLD).
 
     Args:
         target: Value to be reached by ``monitor``; none if ``None``.
@@ -45,13 +46,12 @@ class Communication(RoundObserver):
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Count what was sent."""
         traffic = aggregation_of(trainer, self).algorithm.traffic
-        bytes_per_value = loop_of(trainer).vector.dtype.itemsize
         self._rounds = trainer.current_epoch + 1
         self.values = {
             "fed/models_down": traffic.models_down,
             "fed/models_up": traffic.models_up,
-            "fed/bytes_down": traffic.values_down * bytes_per_value,
-            "fed/bytes_up": traffic.values_up * bytes_per_value,
+            "fed/bytes_down": traffic.bits_down / 8,
+            "fed/bytes_up": traffic.bits_up / 8,
         }
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -99,7 +99,9 @@ class LocalCompute(RoundObserver):
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Note the client's work."""
-        self._new.append((result.task.client, result.num_steps, loop_of(trainer).num_samples(result.task)))
+        self._new.append(
+            (result.task.client, result.num_steps, loop_of(trainer).clients.batches.num_samples(result.task))
+        )
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add up the round's work."""

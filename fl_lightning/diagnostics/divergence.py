@@ -55,8 +55,7 @@ class LocalDivergence(RoundObserver):
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Keep the client's parameters, or its update."""
-        n = loop_of(trainer).vector.num_parameters
-        vector = result.vector[:n] if self.of == "weights" else result.vector[:n] - result.start[:n]
+        vector = result.parameters if self.of == "weights" else result.delta
         if bool(vector.isfinite().all()):
             self._vectors.append(vector)
 
@@ -84,8 +83,7 @@ class UpdateNorms(RoundObserver):
 
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Measure the client's update."""
-        n = loop_of(trainer).vector.num_parameters
-        self._norms.append(float((result.vector[:n] - result.start[:n]).double().norm()))
+        self._norms.append(float(result.delta.double().norm()))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Summarise the round's updates; those with NaN or infinite values are left out."""

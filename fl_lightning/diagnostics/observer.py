@@ -7,7 +7,8 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.logging import log_round
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.loop import ClientAtWork, FederatedLoop
+from fl_lightning.clients.training import ClientAtWork
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.federation import ClientResult
 
 

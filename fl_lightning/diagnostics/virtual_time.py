@@ -43,13 +43,13 @@ class VirtualTime(RoundObserver):
                 f"{type(aggregation_of(trainer, self)).__name__} keeps virtual time itself and logs it as "
                 "`fed/virtual_time`. Leave VirtualTime out."
             )
-        self.clock.begin(loop_of(trainer).federation())
+        self.clock.on_fit_start(loop_of(trainer).federation())
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round's time."""
         callback = aggregation_of(trainer, self)
-        full, durations = callback.local_steps or callback.local_epochs, []
-        for task in callback.algorithm.tasks:
+        full, durations = callback.settings.full_work, []
+        for task in callback.algorithm.planned_tasks:
             share = Fraction(task.work or full, full)
             durations.append(self.clock.duration(task.client, self._tasks, share))
             self._tasks += 1

@@ -1,7 +1,17 @@
 """How a round's tasks are computed: one client after the other, or many at once. All give the same result."""
 
+from fl_lightning.executors.auto import AutoExecutor, make_executor
 from fl_lightning.executors.balancing import balance
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.executors.vectorized import VectorizedExecutor
 
-__all__ = ["CannotVectorize", "SequentialExecutor", "balance"]
+__all__ = [
+    "AutoExecutor",
+    "CannotVectorize",
+    "Executor",
+    "SequentialExecutor",
+    "VectorizedExecutor",
+    "balance",
+    "make_executor",
+]

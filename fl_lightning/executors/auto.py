@@ -6,35 +6,26 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from fl_lightning.executors.errors import CannotVectorize
-from fl_lightning.executors.malloc import keep_freed_memory
-from fl_lightning.executors.sequential import SequentialExecutor, TrainClient
+from fl_lightning.arguments import check_choice
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize, Executor
+from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.memory_format import channels_last
 from fl_lightning.executors.stacked.timing import StepTiming
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
-
 ExecutorName = Literal["auto", "sequential", "vectorized"]
 
 _SLOW_STEP = 0.01  # seconds; on a CPU such a step is bound by arithmetic, which a stack does not save
 _MARGIN = 1.1  # a stack must be faster by this factor: two runs should choose alike
 _THREADS_MARGIN = 1.25  # and several threads by this: they take cores from others
-
-
-class Executor(Protocol):
-    """Computes tasks."""
-
-    def run(self, tasks: Sequence[Task], algorithm: Algorithm, train_client: TrainClient) -> None:
-        """Train the clients of ``tasks`` and push each result to the algorithm."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class ExecutorChoice:
     channels_last: bool = False
 
 
-class AutoExecutor:
+class AutoExecutor(Executor):
     """Measures a step of one client and of a stack on the fit's first clients, and goes on with what is faster.
 
     Where there are convolutions, a client's step is measured with channels last in memory, too, unless somebody hooks
@@ -65,41 +56,60 @@ class AutoExecutor:
     that a resumed run ends as the uninterrupted one.
 
     Args:
-        loop: The loop, at the beginning of a fit.
-        chosen: The choice of an earlier part of the run.
+        clients_at_once: Models in a stack at most; ``None`` for as many as fit.
     """
 
-    def __init__(self, loop: FederatedLoop, chosen: ExecutorChoice | None) -> None:
-        self._loop = loop
-        self._vectorized = VectorizedExecutor(loop, loop.callback.clients_at_once)
+    def __init__(self, clients_at_once: int | None = None) -> None:
+        self._vectorized = VectorizedExecutor(clients_at_once)
         self._sequential = SequentialExecutor()
         #: What was chosen; ``None`` before the first round.
-        self.choice = chosen
-        if chosen is not None and chosen.threads is not None:
-            torch.set_num_threads(chosen.threads)
+        self.choice: ExecutorChoice | None = None
+        self._threads_before: int | None = None
 
-    def run(self, tasks: Sequence[Task], algorithm: Algorithm, train_client: TrainClient) -> None:
-        """Train the clients of ``tasks`` and push each result to the algorithm."""
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+        """Prepare both ways, and go on as an earlier part of the run chose."""
+        self._clients = clients
+        self._vectorized.on_fit_start(clients, algorithm)
+        self._threads_before = torch.get_num_threads()
+        if self.choice is not None and self.choice.threads is not None:
+            torch.set_num_threads(self.choice.threads)
+
+    def on_fit_end(self) -> None:
+        """Give torch its threads back."""
+        if self._threads_before is not None and self.choice is not None and self.choice.threads is not None:
+            torch.set_num_threads(self._threads_before)
+        self._threads_before = None
+
+    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+        """Train the clients of the tasks and give each result to the algorithm."""
         if self.choice is None:
             self._choose(tasks, algorithm)
         choice = self.choice or ExecutorChoice("sequential", "")
         executor: Executor = self._vectorized if choice.executor == "vectorized" else self._sequential
-        with channels_last(self._loop.vector.module) if choice.channels_last else nullcontext():
-            executor.run(tasks, algorithm, train_client)
+        with channels_last(clients.vector.module) if choice.channels_last else nullcontext():
+            executor.run(tasks, clients, algorithm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was chosen."""
+        return {"choice": None if self.choice is None else vars(self.choice).copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the choice of a checkpoint's run."""
+        choice = state.get("choice")
+        self.choice = None if choice is None else ExecutorChoice(**choice)
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
-        threads = adjustable_threads() if self._loop.vector.device.type == "cpu" else None
+        threads = adjustable_threads() if self._clients.vector.device.type == "cpu" else None
         if threads is not None:
             torch.set_num_threads(1)
         mine = self._measure(tasks, algorithm, threads) if tasks else None
         # processes must agree: the first that has clients decides
-        known = [choice for choice in self._loop.gather_objects(mine) if choice is not None]
+        known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
         if not known:
             return
         self.choice = choice = known[0]
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
-        self._loop.callback.choice = choice
         manner = "at once" if choice.executor == "vectorized" else "one after the other"
         manner += ", channels last in memory" if choice.channels_last else ""
         manner += "" if choice.threads is None else f", {choice.threads} thread(s)"
@@ -107,20 +117,20 @@ class AutoExecutor:
 
     def _measure(self, tasks: Sequence[Task], algorithm: Algorithm, threads: int | None) -> ExecutorChoice:
         """Return the choice of this process, made with one thread unless the user set another number."""
-        vectorized, on_cpu = self._vectorized, self._loop.vector.device.type == "cpu"
+        vectorized, on_cpu = self._vectorized, self._clients.vector.device.type == "cpu"
         alone = ExecutorChoice("sequential", "", None if threads is None else 1)
         try:
             vectorized.check_statically()
-            self._loop.vector.write(algorithm.start(tasks[0]))
-            trial = vectorized.trial(tasks)
-            seconds = trial.seconds_alone()
+            self._clients.vector.write(algorithm.start(tasks[0]))
+            timing = vectorized.timing(tasks)
+            seconds = timing.seconds_alone()
             # whoever looks at a client's model sees the layout that the user gave it
-            if not self._loop.callback.watches_clients(self._loop.trainer):
-                last = trial.seconds_channels_last()
+            if not self._clients.is_watched:
+                last = timing.seconds_channels_last()
                 if last * _MARGIN < seconds:
                     seconds, alone = last, replace(alone, channels_last=True)
             if seconds > _SLOW_STEP and on_cpu:
-                return self._with_threads(trial, seconds, alone, threads)
+                return self._with_threads(timing, seconds, alone, threads)
             vectorized.check(tasks[0], algorithm)
         except CannotVectorize as error:
             return replace(alone, cause=f"not vectorised: {error}")
@@ -128,23 +138,23 @@ class AutoExecutor:
             return replace(alone, cause=f"a step fails when it is tried out: {type(error).__name__}")
         if vectorized.draws:
             return replace(alone, cause="the module draws random numbers, and executors draw them differently")
-        if trial.clients == 1:
+        if timing.models == 1:
             return replace(alone, cause="one client at a time")
-        at_once = trial.seconds_at_once()
-        times = f"{1e6 * seconds:.0f} us alone, {1e6 * at_once:.0f} us in a stack of {trial.clients}"
+        at_once = timing.seconds_at_once()
+        times = f"{1e6 * seconds:.0f} us alone, {1e6 * at_once:.0f} us in a stack of {timing.models}"
         faster = at_once * _MARGIN < seconds
         chosen = replace(alone, executor="vectorized", channels_last=False) if faster else alone
         return replace(chosen, cause=f"a client's step takes {times}")
 
     def _with_threads(
-        self, trial: StepTiming, seconds: float, alone: ExecutorChoice, threads: int | None
+        self, timing: StepTiming, seconds: float, alone: ExecutorChoice, threads: int | None
     ) -> ExecutorChoice:
         """Return the choice for steps that arithmetic bounds: how many threads, if that is open."""
         cause = f"a client's step takes {1e3 * seconds:.0f} ms, which arithmetic bounds"
-        if threads is None or self._loop.trainer.world_size > 1:
+        if threads is None or self._clients.trainer.world_size > 1:
             return replace(alone, cause=cause)
         torch.set_num_threads(threads)
-        several = trial.seconds_channels_last() if alone.channels_last else trial.seconds_alone()
+        several = timing.seconds_channels_last() if alone.channels_last else timing.seconds_alone()
         torch.set_num_threads(1)
         faster = several * _THREADS_MARGIN < seconds
         cause = f"{cause}, and {1e3 * several:.0f} ms with {threads} threads"
@@ -163,12 +173,27 @@ def adjustable_threads() -> int | None:
     return present if present > 1 and present in (cores, cores // 2) else None
 
 
-def make_executor(name: ExecutorName, loop: FederatedLoop) -> Executor:
-    """Return the executor of a fit that begins."""
-    if loop.vector.device.type == "cpu":
-        keep_freed_memory()
-    if name == "vectorized":
-        return VectorizedExecutor(loop, loop.callback.clients_at_once)
-    if name == "sequential":
-        return SequentialExecutor()
-    return AutoExecutor(loop, loop.callback.choice)
+def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None = None) -> Executor:
+    """Return the executor of a name; an executor as it is.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If the name is unknown.
+    """
+    if isinstance(executor, Executor):
+        return executor
+    if not isinstance(executor, str):
+        hint = f" Call it: {executor.__name__}()." if isinstance(executor, type) else ""
+        raise TypeError(
+            f"`executor` must be one of {', '.join(map(repr, _NAMES))}, or an Executor of fl_lightning.executors, got "
+            f"{executor!r}.{hint}"
+        )
+    check_choice("executor", executor, tuple(_NAMES))
+    return SequentialExecutor() if executor == "sequential" else _NAMES[executor](clients_at_once)
+
+
+_NAMES: dict[str, Any] = {
+    "auto": AutoExecutor,
+    "sequential": SequentialExecutor,
+    "vectorized": VectorizedExecutor,
+}

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 
-from torch import Tensor
-
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import Executor
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import ClientResult, Task
-
-TrainClient = Callable[[Task, Tensor], ClientResult]
+from fl_lightning.parts.federation import Task
 
 
-class SequentialExecutor:
+class SequentialExecutor(Executor):
     """Trains one client after the other on one module: the reference for all executors."""
 
-    def run(self, tasks: Iterable[Task], algorithm: Algorithm, train_client: TrainClient) -> None:
-        """Train the clients of ``tasks`` and push each result to the algorithm.
-
-        Args:
-            tasks: This process's tasks.
-            algorithm: Gives the start models and takes the results.
-            train_client: Trains one client from a start model.
-        """
+    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+        """Train the clients of the tasks and give each result to the algorithm."""
         for task in tasks:
-            algorithm.receive(train_client(task, algorithm.start(task)))
+            algorithm.receive(clients.train(task, algorithm.start(task)))

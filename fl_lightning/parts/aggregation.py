@@ -6,28 +6,44 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.parts.client_states import ClientStates, StatefulPart, accumulator
+from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.running_mean import RunningMean
 
 Weighting = Literal["samples", "uniform"]
 
 
 class Aggregation(StatefulPart, ABC):
-    """Merges what clients hand back into what the server moves to."""
+    """Merges the results of clients into the model to which the server moves.
+
+    :meth:`update` is called once for each result that the server takes: in synchronous rounds for each client, with
+    redistribution for each circulating model when its cycle ends, in asynchronous algorithms for each result in the
+    buffer when it is full. :meth:`merge` follows. A subclass defines these two.
+    """
+
+    #: Whether ``merge`` sums over the processes itself, so that a process sees its own clients' results alone.
+    #: Otherwise every process sees the results of all clients.
+    reduces_over_ranks = False
+    #: Whether ``merge`` takes care of the module's buffers. Otherwise they become the plain mean of the clients'.
+    merges_buffers = False
+
+    @abstractmethod
+    def update(self, result: ClientResult) -> None:
+        """Take one client's result; see ``result.delta`` and ``result.parameters``, shape ``(num_parameters,)``."""
 
     @abstractmethod
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return what the server is to move to, over all processes, and empty the aggregation.
+        """Return the model to which the server is to move, and forget the results.
 
         Args:
-            model: The server's model, shape ``(size,)``.
+            model: The server's model, shape ``(size,)``: parameters first, then buffers; not to be written to.
 
         Returns:
-            Float64 of shape ``(size,)``; None when no client reported.
+            The parameters, shape ``(num_parameters,)``, or the whole model, shape ``(size,)``; float64 where precision
+            matters. ``None`` if there was no result: the server stays.
         """
 
 
@@ -35,8 +51,7 @@ class WeightedMean(Aggregation):
     """The weighted mean of the clients' models, as a running sum.
 
     ``sum_k p_k w_k / sum_k p_k`` with ``p_k = n_k`` (FedAvg, eq. (3a)) or ``p_k = 1`` (RADFed, eq. (37):
-    no sizes are revealed). The sum is kept in float64 and divided once, so the result hardly depends on
-    the order of the clients or on how many processes share them.
+    no sizes are revealed).
 
     Args:
         weighting: ``"samples"`` or ``"uniform"``.
@@ -45,79 +60,57 @@ class WeightedMean(Aggregation):
         ValueError: If ``weighting`` is anything else; if a client's model has another size than the others'.
     """
 
+    reduces_over_ranks = True
+    merges_buffers = True
+
     def __init__(self, weighting: Weighting = "samples") -> None:
         check_choice("weighting", weighting, ("samples", "uniform"))
         self.weighting = weighting
-        self._federation: Federation | None = None
-        self._sum: Tensor | None = None  # (size + 1,): the weighted sum, then the sum of weights
-        self._parts: tuple[Tensor, Tensor]  # views of the two
+        self._mean = RunningMean()
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Start with nothing added."""
-        self._federation = federation
-        self._sum = None
+        self._mean.reset()
 
     def update(self, result: ClientResult) -> None:
         """Add one client's model."""
-        self.add(result.vector, float(result.task.num_samples) if self.weighting == "samples" else 1.0)
-
-    def add(self, vector: Tensor, weight: float) -> None:
-        """Add a model with a weight."""
-        if self._sum is None:
-            self._open(vector)
-        values, weights = self._parts
-        if vector.shape != values.shape:
-            raise ValueError(
-                f"A client's model has {len(vector)} values, the others have {len(values)}. All clients must hand back "
-                "a model of the server's shape."
-            )
-        values.add_(vector, alpha=weight)
-        weights.add_(weight)
-
-    def _open(self, like: Tensor) -> None:
-        self._sum = torch.zeros(len(like) + 1, dtype=accumulator(like), device=like.device)
-        self._parts = self._sum[:-1], self._sum[-1]
+        self._mean.add(result.vector, float(result.num_samples) if self.weighting == "samples" else 1.0)
 
     def compute(self) -> Tensor | None:
-        """Return the mean, float64 of shape ``(size,)``, or None when nothing with a weight was added."""
-        if self._sum is None or self._sum[-1] == 0:
-            return None
-        return self._sum[:-1] / self._sum[-1]
+        """Return this process's mean, float64 of shape ``(size,)``; ``None`` when nothing with a weight was added."""
+        return self._mean.compute()
 
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return what the server is to move to, over all processes, and empty the sum: one flat reduction."""
-        assert self._federation is not None
-        if self._sum is None:
-            self._open(model)
-        assert self._sum is not None
-        self._sum = self._federation.sum_over_ranks(self._sum)
-        merged = self._combine(model)
-        self._sum = None
-        return merged
+        """Return the mean over all processes, float64 of shape ``(size,)``, and empty the sum."""
+        mean, weight = self._mean.take(self.federation, model)
+        return None if mean is None else self._complete(mean, weight, model)
 
-    def discard(self) -> None:
+    def on_round_abort(self) -> None:
         """Forget everything that was added."""
-        super().discard()
-        self._sum = None
+        super().on_round_abort()
+        self._mean.reset()
 
-    def _combine(self, model: Tensor) -> Tensor | None:
-        return self.compute()
+    def _complete(self, mean: Tensor, weight: Tensor, model: Tensor) -> Tensor:
+        """Return the mean in which clients that did not train count, too.
 
-    def _weights(self) -> np.ndarray:
+        Args:
+            mean: The mean of those that did, float64 of shape ``(size,)``.
+            weight: The sum of their weights.
+            model: The server's model.
+        """
+        return mean
+
+    def _client_weights(self) -> np.ndarray:
         """Return p_k of all clients, shape ``(K,)``."""
-        assert self._federation is not None
-        sizes = self._federation.sizes
+        sizes = self.federation.sizes
         return sizes.astype(np.float64) if self.weighting == "samples" else np.ones(len(sizes))
 
 
 class CurrentMean(WeightedMean):
     """The mean over all clients in which those that did not train count with the server's model (eq. (3c))."""
 
-    def _combine(self, model: Tensor) -> Tensor | None:
-        mean = self.compute()
-        if mean is None or self._sum is None:
-            return None
-        share = self._sum[-1] / float(self._weights().sum())
+    def _complete(self, mean: Tensor, weight: Tensor, model: Tensor) -> Tensor:
+        share = weight / float(self._client_weights().sum())
         current = model.to(mean.dtype)
         return current + share * (mean - current)
 
@@ -128,22 +121,23 @@ class StaleMean(WeightedMean):
     Before a client's first training that is the first model of all.
     """
 
-    def begin(self, federation: Federation) -> None:
+    states: ClientStates
+
+    def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model."""
-        super().begin(federation)
-        self.states = ClientStates(federation, federation.model.clone(), self._weights())
+        super().on_fit_start(federation)
+        self.states = ClientStates(federation, federation.model.clone(), self._client_weights())
 
     def update(self, result: ClientResult) -> None:
         """Renew the client's last model."""
         super().update(result)  # of these only the weight is needed: whether anybody reported
-        self._states.put(result.task.client, result.vector)
+        self.states.put(result.task.client, result.vector)
 
-    @property
-    def _states(self) -> ClientStates:
-        assert self.states is not None
-        return self.states
+    def on_round_end(self) -> None:
+        """Wait for :meth:`merge`, after which the clients' models count."""
 
-    def _combine(self, model: Tensor) -> Tensor | None:
-        nobody = self.compute() is None
-        self._states.close()
-        return None if nobody else self._states.mean
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return the mean over all clients, float64 of shape ``(size,)``; ``None`` if nobody reported."""
+        merged = super().merge(model)
+        self.states.on_round_end()
+        return None if merged is None else self.states.mean

@@ -1,9 +1,10 @@
-"""A federated algorithm: five parts that answer five questions."""
+"""The base of federated algorithms: six parts that answer six questions, and the server's state."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,77 +13,116 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.exchange.buffers import BufferPolicy
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Part, Task
+from fl_lightning.parts.exchange.base import Chain, Exchange
+from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
+from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.objectives import Correction, LocalObjective
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.parts.schedules import Schedule, Server
+from fl_lightning.parts.server import Server
 from fl_lightning.parts.server_optimizers import ServerOptimizer
-from fl_lightning.parts.traffic import RoundReport, Traffic
-from fl_lightning.seeding import Stream, numpy_generator
+from fl_lightning.parts.traffic import Payload, RoundReport, Traffic
 
 Invalid = Literal["skip", "raise"]
 
 
-class Algorithm:
-    """Composes the parts and keeps the server's state.
+class Algorithm(ABC):
+    """Leads the parts through a fit.
+
+    The loop calls, in each round, :meth:`on_round_start`, then for each group of :meth:`task_groups` and each task in
+    it :meth:`start`, the client's training and :meth:`receive`, and then :meth:`on_round_end` or
+    :meth:`on_round_abort`.
 
     Args:
-        sampler: Who trains?
-        schedule: From which model, and when does the server act?
-        objective: What does a client minimise?
-        aggregation: How are results merged?
-        server: How does the server move?
+        sampler: Draws the clients of a round.
+        schedule: Gives the models from which clients start, and decides when the server acts.
+        aggregation: Merges results.
+        server: Moves the server's model.
+        objective: What clients minimise; the plain objective if ``None``.
+        exchange: What travels, beside the rule for buffers: one exchange or a list, from the client to the server.
 
     Raises:
-        ValueError: If the objective needs all clients of a round to start from the server's model, and the schedule
-            lets models circulate.
+        TypeError: If a part is of another kind.
     """
+
+    #: Whether clients may still train on models of earlier rounds, with those rounds' learning rates.
+    overlaps_rounds = False
 
     def __init__(
         self,
         *,
         sampler: ClientSampler,
-        schedule: Schedule,
+        schedule: Part,
         aggregation: Aggregation,
         server: ServerOptimizer,
         objective: LocalObjective | None = None,
+        exchange: Exchange | Sequence[Exchange] | None = None,
     ) -> None:
         self.sampler = sampler
-        self.schedule = schedule
+        self.schedule: Any = schedule
         self.objective = objective or LocalObjective()
         self.aggregation = aggregation
         self.server_optimizer = server
+        self.exchange = Chain(_as_list(exchange))
         self.participation = Participation()
-        self.buffers = BufferPolicy("average")
         self.invalid_updates: Invalid = "skip"
         self.traffic = Traffic()
         self.report = RoundReport()
+        self.changing_buffers = ChangingBuffers()
+        self._buffers = BufferExchange()
         self._server: Server | None = None
         self._federation: Federation | None = None
+        self._payload = Payload()
         self._published: Tensor | None = None
         self._restored: dict[str, Any] | None = None
-        self._tasks: list[Task] = []
-        self._dropped = 0
-        self._mine: dict[int, tuple[int, float | None]] = {}  # slot -> client, score
-        self._failed: list[int] = []
 
-    def configure(self, participation: Participation | None, buffers: BufferPolicy, invalid_updates: Invalid) -> None:
-        """Take the settings that all algorithms share, and check that the parts fit together."""
+    def configure(
+        self,
+        participation: Participation | None = None,
+        buffers: Buffers = "average",
+        invalid_updates: Invalid = "skip",
+        exchange: Exchange | Sequence[Exchange] | None = None,
+        aggregation: Aggregation | None = None,
+    ) -> None:
+        """Take the settings that all algorithms share, and check that the parts fit together.
+
+        Args:
+            participation: Clients that cannot be reached, drop out or do part of the work.
+            buffers: How buffers are exchanged; see :class:`BufferExchange`.
+            invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
+            exchange: Exchanges that follow the algorithm's own.
+            aggregation: Takes the place of the algorithm's own.
+
+        Raises:
+            TypeError: If a part is of another kind.
+            ValueError: If parts do not fit together.
+        """
         check_choice("invalid_updates", invalid_updates, ("skip", "raise"))
-        self.participation = participation or Participation()
-        self.buffers, self.invalid_updates = buffers, invalid_updates
-        if self.objective.starts_from_server and self.schedule.keeps_models:
-            raise ValueError(
-                f"{type(self.objective).__name__} cannot be the local objective of circulating models: its clients' "
-                "states are differences to the server's model, from which only the first inner round starts. Use "
-                "`Proximal(mu)` with RADFed, or FedDyn and Scaffold without redistribution."
-            )
+        self.participation = _checked("participation", participation or Participation(), Participation)
+        self.invalid_updates = invalid_updates
+        self._buffers = BufferExchange(buffers)
+        self.exchange = Chain([self._buffers, *self.exchange.members, *_as_list(exchange)])
+        self.aggregation = aggregation or self.aggregation
+        _checked("sampler", self.sampler, ClientSampler)
+        _checked("objective", self.objective, LocalObjective)
+        _checked("aggregation", self.aggregation, Aggregation)
+        _checked("server", self.server_optimizer, ServerOptimizer)
+
+    @property
+    def federation(self) -> Federation:
+        """The federation of the fit.
+
+        Raises:
+            RuntimeError: Before the fit has begun.
+        """
+        if self._federation is None:
+            raise RuntimeError("The algorithm belongs to no federation before `trainer.fit` has begun.")
+        return self._federation
 
     @property
     def server(self) -> Server:
-        """The server's state.
+        """The server.
 
         Raises:
             RuntimeError: Before the fit has begun.
@@ -97,30 +137,44 @@ class Algorithm:
         return self.traffic.models_down + self.traffic.models_up
 
     @property
-    def _parts(self) -> dict[str, Part]:
+    def aggregated(self) -> bool:
+        """Whether the model that was published last is one that the server aggregated.
+
+        It is not before the first aggregation, and where circulating models are averaged for evaluation alone.
+        """
+        return self.server.aggregations > 0
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """All parts by name, in the order in which they start a fit."""
         return {
             "sampler": self.sampler,
             "schedule": self.schedule,
             "objective": self.objective,
             "aggregation": self.aggregation,
             "server_optimizer": self.server_optimizer,
-            "buffers": self.buffers,
+            "exchange": self.exchange,
+            "changing_buffers": self.changing_buffers,
         }
 
     @property
-    def client_states(self) -> bool:
+    def keeps_client_states(self) -> bool:
         """Whether clients keep vectors between rounds; a client then belongs to one process."""
-        holders = (self.objective, self.aggregation, self.schedule, self.buffers)
-        return any(holder.states is not None for holder in holders)
+        return any(part.keeps_client_states for part in self.parts.values())
 
-    @property
-    def tasks(self) -> list[Task]:
-        """The tasks of the last synchronous round, those of clients that dropped out left out."""
-        return self._tasks
+    def replace_sampler(self, sampler: ClientSampler) -> None:
+        """Draw clients with another sampler from the next round on.
+
+        Raises:
+            TypeError: If it is no :class:`ClientSampler`.
+        """
+        self.sampler = _checked("sampler", sampler, ClientSampler)
+        if self._federation is not None:
+            sampler.attach(self._federation)
 
     # ---- a fit ----
 
-    def begin(self, federation: Federation, *, fresh: bool) -> None:
+    def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
         """Start a fit from the module's weights, or go on from a checkpoint or from an earlier fit.
 
         Args:
@@ -136,123 +190,119 @@ class Algorithm:
             known = self._published is not None and torch.equal(self._published, federation.model)
             if not known and not self.schedule.in_cycle:
                 self._server.model = federation.model
+            self._join(replace(federation, model=self.federation.model), fresh=False)
             return
-        self._federation = federation
-        self._server = Server(federation.model, federation.num_parameters, self.aggregation, self.server_optimizer)
-        for part in self._parts.values():
-            part.begin(federation)
+        self._join(federation, fresh=True)
+        parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
+        self._server = Server(federation, *parts)
         self.traffic = Traffic()
-        if federation.num_ranks > 1 and self.schedule.keeps_models and self.client_states:
-            raise ValueError(
-                '`buffers="local"` with circulating models needs one process: a model and the buffers of the client '
-                f"that it visits may lie on different ones; there are {federation.num_ranks}. Use devices=1."
-            )
+        sent = [n for name, n in self._lengths(federation) if self.exchange.travels(name)]
+        self._payload = Payload(sum(sent), federation.bits_per_value)
+        self._check_processes(federation)
         if restored is not None:
             self._restore(restored)
 
-    def owner(self, task: Task, num_ranks: int) -> int | None:
-        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
-        if self.schedule.keeps_models:
-            return task.slot % num_ranks
-        return task.client % num_ranks if self.client_states else None
+    def _join(self, federation: Federation, *, fresh: bool) -> None:
+        self._federation = federation
+        for part in self.parts.values():
+            part.attach(federation, fresh=fresh)
+        if self._server is not None:
+            self._server.federation = federation
+
+    def _check_processes(self, federation: Federation) -> None:
+        """Raise ``ValueError`` if the parts cannot be shared out over processes."""
+
+    def _lengths(self, federation: Federation) -> list[tuple[str, int]]:
+        names = federation.names or [""] * len(federation.lengths)
+        return list(zip(names, federation.lengths, strict=False))
 
     # ---- a round ----
 
-    def plan(self, round_index: int, sizes: np.ndarray, seed: int, full_work: int = 1) -> list[Task] | int:
-        """Draw the clients of a round.
+    @abstractmethod
+    def on_round_start(self, round_index: int, full_work: int = 1) -> None:
+        """Draw the clients of a round, or what of them can be known.
 
         Args:
-            round_index: The round, from 0.
-            sizes: Samples of each client, shape ``(K,)``.
-            seed: The run's seed; the same seed and round give the same clients.
+            round_index: The round, from 0. The same seed and round give the same clients.
             full_work: Local epochs (or steps) of a client that does all.
-
-        Returns:
-            One task for each client that reports; or about how many there will be, if they are not known yet.
-
-        Raises:
-            ValueError: If the number of circulating models would change in the middle of a cycle.
         """
-        for part in self._parts.values():
-            part.begin_round(round_index)
-        rng = numpy_generator(seed, Stream.SAMPLING, round_index)
-        chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
-        available = self.participation.reachable(round_index, len(sizes), chances)
-        drawn = self.sampler.draw(len(sizes), rng, available)
-        clients, work = self.participation.outcome(drawn, full_work, chances)
-        slots = self.schedule.open(len(clients), self.sampler.cohort_size(len(sizes)), rng)
-        self._tasks = [
-            Task(slot, int(client), int(sizes[client]), part, round_index)
-            for slot, client, part in zip(slots, clients, work, strict=False)
-        ]
-        self._dropped = len(drawn) - len(clients)
-        return self._tasks
 
-    def batches(self) -> Iterator[list[Task]]:
+    @property
+    def planned_tasks(self) -> Sequence[Task]:
+        """The tasks that are known when the round begins."""
+        return ()
+
+    @property
+    def unplanned_tasks(self) -> int:
+        """About how many more tasks there will be."""
+        return 0
+
+    @abstractmethod
+    def task_groups(self) -> Iterator[list[Task]]:
         """Yield the round's tasks, in groups whose results must be there before the next group is known."""
-        yield self._tasks
+
+    def owner(self, task: Task, num_ranks: int) -> int | None:
+        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
+        return task.client % num_ranks if self.keeps_client_states else None
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        return self.buffers.start(task, self.schedule.start(task.slot, self.server), self.server.model)
+        return self.exchange.download(task, self.schedule.start(task.slot, self.server))
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return what the local objective adds to F_k."""
         return self.objective.correction(client)
 
+    @abstractmethod
     def receive(self, result: ClientResult) -> None:
         """Take a finished client's result; one with NaN or infinite values is left out.
 
         Raises:
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
         """
-        task = result.task
-        if not is_finite(result.vector):
-            self._raise_if_asked(task)
-            self._failed.append(task.slot)
-            return
-        result = self.buffers.receive(result, self.server.model)
-        self.objective.end(result)
-        self.schedule.receive(result, self.server)
-        self._mine[task.slot] = task.client, result.score
 
-    def _raise_if_asked(self, task: Task) -> None:
-        if self.invalid_updates == "raise":
-            raise FloatingPointError(
-                f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values. Lower the "
-                'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
-            )
+    def _uploaded(self, result: ClientResult) -> ClientResult | None:
+        """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
+        if not self.changing_buffers.are_finite(result):
+            if self.invalid_updates == "raise":
+                task = result.task
+                raise FloatingPointError(
+                    f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values. Lower the "
+                    'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
+                )
+            return None
+        self.objective.on_client_end(result)
+        return self.exchange.upload(replace(result, payload=self._payload))
 
-    def close_round(self) -> Tensor:
-        """End the round.
+    @abstractmethod
+    def on_round_end(self) -> Tensor:
+        """End the round; call it on all processes.
 
         Returns:
             The model that the user sees now, shape ``(size,)``.
         """
-        assert self._federation is not None
-        shares = self._federation.gather((self._mine, self._failed))
-        done = dict(sorted(item for mine, _ in shares for item in mine.items()))
-        failed = sorted(slot for _, slots in shares for slot in slots)
-        by_slot = {task.slot: task.client for task in self._tasks}
-        self.report = RoundReport(
-            [client for client, _ in done.values()], self._dropped, [by_slot[slot] for slot in failed]
-        )
-        self._count_traffic()
-        self.sampler.take_scores({client: score for client, score in done.values() if score is not None})
-        self.buffers.close()
-        self.objective.close()
-        self._published = self.schedule.close(self.server, failed)
-        self._mine, self._failed = {}, []
+
+    def _publish(self, model: Tensor) -> Tensor:
+        """Return the model that the user sees."""
+        shown = self.changing_buffers.keep_constant(model, self.server.model)
+        self._published = self.exchange.published(shown)
         return self._published
 
-    def _count_traffic(self) -> None:
-        server, each = self.server, self.objective.vectors_sent
-        values = len(server.model) + (each - 1) * server.num_parameters
-        down, up = len(self._tasks) + self._dropped, len(self._tasks)
-        self.traffic.models_down += each * down
-        self.traffic.models_up += each * up
-        self.traffic.values_down += values * down
-        self.traffic.values_up += (values + int(self.sampler.needs_scores)) * up
+    def _count(self, sent: int, uploads: Sequence[Payload]) -> None:
+        """Count the models that went to so many clients, and what came back from each."""
+        federation, traffic, each = self.federation, self.traffic, self.objective.vectors_sent
+        bits = self._payload.bits_per_value
+        buffers = sum(n for name, n in self.changing_buffers.lengths() if self.exchange.travels(name))
+        beside = Payload(buffers + (each - 1) * federation.num_parameters, bits)
+        traffic.models_down += each * sent
+        traffic.models_up += each * len(uploads)
+        traffic.send_down(self.exchange.payload_down(self._payload), sent)
+        traffic.send_down(beside, sent)
+        for payload in uploads:
+            traffic.send_up(payload)
+        traffic.send_up(beside, len(uploads))
+        if self.sampler.needs_scores:
+            traffic.send_up(Payload(1, bits), len(uploads))
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
@@ -262,11 +312,12 @@ class Algorithm:
         """Return what the round logs beside its clients and cost."""
         return {}
 
-    def discard_round(self) -> None:
-        """Forget the results of a round that was broken off."""
-        self._mine, self._failed = {}, []
-        for part in self._parts.values():
-            part.discard()
+    def on_round_abort(self) -> None:
+        """Forget the results of a round that broke off."""
+        for part in self.parts.values():
+            part.on_round_abort()
+        if self._server is not None:
+            self._server.on_round_abort()
 
     # ---- checkpoints ----
 
@@ -274,12 +325,11 @@ class Algorithm:
         """Return the state at the last round boundary, for a checkpoint; call it on all processes."""
         if self._server is None:
             return {}
-        return {
-            "model": self._server.model,
-            "aggregations": self._server.aggregations,
-            "traffic": vars(self.traffic).copy(),
-            **{name: part.state_dict() for name, part in self._parts.items()},
-        }
+        return {**self._own_state(), **{name: part.state_dict() for name, part in self.parts.items()}}
+
+    def _own_state(self) -> dict[str, Any]:
+        server = self.server
+        return {"model": server.model, "aggregations": server.aggregations, "traffic": vars(self.traffic).copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a checkpoint's state until the fit begins."""
@@ -296,11 +346,40 @@ class Algorithm:
         server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
         server.aggregations = state["aggregations"]
         self.traffic = Traffic(**state["traffic"])
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             part.load_state_dict(state[name])
 
+    def __repr__(self) -> str:
+        parts = [f"{name}={type(part).__name__}" for name, part in self.parts.items() if name != "changing_buffers"]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
-def is_finite(vector: Tensor) -> bool:
-    """Return whether a vector has neither NaN nor infinite values."""
-    # one sum is cheaper than a test of every value; only if it overflowed is each looked at
-    return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())
+
+def _as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:
+    if exchange is None:
+        return []
+    return list(exchange) if isinstance(exchange, (list, tuple)) else [exchange]  # type: ignore[list-item]
+
+
+def _checked(name: str, part: Any, kind: type) -> Any:
+    if not isinstance(part, kind):
+        hint = f" Call it: {part.__name__}(...)." if isinstance(part, type) and issubclass(part, kind) else ""
+        raise TypeError(f"`{name}` must be a {kind.__name__} of fl_lightning.parts, got {part!r}.{hint}")
+    return part
+
+
+def distinct_clients(sampler: ClientSampler, drawn: Any, num_clients: int) -> np.ndarray:
+    """Return what a sampler drew as an array.
+
+    Raises:
+        ValueError: If it is not a list of distinct clients.
+    """
+    clients = np.asarray(drawn)
+    if clients.size == 0:
+        return np.empty(0, dtype=np.int64)
+    valid = clients.ndim == 1 and clients.dtype.kind in "iu"
+    if not valid or len(np.unique(clients)) < len(clients) or not 0 <= clients.min() <= clients.max() < num_clients:
+        raise ValueError(
+            f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
+            f"round's clients, got {drawn!r}. A boolean mask becomes clients by `np.flatnonzero(mask)`."
+        )
+    return clients

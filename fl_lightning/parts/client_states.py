@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.federation import Federation, Part
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.part import Part
 
 
 class VectorStore(Protocol):
@@ -86,18 +87,22 @@ class ClientStates:
         """The mean over all K clients, shape ``(length,)``, float64."""
 
     def __getitem__(self, client: int) -> Tensor:
-        """Return the client's vector as of the last round's end, shape ``(length,)``."""
+        """Return the vector that the client handed in last, shape ``(length,)``; not to be written to."""
+        new = self._new.get(client)
+        return self._at_round_start(client) if new is None else new
+
+    def _at_round_start(self, client: int) -> Tensor:
         return self._rows[client].to(self._initial.device) if client in self._rows else self._initial
 
     def put(self, client: int, vector: Tensor) -> None:
-        """Hold a client's new vector until the round ends."""
+        """Take a client's new vector, shape ``(length,)``; it is dropped if the round breaks off."""
         self._new[client] = vector
 
-    def close(self) -> None:
-        """Take the round's new vectors, on all processes together."""
+    def on_round_end(self) -> None:
+        """Keep the round's new vectors, on all processes together."""
         change = torch.zeros_like(self.mean)
         for client in sorted(self._new):
-            difference = self._new[client].to(change.dtype) - self[client]
+            difference = self._new[client].to(change.dtype) - self._at_round_start(client)
             change.add_(difference, alpha=float(self._weights[client]))
         change = self._federation.sum_over_ranks(change)
         self.mean = self.mean + change / float(self._weights.sum())
@@ -105,8 +110,8 @@ class ClientStates:
             self._rows[client] = vector.detach().cpu()
         self._new = {}
 
-    def discard(self) -> None:
-        """Forget the new vectors of a round that was broken off."""
+    def on_round_abort(self) -> None:
+        """Forget the new vectors of a round that broke off."""
         self._new = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,15 +128,25 @@ class ClientStates:
 
 
 class StatefulPart(Part):
-    """A part of an algorithm whose clients may keep a vector each; its subclass hands vectors in and ends the round."""
+    """A part whose clients may keep a vector each: set :attr:`states` in ``on_fit_start`` and hand vectors in."""
 
-    #: Vectors that clients keep between rounds; a client then belongs to one process.
+    #: The vectors that clients keep between rounds; ``None`` if they keep none.
     states: ClientStates | None = None
 
-    def discard(self) -> None:
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether there are :attr:`states`."""
+        return self.states is not None
+
+    def on_round_end(self) -> None:
+        """Keep the clients' new vectors."""
+        if self.states is not None:
+            self.states.on_round_end()
+
+    def on_round_abort(self) -> None:
         """Forget the clients' new vectors."""
         if self.states is not None:
-            self.states.discard()
+            self.states.on_round_abort()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the clients' vectors."""

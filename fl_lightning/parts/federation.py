@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from fl_lightning.parts.traffic import Payload
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,20 @@ class Task:
 class ClientResult:
     """What a client hands back.
 
+    Tensors are not to be written to.
+
     Attributes:
         task: The task that was done.
-        start: The model that the client received, shape ``(size,)``; not to be written to.
+        start: The model that the client received, shape ``(size,)``: parameters first, then buffers.
         vector: The model after local training, shape ``(size,)``.
         num_steps: Optimizer steps that were made.
         summed_lr: Sum of the learning rates of these steps, for each parameter tensor; empty unless the local
             objective asks for it.
         score: The client's importance, if the sampler asks for one.
+        num_parameters: Length of the model's first part, the trained parameters; the whole model if ``None``.
+        payload: What the client sends of its parameters; an :class:`Exchange` that sends less replaces it.
+        staleness: How far the server's counter went on since the client received its model; 0 in synchronous rounds.
+        counter: The server's counter when the result arrived.
     """
 
     task: Task
@@ -58,6 +68,57 @@ class ClientResult:
     num_steps: int
     summed_lr: Sequence[float] = ()
     score: float | None = None
+    num_parameters: int | None = None
+    payload: Payload = field(default_factory=Payload)
+    staleness: int = 0
+    counter: int = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the client; of a circulating model, those of all clients that trained it in the cycle."""
+        return self.task.num_samples
+
+    @property
+    def parameters(self) -> Tensor:
+        """The trained parameters, shape ``(num_parameters,)``."""
+        return self.vector[: self._length]
+
+    @property
+    def buffers(self) -> Tensor:
+        """The module's buffers after training, shape ``(size - num_parameters,)``."""
+        return self.vector[self._length :]
+
+    @property
+    def delta(self) -> Tensor:
+        """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
+        return self.parameters - self.start[: self._length]
+
+    def with_delta(self, delta: Tensor, payload: Payload | None = None) -> ClientResult:
+        """Return the result with another update, and other parameters accordingly.
+
+        Args:
+            delta: Shape ``(num_parameters,)``.
+            payload: What is sent of it; as before if ``None``.
+        """
+        moved = (self.start[: self._length] + delta).to(self.vector.dtype)
+        vector = torch.cat([moved, self.buffers])
+        return replace(self, vector=vector, payload=self.payload if payload is None else payload)
+
+    def with_buffers(self, buffers: Tensor) -> ClientResult:
+        """Return the result with other buffers, shape ``(size - num_parameters,)``."""
+        return replace(self, vector=torch.cat([self.parameters, buffers.to(self.vector.dtype)]))
+
+    def with_vector(self, vector: Tensor) -> ClientResult:
+        """Return the result with another trained model, shape ``(size,)``."""
+        return replace(self, vector=vector)
+
+    def to(self, device: torch.device) -> ClientResult:
+        """Return the result with its tensors on a device."""
+        return replace(self, start=self.start.to(device), vector=self.vector.to(device))
+
+    @property
+    def _length(self) -> int:
+        return len(self.vector) if self.num_parameters is None else self.num_parameters
 
 
 class LocalClient(Protocol):
@@ -102,6 +163,9 @@ class Federation:
         gather: Returns the object of every process, in the order of ranks.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
+        names: Names of all tensors of the model, in its order.
+        shapes: Their shapes.
+        bits_per_value: Bits of a parameter's number, as the module holds it.
     """
 
     sizes: np.ndarray
@@ -114,6 +178,9 @@ class Federation:
     sum_over_ranks: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor)
     gather: Callable[[Any], list[Any]] = field(default=lambda mine: [mine])
     local_work: Callable[[str], Sequence[int]] = field(default=lambda kind: [])
+    names: Sequence[str] = ()
+    shapes: Sequence[torch.Size] = ()
+    bits_per_value: int = 32
 
     @property
     def num_clients(self) -> int:
@@ -125,6 +192,50 @@ class Federation:
         """Length of the model's first part, the trained parameters; buffers follow."""
         return sum(self.lengths)
 
+    @property
+    def tensor_lengths(self) -> list[int]:
+        """Number of values of each of the model's tensors, parameters first."""
+        return [shape.numel() for shape in self.shapes]
+
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return views of a model, or of its parameters alone, by the names of the module's tensors."""
+        views: dict[str, Tensor] = {}
+        begin = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if begin >= len(vector):
+                break
+            views[name] = vector[begin : begin + shape.numel()].view(shape)
+            begin += shape.numel()
+        return views
+
+    def matching(self, patterns: Sequence[str], argument: str = "pattern") -> list[str]:
+        """Return the names of the model's tensors that match one of the patterns.
+
+        Args:
+            patterns: Names of tensors or of submodules (``"head"``), or shell patterns of names (``"*.bn*"``).
+            argument: What the user calls them, for the error.
+
+        Raises:
+            ValueError: If a pattern matches nothing.
+        """
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in self.names):
+                shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+                raise ValueError(
+                    f"`{argument}` {pattern!r} matches no trained parameter and no buffer of the module; there are "
+                    f"{shown}. Give a name, a submodule such as {self.names[-1].split('.')[0]!r}, or a pattern such as "
+                    '"*.bias".'
+                )
+        return [name for name in self.names if any(_matches(name, pattern) for pattern in patterns)]
+
+    def mask(self, names: Sequence[str]) -> Tensor:
+        """Return which values of the model belong to the named tensors, booleans of shape ``(size,)``."""
+        mask = torch.zeros(len(self.model), dtype=torch.bool, device=self.model.device)
+        views = self.tensors(mask)
+        for name in names:
+            views[name].fill_(True)
+        return mask
+
     def join(self, mine: dict[int, Any]) -> dict[int, Any]:
         """Return the entries of all processes' mappings, in the order of their keys."""
         if self.num_ranks == 1:
@@ -133,24 +244,5 @@ class Federation:
         return dict(sorted(entry for share in self.gather(on_cpu) for entry in share.items()))
 
 
-class Part:
-    """One part of an algorithm: what the algorithm tells it in the course of a fit. The defaults do nothing.
-
-    A part changes its state only in ``close``, so that a round that is broken off leaves no trace.
-    """
-
-    def begin(self, federation: Federation) -> None:
-        """Start afresh with a federation."""
-
-    def begin_round(self, round_index: int) -> None:
-        """Prepare a round, counted from 0."""
-
-    def discard(self) -> None:
-        """Forget what clients handed in since the last round's end."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round's end that a resumed run needs: tensors, numbers, lists and dicts."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a checkpoint, after ``begin``."""
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)

@@ -1,4 +1,4 @@
-"""What a client minimises: local objectives, each a correction of the gradient."""
+"""Local objectives: what a client minimises, each as a correction of the gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 
 @dataclass(frozen=True)
 class Correction:
-    """What one client's objective adds to F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
+    """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
 
     Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before
     clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`.
@@ -61,16 +61,11 @@ class LocalObjective(StatefulPart):
     starts_from_server = False
 
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return what is added to the client's objective; called before its first batch."""
+        """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch."""
         return None
 
-    def end(self, result: ClientResult) -> None:
-        """Take note of a client's finished work."""
-
-    def close(self) -> None:
-        """End a round, before the server moves."""
-        if self.states is not None:
-            self.states.close()
+    def on_client_end(self, result: ClientResult) -> None:
+        """Called when a client is done, with its result as it leaves the client."""
 
 
 class Proximal(LocalObjective):
@@ -80,13 +75,14 @@ class Proximal(LocalObjective):
 
     Args:
         mu: Weight of the proximal term, at least 0; 0 is the plain objective. A function of the round makes a schedule.
+        name: What the user calls the weight, for errors.
 
     Raises:
         ValueError: If ``mu`` is negative or not finite.
     """
 
-    def __init__(self, mu: Scheduled) -> None:
-        self._mu = Hyperparameter("mu", mu, check_not_negative, "0 is FedAvg's objective.")
+    def __init__(self, mu: Scheduled, name: str = "mu") -> None:
+        self._mu = Hyperparameter(name, mu, check_not_negative, "0 is FedAvg's objective.")
 
     def correction(self, client: LocalClient) -> Correction:
         """Return the proximal term, with the mu of the round in which the client received its model."""
@@ -124,7 +120,7 @@ class DynamicRegularizer(LocalObjective):
         self.alpha, self.scale_alpha, self.penalty = alpha, scale_alpha, penalty
         self._alphas = np.empty(0)
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Start from lambda_k = 0."""
         sizes = federation.sizes
         relative = sizes * len(sizes) / sizes.sum() if self.scale_alpha == "size" else np.ones(len(sizes))
@@ -151,10 +147,10 @@ class DynamicRegularizer(LocalObjective):
             return Correction(pull=alpha, linear=alpha * dual)
         return Correction(linear=alpha * (dual - client.start[: len(dual)]), weight_decay=alpha)
 
-    def end(self, result: ClientResult) -> None:
+    def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""
         dual = self.duals[result.task.client]
-        self.duals.put(result.task.client, dual + result.vector[: len(dual)] - result.start[: len(dual)])
+        self.duals.put(result.task.client, dual + result.parameters - result.start[: len(dual)])
 
 
 class ControlVariates(LocalObjective):
@@ -181,7 +177,7 @@ class ControlVariates(LocalObjective):
         self._lengths: list[int] = []
         self._at_start: dict[int, Tensor] = {}
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
         self._lengths = list(federation.lengths)
         self.states = ClientStates(federation, torch.zeros_like(federation.model[: federation.num_parameters]))
@@ -202,7 +198,7 @@ class ControlVariates(LocalObjective):
             self._at_start[client.task.client] = full_gradient(client, own)
         return Correction(linear=(self.variates.mean - own).to(own.dtype))
 
-    def end(self, result: ClientResult) -> None:
+    def on_client_end(self, result: ClientResult) -> None:
         """Renew c_k."""
         variates, client = self.variates, result.task.client
         own = variates[client]
@@ -211,7 +207,7 @@ class ControlVariates(LocalObjective):
             return
         lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(torch.tensor(self._lengths))
         lr = lr.to(own.device)
-        moved = result.start[: len(own)].to(lr.dtype) - result.vector[: len(own)]
+        moved = result.start[: len(own)].to(lr.dtype) - result.parameters
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate
         variates.put(client, renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count
-from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.schedules import Schedule, Server
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.running_mean import RunningMean
+from fl_lightning.parts.schedules import Schedule
+from fl_lightning.parts.server import Server
 
 Evaluate = Literal["virtual", "aggregate"]
 Unequal = Literal["subsample", "reduce", "park", "count"]
+
+
+@dataclass(frozen=True)
+class Journey:
+    """What a circulating model went through since the last aggregation.
+
+    Attributes:
+        client: The client that trained it last; -1 if none did.
+        num_samples: Samples of all clients that trained it, a client counted each time.
+        num_steps: Optimizer steps that they made.
+        trainings: How many they were.
+    """
+
+    client: int = -1
+    num_samples: int = 0
+    num_steps: int = 0
+    trainings: int = 0
+
+    def after(self, result: ClientResult) -> Journey:
+        """Return the journey with one more training."""
+        samples, steps = self.num_samples + result.num_samples, self.num_steps + result.num_steps
+        return Journey(result.task.client, samples, steps, self.trainings + 1)
 
 
 class Redistribution(Schedule):
@@ -21,6 +46,10 @@ class Redistribution(Schedule):
 
     In each inner round every circulating model goes to one of ``m`` distinct clients drawn at random. After ``S`` inner
     rounds the server moves to the plain mean of the models and all start again from there (eq. (35)-(37)).
+
+    The aggregation is given one result for each circulating model when a cycle ends: ``start`` is the server's model,
+    ``delta`` the way since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the client is the one
+    that trained the model last (-1 if none did, with 0 steps).
 
     Args:
         redistributions: S, the number of local trainings between two aggregations; 1 is FedAvg with uniform weights.
@@ -55,12 +84,10 @@ class Redistribution(Schedule):
             )
         self.redistributions, self.evaluate = redistributions, evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
-        self._federation: Federation | None = None
         self._start_cycle()
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Start a first cycle."""
-        self._federation = federation
         self._start_cycle()
 
     def _start_cycle(self) -> None:
@@ -69,7 +96,8 @@ class Redistribution(Schedule):
         self.trainings: dict[int, int] = {}
         """How often each circulating model was trained in the cycle, by slot."""
         self.models: dict[int, Tensor] = {}
-        self._trained: dict[int, Tensor] = {}
+        self._journeys: dict[int, Journey] = {}
+        self._trained: dict[int, ClientResult] = {}
         self._planned: list[int] = []
         self._circulating: list[int] = []
 
@@ -78,8 +106,13 @@ class Redistribution(Schedule):
         """Whether the cycle has begun."""
         return self.position > 0
 
-    def open(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
-        """Begin an inner round and return the slots that train.
+    @property
+    def shows_aggregate(self) -> bool:
+        """Whether the published model is the server's."""
+        return self.evaluate == "aggregate" or not self.in_cycle
+
+    def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
+        """Return the slots that train in an inner round.
 
         Raises:
             ValueError: If the number of circulating models changed in the middle of a cycle, or there are fewer active
@@ -119,25 +152,26 @@ class Redistribution(Schedule):
 
     def receive(self, result: ClientResult, server: Server) -> None:
         """Hold the slot's new model until the round ends."""
-        self._trained[result.task.slot] = result.vector
+        self._trained[result.task.slot] = result
 
-    def close(self, server: Server, failed: Collection[int]) -> Tensor:
+    def publish(self, server: Server, failed: Collection[int]) -> Tensor:
         """Pass the models on; aggregate them when the cycle is complete. A round in which nobody trains is skipped."""
         trained, self._trained = self._trained, {}
         if self._planned:
             self.trainings = {slot: self.trainings[slot] for slot in self._circulating}
             for slot in set(self._planned) - set(failed):
                 self.trainings[slot] += 1
-            self.models = {slot: model for slot, model in {**self.models, **trained}.items() if slot in self.trainings}
+            for slot, result in trained.items():
+                self.models[slot] = result.vector
+                self._journeys[slot] = self._journeys.get(slot, Journey()).after(result)
+            self.models = {slot: model for slot, model in self.models.items() if slot in self.trainings}
             self.position += 1
-        complete = self._is_complete()
-        if not complete and (self.evaluate == "aggregate" or not self.in_cycle):
-            return server.model
-        mean = self._mean(server)
-        if not complete:
-            return server.model if mean is None else mean.to(server.model.dtype)
-        server.move(mean)
-        self._start_cycle()
+        if self._is_complete():
+            self._hand_over(server)
+            server.move()
+            self._start_cycle()
+        elif self.evaluate == "virtual" and self.in_cycle:
+            return self._virtual_mean(server)
         return server.model
 
     def _is_complete(self) -> bool:
@@ -145,15 +179,29 @@ class Redistribution(Schedule):
             return self.in_cycle and min(self.trainings.values()) >= self.redistributions
         return self.position >= self.redistributions
 
-    def _mean(self, server: Server) -> Tensor | None:
-        """Return the plain mean of all circulating models, those of other processes too."""
-        assert self._federation is not None
-        for slot in sorted(self.trainings):
-            if slot % self._federation.num_ranks == self._federation.rank:
-                server.running_mean.add(self.start(slot, server), 1.0)
-        return server.merge()
+    def _hand_over(self, server: Server) -> None:
+        """Give the server every circulating model."""
+        for slot in self._slots_here():
+            journey = self._journeys.get(slot, Journey())
+            task = Task(slot, journey.client, journey.num_samples)
+            n = self.federation.num_parameters
+            start, vector = server.model, self.start(slot, server)
+            server.take(ClientResult(task, start, vector, journey.num_steps, num_parameters=n))
 
-    def discard(self) -> None:
+    def _virtual_mean(self, server: Server) -> Tensor:
+        """Return the plain mean of all circulating models, those of other processes too."""
+        running = RunningMean()
+        for slot in self._slots_here():
+            running.add(self.start(slot, server))
+        mean, _ = running.take(self.federation, server.model)
+        return server.model if mean is None else mean.to(server.model.dtype)
+
+    def _slots_here(self) -> list[int]:
+        """Return the circulating models that this process keeps."""
+        federation = self.federation
+        return [slot for slot in sorted(self.trainings) if slot % federation.num_ranks == federation.rank]
+
+    def on_round_abort(self) -> None:
         """Forget the models of the broken-off round; the circulating ones are as they were."""
         self._trained = {}
         if not self.in_cycle:
@@ -161,12 +209,13 @@ class Redistribution(Schedule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the cycle and every circulating model."""
-        assert self._federation is not None
+        journeys = self.federation.join({slot: list(astuple(journey)) for slot, journey in self._journeys.items()})
         return {
             "position": self.position,
             "num_models": self.num_models,
             "trainings": dict(self.trainings) if self.in_cycle else {},
-            "models": self._federation.join(self.models),
+            "models": self.federation.join(self.models),
+            "journeys": journeys,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,13 +224,13 @@ class Redistribution(Schedule):
         Raises:
             ValueError: If the checkpoint lies further in a cycle than ``redistributions`` allows.
         """
-        assert self._federation is not None
         if state["position"] >= self.redistributions and not self.extend_cycle:
             raise ValueError(
                 f"The checkpoint was written {state['position']} rounds after the last aggregation, but "
                 f"`redistributions` is {self.redistributions}. Resume with the value that the run began with."
             )
-        device = self._federation.model.device
+        device = self.federation.model.device
         self.position, self.num_models = state["position"], state["num_models"]
         self.trainings = dict(state["trainings"])
         self.models = {slot: model.to(device) for slot, model in state["models"].items()}
+        self._journeys = {slot: Journey(*journey) for slot, journey in state["journeys"].items()}

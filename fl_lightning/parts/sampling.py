@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.parts.federation import Federation, LocalClient, Part
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.part import Part
 
 Rounding = Literal["floor", "round", "ceil"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
@@ -20,6 +21,14 @@ class ClientSampler(Part, ABC):
 
     #: Whether :meth:`score` is called for every client that trained.
     needs_scores = False
+    #: Whether :meth:`draw` returns clients in random order by itself. Otherwise they are shuffled before anything
+    #: depends on their order: which circulating model a client meets, who is a straggler.
+    draws_in_random_order = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "draw" in vars(cls) and "draws_in_random_order" not in vars(cls):
+            cls.draws_in_random_order = False  # another `draw` than the base's must say so again
 
     @abstractmethod
     def cohort_size(self, num_clients: int) -> int:
@@ -31,7 +40,7 @@ class ClientSampler(Part, ABC):
 
     @abstractmethod
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
-        """Return the distinct clients of one round, in random order: integers in ``[0, num_clients)``.
+        """Return the distinct clients of one round, in any order: integers in ``[0, num_clients)``.
 
         Args:
             num_clients: K.
@@ -70,6 +79,8 @@ class UniformSampler(ClientSampler):
     Raises:
         ValueError: If the fraction is outside (0, 1], the count below 1 or ``rounding`` unknown.
     """
+
+    draws_in_random_order = True
 
     def __init__(self, clients_per_round: int | float, rounding: Rounding = "floor") -> None:
         is_count = isinstance(clients_per_round, int) and not isinstance(clients_per_round, bool)
@@ -131,6 +142,8 @@ class BernoulliSampler(ClientSampler):
     Raises:
         ValueError: If ``probability`` is outside (0, 1].
     """
+
+    draws_in_random_order = True
 
     def __init__(self, probability: float) -> None:
         if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 < probability <= 1:
@@ -206,7 +219,7 @@ class ImportanceSampler(UniformSampler):
         """The accumulated score p_k of each client, shape ``(K,)``; NaN before its first."""
         self._counts = np.empty(0)
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Start without scores, or with 1 for everybody."""
         uniform = self.initial == "uniform"
         self.scores = np.full(federation.num_clients, 1.0 if uniform else np.nan)

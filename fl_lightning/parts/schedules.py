@@ -1,62 +1,23 @@
 """From which model a client starts, and when the server acts: schedules.
 
-A schedule changes only in :meth:`Schedule.close`. What a round's clients hand back is held apart until then, so that a
-round which is broken off leaves no trace.
+A schedule changes only in :meth:`Schedule.publish`. What a round's clients hand back is held apart until then, so that
+a round that breaks off leaves no trace.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.server_optimizers import ServerOptimizer
-
-
-@dataclass
-class Server:
-    """The server's side of an algorithm, as a schedule needs it.
-
-    Attributes:
-        model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
-        num_parameters: Length of the part that the optimizer moves; buffers are replaced by the aggregate.
-        aggregation: Merges results.
-        optimizer: Moves the model.
-        aggregations: How often the server has moved.
-    """
-
-    model: Tensor
-    num_parameters: int
-    aggregation: Aggregation
-    optimizer: ServerOptimizer
-    aggregations: int = 0
-
-    def merge(self) -> Tensor | None:
-        """Return what the aggregation holds over all processes, and empty it; None if no client reported."""
-        return self.aggregation.merge(self.model)
-
-    @property
-    def running_mean(self) -> WeightedMean:
-        """The aggregation of a schedule that adds models up one by one."""
-        assert isinstance(self.aggregation, WeightedMean)
-        return self.aggregation
-
-    def move(self, aggregate: Tensor | None) -> None:
-        """Take one step toward ``aggregate``; without one the model stays."""
-        if aggregate is not None:
-            n = self.num_parameters
-            moved = self.optimizer.step(self.model[:n], aggregate[:n])
-            self.model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
-            self.aggregations += 1
+from fl_lightning.parts.running_mean import RunningMean
+from fl_lightning.parts.server import Server
 
 
 class Schedule(StatefulPart, ABC):
@@ -70,8 +31,13 @@ class Schedule(StatefulPart, ABC):
         """Whether models circulate that the server has not aggregated yet."""
         return False
 
-    def open(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
-        """Begin a round and return the slots that train, at most one for each active client.
+    @property
+    def shows_aggregate(self) -> bool:
+        """Whether the model that was published last is no mean of circulating models."""
+        return True
+
+    def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
+        """Return the slots that train in a round, at most one for each active client.
 
         Args:
             num_active: Clients that train in the round.
@@ -86,11 +52,11 @@ class Schedule(StatefulPart, ABC):
 
     @abstractmethod
     def receive(self, result: ClientResult, server: Server) -> None:
-        """Take a finished client's model."""
+        """Take a client's result, as it left the exchange; ``server.take(result)`` hands it to the aggregation."""
 
     @abstractmethod
-    def close(self, server: Server, failed: Collection[int]) -> Tensor:
-        """End the round and return the model that the user sees now, shape ``(size,)``.
+    def publish(self, server: Server, failed: Collection[int]) -> Tensor:
+        """Let the server act if it is time, and return the model that the user sees now, shape ``(size,)``.
 
         Args:
             server: The server, to be moved.
@@ -113,13 +79,13 @@ class Synchronous(Schedule):
     def __init__(self, evaluate: Literal["server", "active", "all"] = "server") -> None:
         check_choice("evaluate", evaluate, ("server", "active", "all"))
         self.evaluate = evaluate
-        self._active = WeightedMean("uniform")
+        self._active = RunningMean()
         self._shown: Tensor | None = None
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model, if last local models are to be averaged."""
         self._shown = None
-        self._active.begin(federation)
+        self._active.reset()
         self.states = ClientStates(federation, federation.model.clone()) if self.evaluate == "all" else None
 
     def start(self, slot: int, server: Server) -> Tensor:
@@ -127,28 +93,31 @@ class Synchronous(Schedule):
         return server.model
 
     def receive(self, result: ClientResult, server: Server) -> None:
-        """Add the model to the aggregate."""
-        server.running_mean.update(result)
+        """Hand the result to the server."""
+        server.take(result)
         if self.evaluate == "active":
-            self._active.update(result)
+            self._active.add(result.vector)
         elif self.states is not None:
             self.states.put(result.task.client, result.vector)
 
-    def close(self, server: Server, failed: Collection[int]) -> Tensor:
-        """Aggregate and move the server."""
-        server.move(server.merge())
+    def on_round_end(self) -> None:
+        """Wait for :meth:`publish`, after the server has moved."""
+
+    def publish(self, server: Server, failed: Collection[int]) -> Tensor:
+        """Move the server."""
+        server.move()
         if self.states is not None:
-            self.states.close()
+            self.states.on_round_end()
             self._shown = self.states.mean.to(server.model.dtype)
         elif self.evaluate == "active":
-            mean = self._active.merge(server.model)
+            mean, _ = self._active.take(self.federation, server.model)
             self._shown = self._shown if mean is None else mean.to(server.model.dtype)
         return server.model if self._shown is None else self._shown
 
-    def discard(self) -> None:
-        """Forget what the clients of a broken-off round handed in."""
-        super().discard()
-        self._active.discard()
+    def on_round_abort(self) -> None:
+        """Forget what the clients of the round handed in."""
+        super().on_round_abort()
+        self._active.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the evaluated model, unless it is the server's, and what it is made of."""

@@ -9,21 +9,16 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_fraction, check_not_negative, check_positive
-from fl_lightning.parts.federation import Federation, Part
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.objectives import DynamicRegularizer
+from fl_lightning.parts.part import Part
 
 Rule = Literal["adagrad", "adam", "yogi"]
 
 
 class ServerOptimizer(Part, ABC):
     """Turns the server's parameters and the clients' aggregate into the server's next parameters."""
-
-    _device = torch.device("cpu")
-
-    def begin(self, federation: Federation) -> None:
-        """Forget earlier steps."""
-        self._device = federation.model.device
 
     @abstractmethod
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
@@ -38,7 +33,7 @@ class ServerOptimizer(Part, ABC):
         """
 
     def _to_device(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(self._device)
+        return None if tensor is None else tensor.to(self.federation.model.device)
 
 
 class Mixing(ServerOptimizer):
@@ -55,7 +50,7 @@ class Mixing(ServerOptimizer):
         self._lr = Hyperparameter("server_lr", lr, check_positive, "1.0 replaces the server's model by the aggregate.")
         self.lr = self._lr.at(0)
 
-    def begin_round(self, round_index: int) -> None:
+    def on_round_start(self, round_index: int) -> None:
         """Take the round's learning rate."""
         self.lr = self._lr.at(round_index)
 
@@ -82,14 +77,13 @@ class Momentum(ServerOptimizer):
         self._momentum = Hyperparameter("momentum", momentum, check_fraction)
         self._lr = Hyperparameter("server_lr", lr, check_positive)
         self._velocity: Tensor | None = None
-        self.begin_round(0)
+        self.on_round_start(0)
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Stand still."""
-        super().begin(federation)
         self._velocity = None
 
-    def begin_round(self, round_index: int) -> None:
+    def on_round_start(self, round_index: int) -> None:
         """Take the round's momentum and learning rate."""
         self.momentum, self.lr = self._momentum.at(round_index), self._lr.at(round_index)
 
@@ -154,13 +148,12 @@ class Adaptive(ServerOptimizer):
         self._v: Tensor | None = None
         self._steps = 0
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Return to m = 0 and v = v0."""
-        super().begin(federation)
         self._m = self._v = None
         self._steps = 0
 
-    def begin_round(self, round_index: int) -> None:
+    def on_round_start(self, round_index: int) -> None:
         """Take the round's learning rate."""
         self.lr = self._lr.at(round_index)
 

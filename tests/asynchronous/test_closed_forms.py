@@ -12,7 +12,7 @@ from watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
 from fl_lightning.parts.asynchronous import VirtualClock, exponential, hinge, polynomial
-from fl_lightning.parts.asynchronous.arrivals import Arrival, DeltaBuffer, DynamicWeightBuffer, StalenessMixing
+from fl_lightning.parts.asynchronous.aggregations import Arrival, StalenessWeightedDeltas, DynamicWeightMean, StalenessMixing
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.server_optimizers import Mixing
 
@@ -120,19 +120,19 @@ def test_sampled_staleness_is_uniform_over_the_history() -> None:
     ("divide_by", "expected"), [("count", [0.844974747, 1.194974747]), ("weights", [0.989949494, 1.456616160])]
 )
 def test_fedbuff_moves_when_the_buffer_is_full(divide_by: Any, expected: list[float]) -> None:
-    rule = DeltaBuffer(2, divide_by=divide_by)
+    rule = StalenessWeightedDeltas(2, divide_by=divide_by)
     seen = arrive(rule, [(1, 0), (2, 1), (3, 0), (-4, 3)], lr=0.7, delta=True)
     assert seen == pytest.approx(expected, abs=1e-9)
 
 
 def test_fedbuff_as_flsim_sums_without_division() -> None:
     # average staleness 1: s(0) = sqrt 2, s(1) = 1
-    rule = DeltaBuffer(2, divide_by="none", average_staleness=1)
+    rule = StalenessWeightedDeltas(2, divide_by="none", average_staleness=1)
     assert arrive(rule, [(1, 0), (2, 1)], delta=True) == pytest.approx([2**0.5 + 2])
 
 
 def test_fedbuff_weighs_by_examples() -> None:
-    rule = DeltaBuffer(2, staleness="constant", weighting="samples")
+    rule = StalenessWeightedDeltas(2, staleness="constant", weighting="samples")
     zero = torch.zeros(1, dtype=torch.float64)
     rule.begin(Federation(sizes=torch.tensor([1, 3]).numpy(), model=zero, lengths=[1]))
     for client, (samples, delta) in enumerate([(1, 1.0), (3, 2.0)]):
@@ -156,7 +156,7 @@ def test_a_stale_update_moves_fedbuff_and_fedasync_differently() -> None:
         return torch.tensor([value], dtype=torch.float64)
 
     values = []
-    for rule, lr in ((DeltaBuffer(1, "constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
+    for rule, lr in ((StalenessWeightedDeltas(1, "constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
         rule.begin(Federation(sizes=torch.ones(1).numpy(), model=make(0.0), lengths=[1]))
         rule.add(Arrival(0, 1, make(0.3), make(1.1), 1, 1), make(0.5))
         values.append(float(Mixing(lr).step(make(0.5), rule.merge(make(0.5)))))  # type: ignore[arg-type]
@@ -174,9 +174,9 @@ def test_a_waiting_buffer_of_all_clients_is_uniform_fedavg() -> None:
 # ---- O10, dynamic weights ----
 
 
-def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[list[float], DynamicWeightBuffer]:
+def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[list[float], DynamicWeightMean]:
     """Return beta for arrivals (client, samples, staleness)."""
-    rule = DynamicWeightBuffer(len(entries), **options)
+    rule = DynamicWeightMean(len(entries), **options)
     rule.begin(Federation(sizes=torch.ones(4).numpy(), model=torch.zeros(1).double(), lengths=[1]))
     for value, (client, samples, staleness) in zip((1.0, 2.0, 5.0, 0.0), entries, strict=False):
         vector = torch.tensor([value], dtype=torch.float64)

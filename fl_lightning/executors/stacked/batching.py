@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.base import CannotVectorize
 
 
 class StackedBatch:
@@ -24,9 +24,8 @@ class StackedBatch:
         self.tensors = tensors
         self.rebuild = rebuild
 
-    @property
     def first(self) -> Any:
-        """The first client's batch."""
+        """Return the first client's batch."""
         return self.rebuild([tensor[0] for tensor in self.tensors])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.stack import substituted
 from fl_lightning.executors.stacked.stacked_tensor import StackedTensor, StackedWeight

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, stack_batches
 from fl_lightning.executors.stacked.snapshot import preserved_attributes, preserved_generators
 from fl_lightning.executors.stacked.stack import ModelStack, substituted

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.federation import Task
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 _SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
 _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
-def clients_that_fit(loop: FederatedLoop, tasks: Sequence[Task]) -> int:
+def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:
     """Return how many of the clients may train at once: their models and an epoch of their samples take a quarter.
 
     On a CPU their weights take 32 MiB at most.
 
     Args:
-        loop: The loop.
+        clients: Trains clients.
         tasks: The tasks.
 
     Returns:
         At least 1.
     """
-    vector = loop.vector
+    vector = clients.vector
     weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
     on_cpu = vector.device.type == "cpu"
     # processes of one machine share its memory
-    share = _SHARE * free_memory(vector.device) / (loop.trainer.world_size if on_cpu else 1)
-    samples = max(task.num_samples for task in tasks) * loop.bytes_per_sample
+    share = _SHARE * free_memory(vector.device) / (clients.trainer.world_size if on_cpu else 1)
+    samples = max(task.num_samples for task in tasks) * clients.batches.bytes_per_sample
     most = min(len(tasks), share / max(1, _COPIES * weights + samples))
     return max(1, int(min(most, _CPU_STACK // max(1, weights)) if on_cpu else most))
 

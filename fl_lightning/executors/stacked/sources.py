@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import groupby
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import gather_epoch
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
 from fl_lightning.parts.federation import Task
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
@@ -38,23 +36,21 @@ class DrawnBatches:
     long as the module itself draws nothing.
 
     Args:
-        loop: The loop.
+        clients: Trains clients.
         tasks: The clients' tasks.
         transfer: Brings a batch to the module.
         random: Whether data sets or ``transfer`` may draw random numbers.
     """
 
     def __init__(
-        self, loop: FederatedLoop, tasks: Sequence[Task], transfer: Callable[[Any], Any], random: bool
+        self, clients: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], random: bool
     ) -> None:
-        self._batches: list[Iterator[Any]] = [
-            map(transfer, islice(loop.batches(task), loop.num_batches(task))) for task in tasks
-        ]
+        self._batches: list[Iterator[Any]] = [map(transfer, clients.batches.of(task)) for task in tasks]
         self._states: list[Any] = []
         if random:
             present = _generators()
             for task in tasks:
-                seed_global_generators(loop.callback.seed, Stream.CLIENT, *task.seeds)
+                seed_global_generators(clients.settings.seed, Stream.CLIENT, *task.seeds)
                 self._states.append(_generators())
             _set_generators(present)
 
@@ -78,19 +74,19 @@ class GatheredBatches:
     """Batches of clients that hold plain tensors and whose epochs coincide: one gather an epoch, then views.
 
     Args:
-        loop: The loop.
+        clients: Trains clients.
         tasks: The clients' tasks, longest first.
         device: The module's device.
     """
 
-    def __init__(self, loop: FederatedLoop, tasks: Sequence[Task], device: torch.device) -> None:
-        data = loop.data
+    def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
+        data = clients.data
         self._datasets = [data.client_dataset(task.client) for task in tasks]
         self._sizes = [task.num_samples for task in tasks]
         self._batch = data.batch_size or max(self._sizes)
-        self._epoch = max(loop.epoch_length(task.client) for task in tasks)
-        self._shuffle = loop.shuffles
-        seed = loop.callback.seed
+        self._epoch = max(clients.batches.epoch_length(task.client) for task in tasks)
+        self._shuffle = clients.batches.shuffles
+        seed = clients.settings.seed
         self._generators = [torch_generator(seed, Stream.SHUFFLE, *task.seeds) for task in tasks]
         self._device = device
         self._position = 0
@@ -98,13 +94,15 @@ class GatheredBatches:
         self._whole: list[Tensor] = []  # the same on the device
 
     @staticmethod
-    def suit(loop: FederatedLoop, tasks: Sequence[Task]) -> bool:
+    def suit(clients: LocalTraining, tasks: Sequence[Task]) -> bool:
         """Whether the clients' batches can be had this way."""
-        data = loop.data
+        data = clients.data
         usual = type(data).client_batches is FederatedDataModule.client_batches and data.source_collate_fn is None
-        lengths = {loop.epoch_length(task.client) for task in tasks}
-        coincide = len(lengths) == 1 or all(loop.num_batches(task) <= loop.epoch_length(task.client) for task in tasks)
-        if not usual or not coincide or int(loop.trainer.accumulate_grad_batches) > 1:
+        lengths = {clients.batches.epoch_length(task.client) for task in tasks}
+        coincide = len(lengths) == 1 or all(
+            clients.batches.number(task) <= clients.batches.epoch_length(task.client) for task in tasks
+        )
+        if not usual or not coincide or int(clients.trainer.accumulate_grad_batches) > 1:
             return False
         return gather_epoch(data.client_dataset(tasks[0].client), None, False, None) is not None
 
@@ -141,20 +139,20 @@ class GatheredBatches:
 
 
 def make_source(
-    loop: FederatedLoop, tasks: Sequence[Task], transfer: Callable[[Any], Any], plain: bool
+    clients: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], plain: bool
 ) -> GatheredBatches | DrawnBatches:
     """Return the batches of a stack's clients.
 
     Args:
-        loop: The loop.
+        clients: Trains clients.
         tasks: The clients' tasks, longest first.
         transfer: Brings a batch to the module.
         plain: Whether ``transfer`` only moves it to the device.
     """
-    if plain and GatheredBatches.suit(loop, tasks):
-        return GatheredBatches(loop, tasks, loop.vector.device)
-    dataset = loop.data.client_dataset(tasks[0].client)
-    return DrawnBatches(loop, tasks, transfer, not plain or gather_epoch(dataset, None, False, None) is None)
+    if plain and GatheredBatches.suit(clients, tasks):
+        return GatheredBatches(clients, tasks, clients.vector.device)
+    dataset = clients.data.client_dataset(tasks[0].client)
+    return DrawnBatches(clients, tasks, transfer, not plain or gather_epoch(dataset, None, False, None) is None)
 
 
 def _generators() -> Any:

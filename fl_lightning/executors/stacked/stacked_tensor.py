@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.optimizer import along
 
 StackedRule = Callable[..., "StackedTensor"]

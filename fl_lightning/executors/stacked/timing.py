@@ -6,21 +6,19 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fl_lightning._lightning.lean_step import is_plain_sgd
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import stack_batches
 from fl_lightning.executors.stacked.memory_format import channels_last
 from fl_lightning.executors.stacked.snapshot import preserved_attributes, preserved_generators
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.stacked_tensor import StackedWeight
 from fl_lightning.executors.stacked.training import Steps
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 _REPEATS = 5
 
@@ -29,15 +27,15 @@ class StepTiming:
     """Steps of one client, and of several, that leave module, logs and generators as they were.
 
     Args:
-        loop: The loop.
+        clients: Trains clients.
         steps: How ``training_step`` runs on stacks.
         batch: A client's first batch, as the module takes it.
-        clients: Models of a stack.
+        models: Models of a stack.
     """
 
-    def __init__(self, loop: FederatedLoop, steps: Steps, batch: Any, clients: int) -> None:
-        self._loop, self._steps, self._batch = loop, steps, batch
-        self.clients = clients
+    def __init__(self, clients: LocalTraining, steps: Steps, batch: Any, models: int) -> None:
+        self._clients, self._steps, self._batch = clients, steps, batch
+        self.models = models
         #: Whether the module draws random numbers when it trains, known after :meth:`seconds_alone`.
         self.draws = False
 
@@ -47,7 +45,7 @@ class StepTiming:
         Infinite too where the module draws random numbers: masks are drawn in the order of memory, and must not depend
         on what a clock said.
         """
-        with channels_last(self._loop.vector.module) as changed:
+        with channels_last(self._clients.vector.module) as changed:
             if not changed or self.draws:
                 return math.inf
             try:
@@ -61,7 +59,7 @@ class StepTiming:
         Raises:
             CannotVectorize: If the step leaves something behind.
         """
-        vector, stacked = self._loop.vector, self._steps.stacked
+        vector, stacked = self._clients.vector, self._steps.stacked
         scratch = [parameter.detach().clone() for parameter in vector.parameters]
 
         def step() -> None:
@@ -85,8 +83,8 @@ class StepTiming:
 
     def seconds_at_once(self) -> float:
         """Return the seconds of a stack's step, per client."""
-        stack = ModelStack(self._loop.vector, [self._loop.vector.read()] * self.clients)
-        batch = stack_batches([self._batch] * self.clients)
+        stack = ModelStack(self._clients.vector, [self._clients.vector.read()] * self.models)
+        batch = stack_batches([self._batch] * self.models)
         scratch = [parameter.detach().clone() for parameter in stack.parameters]
 
         def mapped() -> None:
@@ -99,17 +97,17 @@ class StepTiming:
         with self._kept():
             if self._is_fusible():
                 try:
-                    return _shortest(fused) / self.clients
+                    return _shortest(fused) / self.models
                 except CannotVectorize:
                     self._steps.fused.works = False
-            return _shortest(mapped) / self.clients
+            return _shortest(mapped) / self.models
 
     def _random_state(self) -> torch.Tensor:
-        device = self._loop.vector.device
+        device = self._clients.vector.device
         return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
     def _is_fusible(self) -> bool:
-        trainer = self._loop.trainer
+        trainer = self._clients.trainer
         plain = is_plain_sgd(trainer.optimizers[0], but="weight_decay") and not trainer.gradient_clip_val
         return plain and self._steps.fused.works and int(trainer.accumulate_grad_batches) == 1
 
@@ -117,8 +115,8 @@ class StepTiming:
     def _kept(self) -> Iterator[Callable[[], str | None]]:
         with (
             preserved_generators(),
-            preserved_attributes(self._loop.vector.module) as changes,
-            self._loop.quiet.unnoticed(),
+            preserved_attributes(self._clients.vector.module) as changes,
+            self._clients.quiet.unnoticed(),
         ):
             yield changes
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
-from fl_lightning.executors.errors import CannotVectorize
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.fused import FusedStep
@@ -20,9 +20,6 @@ from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.stacked.sources import BatchSource, Groups
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.stacked_tensor import StackedWeight
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 Gradients = list[Tensor | None]
 
@@ -46,7 +43,7 @@ class StackTraining:
     """Trains the models of a stack.
 
     Args:
-        loop: The loop.
+        clients: Trains clients.
         steps: How ``training_step`` runs.
         stack: The models, of the longest client first.
         windows: For each of them, how many batches each of its optimizer steps takes.
@@ -57,7 +54,7 @@ class StackTraining:
 
     def __init__(
         self,
-        loop: FederatedLoop,
+        clients: LocalTraining,
         steps: Steps,
         stack: ModelStack,
         windows: Sequence[Sequence[int]],
@@ -65,9 +62,9 @@ class StackTraining:
         terms: StackedCorrections,
         optimizer: StackedOptimizer,
     ) -> None:
-        self._loop, self._steps, self._stack, self._windows = loop, steps, stack, windows
+        self._clients, self._steps, self._stack, self._windows = clients, steps, stack, windows
         self._source, self._terms, self._optimizer = source, terms, optimizer
-        trainer = loop.trainer
+        trainer = clients.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
         optimizer.attach(stack.parameters)
@@ -77,16 +74,16 @@ class StackTraining:
 
     def run(self) -> list[list[float]]:
         """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for."""
-        loop, optimizer = self._loop, self._optimizer
-        schedules = loop.epoch_loop.optimizers
-        counts_lr = loop.callback.algorithm.objective.needs_summed_lr
+        clients, optimizer = self._clients, self._optimizer
+        schedules = clients.loop.optimizers
+        counts_lr = clients.algorithm.objective.needs_summed_lr
         so_far = [0.0] * len(self._stack.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
         for step in range(len(self._windows[0])):
             active = sum(len(windows) > step for windows in self._windows)
             if self._stack.keep(active):
                 optimizer.attach(self._stack.parameters)
-            loop.stop_if_terminated()
+            clients.loop.stop_if_terminated()
             stepped = self._step(step, active)
             if counts_lr:
                 rates = optimizer.learning_rates()
@@ -128,7 +125,7 @@ class StackTraining:
             parameters = [select(parameter, rows) for parameter in stack.parameters]
             buffers = stack.buffers if whole else [select(buffer, rows).clone() for buffer in stack.buffers]
             losses, logged, values, after = self._steps.mapped(parameters, buffers, batch, self._done)
-            self._steps.stacked.log(logged, values, batch)
+            self._steps.stacked.log(logged, values, batch.first)
             renewed.append((rows, after))
             total = total + losses.sum()
         scaled = total / self._accumulate if self._accumulate > 1 else total
@@ -166,7 +163,7 @@ class StackTraining:
                 self._steps.fused.works = False
                 return None
         for (_, batch), (_, logged, values) in zip(groups, results, strict=True):
-            self._steps.stacked.log(logged, values, batch)
+            self._steps.stacked.log(logged, values, batch.first)
         return torch.cat([losses for losses, _, _ in results]).mean()
 
     def _weights(self, rows: Sequence[int]) -> list[StackedWeight]:

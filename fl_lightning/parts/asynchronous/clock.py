@@ -127,7 +127,7 @@ class VirtualClock:
 
     # ---- a fit ----
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Learn the federation's size and work, and draw what is random about clients.
 
         Raises:

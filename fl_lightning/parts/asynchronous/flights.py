@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.traffic import Payload
 
 ARRIVAL, LOSS, COMING = 0, 1, 2
 
@@ -52,7 +53,8 @@ class Sky:
         flights: What is under way, by slot.
         models: The models that flights started from, by version, each shared by its flights.
         users: How many flights share each.
-        results: What has been trained ahead of its arrival, by slot, shape ``(size,)`` each.
+        results: What has been trained ahead of its arrival, by slot, as it left the exchange.
+        buffer: Results that arrived since the server's last move.
         events: What will happen, a heap.
         untrained: (due, client, slot) of arrivals that are not trained yet, a heap.
         outbox: Clients that are to get the server's model next.
@@ -69,7 +71,8 @@ class Sky:
     flights: dict[int, Flight] = field(default_factory=dict)
     models: dict[int, Tensor] = field(default_factory=dict)
     users: dict[int, int] = field(default_factory=dict)
-    results: dict[int, Tensor] = field(default_factory=dict)
+    results: dict[int, ClientResult] = field(default_factory=dict)
+    buffer: list[ClientResult] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     untrained: list[tuple[int, int, int]] = field(default_factory=list)
     outbox: list[int] = field(default_factory=list)
@@ -153,6 +156,8 @@ class Sky:
         state["flights"] = [[*astuple(f.task), f.version, f.stamp, f.sent, f.due] for f in self.flights.values()]
         state["events"] = [list(event) for event in self.events]
         state["untrained"] = [list(entry) for entry in self.untrained]
+        state["results"] = [_state_of(result) for result in self.results.values()]
+        state["buffer"] = [_state_of(result) for result in self.buffer]
         return state
 
     @classmethod
@@ -165,6 +170,29 @@ class Sky:
         restored["flights"] = {flight.task.slot: flight for flight in flights}
         restored["events"] = [Event(*entry) for entry in state["events"]]
         restored["untrained"] = [tuple(entry) for entry in state["untrained"]]
-        for name in ("models", "results"):
-            restored[name] = {key: tensor.to(like) for key, tensor in state[name].items()}
+        restored["models"] = {key: tensor.to(like) for key, tensor in state["models"].items()}
+        results = [_result_of(entry, like) for entry in state["results"]]
+        restored["results"] = {result.task.slot: result for result in results}
+        restored["buffer"] = [_result_of(entry, like) for entry in state["buffer"]]
         return cls(**restored)
+
+
+def _state_of(result: ClientResult) -> dict[str, Any]:
+    """Return a result as numbers, lists and tensors."""
+    numbers = [result.num_steps, result.num_parameters, result.staleness, result.counter]
+    task, payload = list(astuple(result.task)), list(astuple(result.payload))
+    return {"task": task, "start": result.start, "vector": result.vector, "numbers": numbers, "payload": payload}
+
+
+def _result_of(state: dict[str, Any], like: Tensor) -> ClientResult:
+    steps, num_parameters, staleness, counter = state["numbers"]
+    return ClientResult(
+        Task(*state["task"]),
+        state["start"].to(like),
+        state["vector"].to(like),
+        steps,
+        num_parameters=num_parameters,
+        payload=Payload(*state["payload"]),
+        staleness=staleness,
+        counter=counter,
+    )

@@ -1,4 +1,4 @@
-"""What became of the results of a round."""
+"""What happened to the results of a round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Outcome = Literal["used", "rejected", "invalid", "lost"]
 
 @dataclass(frozen=True)
 class ArrivalRecord:
-    """What became of one client's work.
+    """What happened to one client's work.
 
     Attributes:
         client: The client.
@@ -34,6 +34,6 @@ class ArrivalRecord:
 
 @dataclass
 class ArrivalReport(RoundReport):
-    """What became of a round's results, in the order of their arrival."""
+    """What happened to a round's results, in the order of their arrival."""
 
     arrivals: list[ArrivalRecord] = field(default_factory=list)

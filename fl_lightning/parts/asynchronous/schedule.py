@@ -1,20 +1,22 @@
-"""Which client works on which version of the model, and when its result arrives."""
+"""The asynchronous schedule: which client works on which version of the model, and when its result arrives."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_count, check_positive
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Sky
 from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.schedules import Schedule, Server
+from fl_lightning.parts.part import Part
+from fl_lightning.parts.server import Server
 
 _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
@@ -22,11 +24,12 @@ _KEPT_AHEAD = 4
 Stamp = Literal["version", "upload", "upload-literal"]
 
 
-class Asynchronous(Schedule):
-    """Clients work at their own pace in virtual time, each on the model that it received last.
+class Asynchronous(Part):
+    """Clients work at their own pace in virtual time, and the server moves when its buffer of results is full.
 
     Args:
         clock: How long clients take, and when they are there.
+        buffer_size: Results that make the server move; 1 lets it move at each.
         concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
             from those that do not train.
         stamp: What staleness counts: ``"version"`` the server's moves since the client received its model,
@@ -35,27 +38,42 @@ class Asynchronous(Schedule):
         wait_for_flush: Whether a client whose result is in the buffer waits until the server moves; otherwise it gets
             the server's present model at once.
         flush_rounds: Whether the server also moves at a round's end, with what is in the buffer.
+        max_staleness: Results that are staler are rejected; ``None`` takes all.
+        once_per_buffer: Whether a client's second result in a buffer is rejected.
+        broadcast_threshold: Relative change ``|x_t - x_{t-1}| / |x_{t-1}|`` of the server's parameters in one move
+            above which the model is sent to all clients. Those that train are not interrupted, so that it costs
+            traffic and changes no result.
         lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
             at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if there are fewer clients than train at
-            once.
+            once, or the buffer could never be full.
     """
 
     def __init__(
         self,
         clock: VirtualClock,
         *,
+        buffer_size: int = 1,
         concurrency: int | None = None,
         stamp: Stamp = "version",
         wait_for_flush: bool = False,
         flush_rounds: bool = False,
+        max_staleness: int | None = None,
+        once_per_buffer: bool = False,
+        broadcast_threshold: float | None = None,
         lookahead: int | None = None,
     ) -> None:
+        check_count("buffer_size", buffer_size, hint="It is the number of results that make the server move.")
         check_count("concurrency", 1 if concurrency is None else concurrency)
         check_choice("stamp", stamp, ("version", "upload", "upload-literal"))
+        check_count("max_staleness", 0 if max_staleness is None else max_staleness, minimum=0)
+        if broadcast_threshold is not None:
+            check_positive("broadcast_threshold", broadcast_threshold)
         check_count("lookahead", 1 if lookahead is None else lookahead)
+        self.buffer_size, self.max_staleness, self.once_per_buffer = buffer_size, max_staleness, once_per_buffer
+        self.broadcast_threshold = broadcast_threshold
         self.clock, self.concurrency, self.stamp = clock, concurrency, stamp
         self.wait_for_flush, self.flush_rounds, self.lookahead = wait_for_flush, flush_rounds, lookahead
         self.uploads = 0
@@ -64,9 +82,9 @@ class Asynchronous(Schedule):
         self._ahead: dict[int, Tensor] = {}
         self._model = torch.empty(0)
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Start at time 0, at which all clients get the first model, or as many as train at once."""
-        self.clock.begin(federation)
+        self.clock.on_fit_start(federation)
         number = federation.num_clients
         if self.concurrency is not None and self.concurrency > number:
             raise ValueError(
@@ -77,6 +95,12 @@ class Asynchronous(Schedule):
         self._sizes = federation.sizes
         clients = list(range(number))
         self.sky.outbox, self.sky.idle = (clients, []) if self.concurrency is None else ([], clients)
+        size, most = self.buffer_size, self.most_at_once
+        if (self.wait_for_flush or self.once_per_buffer) and size > most:
+            raise ValueError(
+                f"`buffer_size` is {size}, but only {most} clients train at once, and none adds a second result before "
+                f"the buffer is full: it would never be. Give at most {most}, or let clients go on at once."
+            )
 
     @property
     def most_at_once(self) -> int:
@@ -139,13 +163,32 @@ class Asynchronous(Schedule):
         """Return the model that the client received."""
         return self._ahead[slot]
 
-    def receive(self, result: ClientResult, server: Server) -> None:
+    def receive(self, result: ClientResult) -> None:
         """Keep a result until it is due."""
-        self.sky.results[result.task.slot] = result.vector
+        self.sky.results[result.task.slot] = result
 
-    def close(self, server: Server, failed: Collection[int]) -> Tensor:
-        """End the round and return the server's model."""
-        return server.model
+    def arrive(self, slot: int, server: Server) -> tuple[Flight, ClientResult]:
+        """End a flight; return it and its result with its staleness."""
+        flight, _ = self.sky.land(slot)
+        counter = self.counter(server)
+        result = replace(self.sky.results.pop(slot), staleness=counter - flight.stamp, counter=counter)
+        return flight, result
+
+    def admits(self, result: ClientResult) -> bool:
+        """Return whether a result may enter the buffer."""
+        if self.max_staleness is not None and result.staleness > self.max_staleness:
+            return False
+        return not self.once_per_buffer or all(r.task.client != result.task.client for r in self.sky.buffer)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the buffer holds as many results as make the server move."""
+        return len(self.sky.buffer) >= self.buffer_size
+
+    def empty_buffer(self) -> list[ClientResult]:
+        """Return the results in the buffer, in the order of arrival, and forget them."""
+        results, self.sky.buffer = self.sky.buffer, []
+        return results
 
     # ---- sending ----
 
@@ -225,68 +268,3 @@ class Asynchronous(Schedule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what was under way at a checkpoint."""
         self.uploads, self.sky = state["uploads"], Sky.of_state(state["sky"], self._model)
-
-
-class SampledStaleness(Asynchronous):
-    """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
-
-    Each result is of a client drawn uniformly and of a model drawn uniformly among the last ``history`` ones, the
-    present one among them. A model is added to the history at each result, whether or not the server moved.
-
-    Args:
-        history: D, at least 1; staleness is 0 to D - 1.
-
-    Raises:
-        ValueError: If ``history`` is below 1.
-    """
-
-    def __init__(self, history: int) -> None:
-        check_count("history", history, hint="It is the number of models that a client's may be drawn from.")
-        super().__init__(VirtualClock(), stamp="upload")
-        self.history = history
-        self._models: dict[int, Tensor] = {}
-        self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
-
-    def begin(self, federation: Federation) -> None:
-        """Start with the first model alone."""
-        super().begin(federation)
-        self.sky.outbox = []
-        self._models, self._drawn = {0: federation.model}, []
-
-    def enter(self, round_index: int, rng: np.random.Generator, arrivals: int) -> None:
-        """Begin a round: draw its results' clients and models."""
-        super().enter(round_index, rng, arrivals)
-        self._drawn = []
-        for number in range(self.uploads, self.uploads + arrivals):
-            staleness = int(rng.integers(min(number + 1, self.history)))
-            self._drawn.append((number, int(rng.integers(len(self._sizes))), number - staleness))
-
-    def next_arrival(self, server: Server) -> int | None:
-        """Return the slot of the next result, having begun those whose model is there."""
-        self._models[self.uploads] = server.model
-        self._models.pop(self.uploads - self.history, None)
-        for number, client, model in self._drawn:
-            if model <= self.uploads:
-                # a result's place in the order stands for the time at which it is due
-                flight = Flight(self._task(client), model, model, self.sky.now, number + 1)
-                self.sky.send(flight, self._models[model], ARRIVAL)
-        self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
-        event = self.sky.next_event()
-        return None if event is None else event.slot
-
-    def free(self, clients: Collection[int]) -> None:
-        """Do nothing: the next clients are drawn."""
-
-    def values(self) -> dict[str, float]:
-        """Return nothing: there is no time."""
-        return {}
-
-    def freeze(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that gives the present state, with the last models."""
-        rest, models = super().freeze(), self._models.copy()
-        return lambda: {**rest(), "models": models}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the last models of a checkpoint."""
-        super().load_state_dict(state)
-        self._models = {number: model.to(self._model) for number, model in state["models"].items()}

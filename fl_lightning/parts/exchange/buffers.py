@@ -1,21 +1,22 @@
-"""What becomes of buffers, such as BatchNorm's running statistics, in a federation."""
+"""How buffers, such as BatchNorm's running statistics, are exchanged."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.parts.client_states import ClientStates, StatefulPart
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.part import Part
 
 Buffers = Literal["average", "local", "server"]
 
 
-class BufferPolicy(StatefulPart):
+class BufferExchange(Exchange):
     """Decides which buffers a client starts from and which it hands back.
 
     Args:
@@ -27,36 +28,106 @@ class BufferPolicy(StatefulPart):
         ValueError: If ``buffers`` is unknown.
     """
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: Buffers = "average") -> None:
         check_choice("buffers", buffers, ("average", "local", "server"))
         self.buffers = buffers
-        self._num_parameters = 0
 
-    def begin(self, federation: Federation) -> None:
+    def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model's buffers."""
-        self._num_parameters = federation.num_parameters
-        first = federation.model[self._num_parameters :].clone()
+        first = federation.model[federation.num_parameters :].clone()
         self.states = ClientStates(federation, first) if self.buffers == "local" and len(first) else None
+        self._names = set(federation.names[len(federation.lengths) :])
 
-    def start(self, task: Task, model: Tensor, server_model: Tensor) -> Tensor:
-        """Return the model from which a client starts, given the one that it is sent."""
-        n = self._num_parameters
-        if self.states is not None:
-            return torch.cat([model[:n], self.states[task.client]])
-        if self.buffers == "server" and model is not server_model and len(model) > n:
-            return torch.cat([model[:n], server_model[n:]])
-        return model
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model that is sent, with the client's own buffers if they are local."""
+        if self.states is None:
+            return model
+        return torch.cat([model[: self.federation.num_parameters], self.states[task.client]])
 
-    def receive(self, result: ClientResult, server_model: Tensor) -> ClientResult:
-        """Return the result with the buffers that the server is to see."""
-        n = self._num_parameters
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the buffers that the server sees."""
         if self.states is not None:
-            self.states.put(result.task.client, result.vector[n:])
-        elif self.buffers == "server" and len(result.vector) > n:
-            return replace(result, vector=torch.cat([result.vector[:n], server_model[n:]]))
+            self.states.put(result.task.client, result.buffers)
+        elif self.buffers == "server" and len(result.buffers):
+            return result.with_buffers(result.start[len(result.parameters) :])
         return result
 
-    def close(self) -> None:
-        """End a round."""
-        if self.states is not None:
-            self.states.close()
+    def travels(self, name: str) -> bool:
+        """Return false for buffers that do not leave the client, or the server."""
+        return self.buffers == "average" or name not in self._names
+
+
+class ChangingBuffers(Part):
+    """Knows which buffers training changes; all others are constant: masks, tables of positions, integer tables.
+
+    Constant buffers stay as they are on the server and in clients. They cost no traffic, and NaN or infinite values in
+    them are no reason to leave a client out.
+    """
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Regard all buffers as constant."""
+        self._lengths = federation.tensor_lengths[len(federation.lengths) :]
+        self._names = list(federation.names[len(federation.lengths) :])
+        self._known: set[int] = set()
+        self._seen: set[int] = set()
+        self._varies: Tensor | None = None
+
+    @property
+    def seen(self) -> set[int]:
+        """Places of the buffers that changed since the last round's end, on this process."""
+        return self._seen
+
+    def watch(self, result: ClientResult) -> None:
+        """Note which buffers a client changed."""
+        if len(self._known) == len(self._lengths):
+            return
+        before = result.start[len(result.parameters) :].split(self._lengths)
+        after = result.buffers.split(self._lengths)
+        changed = (place for place, (a, b) in enumerate(zip(before, after, strict=True)) if not _equal(a, b))
+        self._seen.update(set(changed) - self._known)
+
+    def add(self, places: set[int]) -> None:
+        """Regard buffers as changing from now on, on all processes."""
+        self._known |= places
+        self._seen, self._varies = set(), None
+
+    def keep_constant(self, model: Tensor, server_model: Tensor) -> Tensor:
+        """Return ``model`` with the server's values of all constant buffers; both of shape ``(size,)``."""
+        if len(self._known) == len(self._lengths):
+            return model
+        if self._varies is None:
+            flags = torch.zeros(len(self._lengths), dtype=torch.bool)
+            flags[sorted(self._known)] = True
+            varies = flags.repeat_interleave(torch.tensor(self._lengths))
+            self._varies = varies.to(model.device)
+        n = self.federation.num_parameters
+        return torch.cat([model[:n], torch.where(self._varies, model[n:], server_model[n:].to(model.dtype))])
+
+    def are_finite(self, result: ClientResult) -> bool:
+        """Return whether a client's parameters, and the buffers that it changed, are finite."""
+        # one sum is cheaper than a test of every value; only if it is not finite is each looked at
+        if bool(result.vector.sum().isfinite()):
+            return True
+        start = result.start[len(result.parameters) :]
+        constant = (result.buffers == start) | (result.buffers.isnan() & start.isnan())
+        return bool(result.parameters.isfinite().all()) and bool((result.buffers.isfinite() | constant).all())
+
+    def lengths(self) -> list[tuple[str, int]]:
+        """Return name and number of values of each buffer that changes."""
+        return [(self._names[place], self._lengths[place]) for place in sorted(self._known)]
+
+    def on_round_abort(self) -> None:
+        """Forget what the clients of the round changed."""
+        self._seen = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which buffers change."""
+        return {"known": sorted(self._known)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what a checkpoint's run knew."""
+        self.add(set(state["known"]))
+
+
+def _equal(before: Tensor, after: Tensor) -> bool:
+    return torch.equal(before, after) or bool(((before == after) | (before.isnan() & after.isnan())).all())

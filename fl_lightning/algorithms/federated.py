@@ -1,0 +1,95 @@
+"""Any mix of parts as an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from fl_lightning.algorithms.base import AggregationCallback, RunOptions
+from fl_lightning.parts.aggregation import Aggregation, WeightedMean
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
+from fl_lightning.parts.asynchronous.schedule import Asynchronous
+from fl_lightning.parts.exchange import Exchange
+from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import Arrivals, ClientSampler
+from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
+
+
+class Federated(AggregationCallback):
+    """A federated algorithm of any six parts; the defaults are FedAvg's.
+
+    Args:
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m;
+            with an asynchronous schedule, results that arrive in a round. Not beside ``sampler``.
+        sampler: Draws the clients of a round; not with an asynchronous schedule.
+        schedule: From which model clients start and when the server acts: :class:`~fl_lightning.parts.Synchronous`,
+            :class:`~fl_lightning.parts.Redistribution` or :class:`~fl_lightning.parts.Asynchronous`.
+        objective: What a client minimises.
+        exchange: What travels: one exchange or a list, from the client to the server.
+        aggregation: How results are merged.
+        server: How the server moves.
+        participation: Clients that cannot be reached, drop out or do part of the work.
+        options: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        TypeError: If a part is of another kind.
+        ValueError: If an argument is out of its range, or parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        clients_per_round: int | float | None = None,
+        *,
+        sampler: ClientSampler | None = None,
+        schedule: Schedule | Asynchronous | None = None,
+        objective: LocalObjective | None = None,
+        exchange: Exchange | Sequence[Exchange] | None = None,
+        aggregation: Aggregation | None = None,
+        server: ServerOptimizer | None = None,
+        participation: Participation | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        self._schedule = Synchronous() if schedule is None else schedule
+        if not isinstance(self._schedule, (Schedule, Asynchronous)):
+            hint = f" Call it: {schedule.__name__}(...)." if isinstance(schedule, type) else ""
+            raise TypeError(
+                "`schedule` must be Synchronous, Redistribution or Asynchronous of fl_lightning.parts, got "
+                f"{schedule!r}.{hint}"
+            )
+        self._objective = objective
+        self._aggregation = WeightedMean() if aggregation is None else aggregation
+        self._server = Mixing() if server is None else server
+        super().__init__(
+            clients_per_round, sampler=sampler, participation=participation, exchange=exchange, **options
+        )
+
+    def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
+        """Return the sampler that two arguments ask for.
+
+        Raises:
+            ValueError: If both are given, or a sampler beside an asynchronous schedule.
+        """
+        if not isinstance(self._schedule, Asynchronous):
+            return super().make_sampler(clients_per_round, sampler)
+        if sampler is not None:
+            raise ValueError(
+                f"`sampler` cannot be a {type(sampler).__name__} with an asynchronous schedule: clients train whenever "
+                "they are free. Give `clients_per_round`, the number of results in a round."
+            )
+        return Arrivals(0.1 if clients_per_round is None else clients_per_round)
+
+    def configure_algorithm(self) -> Algorithm:
+        """Return the algorithm of the parts."""
+        asynchronous = isinstance(self._schedule, Asynchronous)
+        kind = AsynchronousAlgorithm if asynchronous else SynchronousAlgorithm
+        return kind(
+            sampler=self.sampler,
+            schedule=self._schedule,
+            objective=self._objective,
+            aggregation=self._aggregation,
+            server=self._server,
+        )

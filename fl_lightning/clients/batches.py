@@ -1,0 +1,129 @@
+"""The batches of one client's local training: how many, and which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.batches import client_batches
+from fl_lightning.parts.federation import Task
+from fl_lightning.seeding import Stream, torch_generator
+
+
+class ClientBatches:
+    """Counts and draws the batches of clients.
+
+    Args:
+        trainer: The trainer, for its limits and accumulation.
+        data: The clients' data.
+        settings: How long clients train.
+    """
+
+    def __init__(self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings) -> None:
+        self._trainer, self.data, self._settings = trainer, data, settings
+        self._epoch_lengths: dict[int, int] = {}
+
+    def on_round_start(self) -> None:
+        """Forget what was counted: the data module's batch size may be another one now."""
+        self._epoch_lengths.clear()
+
+    # ---- how many ----
+
+    def epoch_length(self, client: int) -> int:
+        """Return the number of batches of one local epoch."""
+        length = self._epoch_lengths.get(client)
+        if length is None:
+            length = self._epoch_lengths[client] = self._limit(self.data.num_client_batches(client))
+        return length
+
+    def number(self, task: Task) -> int:
+        """Return the number of batches of a task's local training."""
+        settings = self._settings
+        if settings.local_steps is not None:
+            return (task.work or settings.local_steps) * int(self._trainer.accumulate_grad_batches)
+        return (task.work or settings.epochs) * self.epoch_length(task.client)
+
+    def one_pass(self, task: Task) -> int:
+        """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""
+        return self.number(task) if self._settings.local_steps is not None else self.epoch_length(task.client)
+
+    def num_samples(self, task: Task) -> int:
+        """Return how many samples a task's local training goes through, repeated ones counted again."""
+        size, n = self.data.batch_size, task.num_samples
+        one_pass = self.epoch_length(task.client)
+        passes, rest = divmod(self.number(task), one_pass)
+        return n * (passes + (rest > 0)) if size is None else passes * min(one_pass * size, n) + min(rest * size, n)
+
+    def mean_number(self) -> int:
+        """Return the mean number of batches of one client's local training, rounded up."""
+        settings, sizes, batch_size = self._settings, self.data.client_sizes, self.data.batch_size
+        if settings.local_steps is not None:
+            return settings.local_steps * int(self._trainer.accumulate_grad_batches)
+        epoch = -(-sizes // batch_size) if batch_size is not None else sizes.clip(max=1)
+        return math.ceil(sum(self._limit(int(n)) for n in epoch) * settings.epochs / len(sizes))
+
+    def _limit(self, batches: int) -> int:
+        """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
+        limit = self._trainer.limit_train_batches
+        if isinstance(limit, int):
+            return min(batches, limit)
+        return max(1, int(batches * limit))
+
+    # ---- which ----
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether a client's samples are drawn in a new order each epoch."""
+        return self.data.shuffle and not self._trainer.overfit_batches
+
+    def of(self, task: Task) -> Iterator[Any]:
+        """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
+        return islice(self._epochs(task), self.number(task))
+
+    def _epochs(self, task: Task) -> Iterator[Any]:
+        generator = torch_generator(self._settings.seed, Stream.SHUFFLE, *task.seeds)
+        expected = self.epoch_length(task.client)
+        while True:
+            drawn = 0
+            epoch = self.data.client_batches(task.client, generator=generator, shuffle=self.shuffles)
+            for batch in islice(epoch, expected):
+                drawn += 1
+                yield batch
+            if drawn < expected:
+                raise RuntimeError(
+                    f"Client {task.client} ({task.num_samples} samples) has {drawn} batches in an epoch, and "
+                    f"{expected} were expected. `{type(self.data).__name__}.client_batches` and `num_client_batches` "
+                    "must agree; override both, and leave clients without a batch out of the federation."
+                )
+
+    def pooled_epochs(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[Any]:
+        """Yield batches of the union of clients' samples without end, epoch after epoch."""
+        data = self.data
+        dataset = data.pooled_dataset(clients)
+        while True:
+            yield from client_batches(dataset, data.batch_size, generator, data.shuffle, data.source_collate_fn)
+
+    def pooled_number(self, clients: Sequence[int]) -> int:
+        """Return how many batches of a pooled set make up the local work of a client."""
+        samples = int(self.data.client_sizes[list(clients)].sum())
+        one_epoch = 1 if self.data.batch_size is None else -(-samples // self.data.batch_size)
+        return self._settings.local_steps or self._settings.epochs * one_epoch
+
+    def in_order(self, client: int, batch_size: int | None) -> Iterator[Any]:
+        """Yield a client's samples once, in their stored order."""
+        return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.source_collate_fn)
+
+    @cached_property
+    def bytes_per_sample(self) -> int:
+        """Memory of one training sample."""
+        sample = self.data.client_dataset(0)[0]
+        return sum(part.nbytes for part in sample if isinstance(part, Tensor)) if isinstance(sample, tuple) else 0

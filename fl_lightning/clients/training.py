@@ -1,0 +1,184 @@
+"""The local training of clients on the one module, and what is computed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.quiet import QuietTraining
+from fl_lightning.clients.batches import ClientBatches
+from fl_lightning.clients.corrections import ClientCorrection
+from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.objectives import Correction
+from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
+
+
+class LocalTraining:
+    """Trains one client after another on the module.
+
+    An executor either calls :meth:`train`, or trains several clients in its own way between :meth:`start` and
+    :meth:`finish`.
+
+    Args:
+        loop: Lightning's part of the clients' training, prepared.
+        data: The clients' data.
+        algorithm: Gives local objectives and scores.
+        settings: How long clients train.
+        corrector: The callback through whose ``on_before_optimizer_step`` gradients are corrected.
+
+    Attributes:
+        vector: The module's federated state.
+        batches: The clients' batches.
+    """
+
+    def __init__(
+        self,
+        loop: ClientLoop,
+        data: FederatedDataModule,
+        algorithm: Algorithm,
+        settings: LocalSettings,
+        corrector: Callback,
+    ) -> None:
+        self.loop, self.data, self.algorithm, self.settings, self.corrector = loop, data, algorithm, settings, corrector
+        self.trainer = loop.trainer
+        self.vector = StateVector(self.trainer.lightning_module)
+        self.batches = ClientBatches(self.trainer, data, settings)
+        self._correction: ClientCorrection | None = None
+        self._places: dict[Task, int] = {}
+
+    def on_round_start(self) -> None:
+        """Prepare a round."""
+        self.vector.check_unchanged()
+
+    def announce(self, share: Sequence[Task]) -> None:
+        """Note the tasks that this process trains next, for the progress bar."""
+        self._places = {task: place for place, task in enumerate(share, start=1)}
+
+    # ---- a client ----
+
+    def train(self, task: Task, start: Tensor) -> ClientResult:
+        """Train one client from ``start``, shape ``(size,)``, and return its result."""
+        loop, settings = self.loop, self.settings
+        loop.stop_if_terminated()
+        loop.show_client(self._places.get(task, 1), max(1, len(self._places)))
+        self.vector.write(start)
+        loop.on_client_start(task.round)
+        client, correction = self.start(task, start)
+        sums_lr = self.algorithm.objective.needs_summed_lr
+        self._correction = ClientCorrection(correction, self.vector, start, sums_lr)
+        self._correction.set_weight_decay(self.trainer.optimizers)
+        seed_global_generators(settings.seed, Stream.CLIENT, *task.seeds)
+        one_pass = self.batches.one_pass(task)
+        for index, batch in enumerate(self.batches.of(task)):
+            if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
+                break
+        steps = loop.on_client_end(task.slot)
+        summed_lr, self._correction = self._correction.summed_lr, None
+        return self.finish(client, self.vector.read(), steps, summed_lr)
+
+    def correct(self, optimizer: Optimizer) -> None:
+        """Correct the gradients of the client at work before the optimizer's step."""
+        if self._correction is not None:
+            self._correction.apply(optimizer)
+
+    def start(self, task: Task, start: Tensor) -> tuple[ClientAtWork, Correction | None]:
+        """Begin a client whose received model the module holds.
+
+        Returns:
+            The client, and what the local objective adds for it.
+        """
+        client = ClientAtWork(task, start, self)
+        notify(self.trainer, "on_client_start", client)
+        return client, self.algorithm.correction(client)
+
+    def finish(
+        self, client: ClientAtWork, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
+    ) -> ClientResult:
+        """End a client.
+
+        Args:
+            client: The client; if :attr:`is_watched`, the module holds its model.
+            model: The model after training, shape ``(size,)``.
+            num_steps: Optimizer steps that were made.
+            summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
+        """
+        sampler = self.algorithm.sampler
+        score = sampler.score(client) if sampler.needs_scores and bool(model.isfinite().all()) else None
+        length = self.vector.num_parameters
+        result = ClientResult(client.task, client.start, model, num_steps, summed_lr, score, length)
+        notify(self.trainer, "on_client_end", result)
+        return result
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anything looks at the module when a client starts or ends."""
+        hooks = ("on_client_start", "on_client_end")
+        watched = any(hasattr(callback, hook) for callback in self.trainer.callbacks for hook in hooks)
+        return watched or self.algorithm.sampler.needs_scores
+
+    # ---- beside the clients' training ----
+
+    @cached_property
+    def quiet(self) -> QuietTraining:
+        """Runs the module without a trace."""
+        return QuietTraining(self.loop)
+
+    def gradients(self, client: int, batch_size: int | str | None) -> Iterator[tuple[dict[str, Tensor], int]]:
+        """Yield the gradient of each of a client's batches by parameter name, and the batch's size."""
+        seed_global_generators(self.settings.seed, Stream.SCORE, self.trainer.current_epoch, client)
+        samples = int(self.data.client_sizes[client])
+        size = self.data.batch_size if batch_size == "data" else batch_size
+        assert size is None or isinstance(size, int)
+        batches = self.batches.in_order(client, size)
+        for index, gradients in enumerate(self.quiet.gradients(batches, self.vector.names)):
+            yield gradients, samples if size is None else min(size, samples - index * size)
+
+    def predictions(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return the module's output on a client's training samples, and their targets, in stored order."""
+        return self.quiet.predictions(self.batches.in_order(client, self.data.eval_batch_size))
+
+    def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:
+        """Train ``model`` on the union of the clients' samples as long as a client trains, and return it.
+
+        Batch size, local epochs (or steps) and learning rates are the round's; nothing is logged. The module holds
+        other weights afterwards.
+        """
+        seed, round_index = self.settings.seed, self.trainer.current_epoch
+        self.vector.write(model)
+        seed_global_generators(seed, Stream.TWIN, round_index)
+        generator = torch_generator(seed, Stream.TWIN, round_index, 1)
+        epochs = self.batches.pooled_epochs(clients, generator)
+        self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        return self.vector.read()
+
+
+@dataclass
+class ClientAtWork:
+    """The client whose model the module holds; see :class:`~fl_lightning.parts.LocalClient`."""
+
+    task: Task
+    start: Tensor
+    clients: LocalTraining
+
+    def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
+        """Yield each batch's gradient by parameter name, and its size."""
+        return self.clients.gradients(self.task.client, batch_size)
+
+
+def notify(trainer: Any, hook: str, *args: Any) -> None:
+    """Call a hook of clients and rounds on the callbacks that define it."""
+    for callback in trainer.callbacks:
+        if (function := getattr(callback, hook, None)) is not None:
+            function(trainer, trainer.lightning_module, *args)

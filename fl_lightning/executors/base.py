@@ -1,0 +1,43 @@
+"""The base of executors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from fl_lightning._lightning.stacked_loop import CannotVectorize
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import Task
+
+__all__ = ["CannotVectorize", "Executor"]
+
+
+class Executor(ABC):
+    """Computes the tasks of a round on one process. A subclass defines :meth:`run`."""
+
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+        """Called when a fit begins, after a checkpoint's state was loaded."""
+
+    @abstractmethod
+    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+        """Train the clients of the tasks and give each result to the algorithm.
+
+        ``algorithm.receive(clients.train(task, algorithm.start(task)))`` does so for one task.
+
+        Args:
+            tasks: This process's tasks.
+            clients: Trains clients.
+            algorithm: Gives the models from which tasks start, and takes results.
+        """
+
+    def on_fit_end(self) -> None:
+        """Called when a fit ends, also by an exception."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs: numbers, texts, lists and dicts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint, before :meth:`on_fit_start`."""

@@ -1,0 +1,191 @@
+"""How asynchronous results are merged: weighted by their staleness."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_choice, check_not_negative
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.asynchronous.staleness import Staleness, StalenessFunction, staleness_function
+from fl_lightning.parts.client_states import accumulator
+from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
+
+Division = Literal["count", "weights", "none"]
+Examples = Literal["uniform", "samples", "sqrt", "log"]
+_EXAMPLES = {"uniform": lambda n: 1.0, "samples": float, "sqrt": math.sqrt, "log": lambda n: math.log10(1 + n)}
+
+
+class StalenessMixing(Aggregation):
+    """Mixes results into the server's model: ``x <- (1 - a) x + a x_new``, ``a = mixing s(d)`` (FedAsync; eq. (24)).
+
+    Args:
+        mixing: alpha in (0, 1]; a function of the round makes a schedule.
+        staleness: s, a name or a function of d.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    merges_buffers = True
+
+    def __init__(self, mixing: Scheduled = 0.6, staleness: Staleness = "polynomial") -> None:
+        self._mixing = Hyperparameter("mixing", mixing, _check_mixing)
+        self._weight = staleness_function(staleness)
+        self.mixing = self._mixing.at(0)
+        self._results: list[ClientResult] = []
+
+    def on_round_start(self, round_index: int) -> None:
+        """Take the round's alpha."""
+        self.mixing = self._mixing.at(round_index)
+
+    def update(self, result: ClientResult) -> None:
+        """Keep a result until the server moves."""
+        self._results.append(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return the mixture, float64 of shape ``(size,)``."""
+        results, self._results = self._results, []
+        if not results:
+            return None
+        mixture = model.to(accumulator(model))
+        for result in results:
+            mixture = mixture + self.mixing * self._weight(result.staleness) * (result.vector - mixture)
+        return mixture
+
+
+class StalenessWeightedDeltas(Aggregation):
+    """Moves the server by the sum of ``s(d) omega Delta``, divided by the number of results (FedBuff; eq. (27)-(29)).
+
+    ``Delta = w_k - w'`` is the way from the received to the trained model. Buffers of the module, such as running
+    statistics, become the mean of the clients' with the same weights: a sum of differences could make a variance
+    negative.
+
+    Args:
+        staleness: s, a name or a function of d.
+        weighting: omega by the size n_k of the client's data: ``"uniform"``, ``"samples"``, ``"sqrt"`` or ``"log"``
+            (of base 10, of 1 + n_k), relative to that of the mean size.
+        divide_by: ``"count"`` divides the sum by the number of results (Nguyen et al. 2022), ``"weights"`` by the sum
+            of ``s omega``, ``"none"`` not at all, as FLSim does.
+        average_staleness: s is relative to its value here; 0 is the paper's, 1 FLSim's default.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    merges_buffers = True
+
+    def __init__(
+        self,
+        staleness: Staleness = "polynomial",
+        weighting: Examples = "uniform",
+        divide_by: Division = "count",
+        average_staleness: float = 0.0,
+    ) -> None:
+        check_choice("weighting", weighting, tuple(_EXAMPLES))
+        check_choice("divide_by", divide_by, ("count", "weights", "none"))
+        check_not_negative("average_staleness", average_staleness)
+        self.weighting, self.divide_by = weighting, divide_by
+        weight: StalenessFunction = staleness_function(staleness)
+        usual = weight(average_staleness)  # type: ignore[arg-type]
+        self._weight: StalenessFunction = lambda d: weight(d) / usual
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sum: Tensor | None = None
+        self._weights, self._count = 0.0, 0
+
+    def update(self, result: ClientResult) -> None:
+        """Add the client's update."""
+        examples = _EXAMPLES[self.weighting]
+        mean_size = float(self.federation.sizes.mean())
+        weight = self._weight(result.staleness) * examples(result.num_samples) / examples(mean_size)
+        n = len(result.parameters)
+        start, vector = (v.to(accumulator(v)) for v in (result.start, result.vector))
+        addend = weight * torch.cat([vector[:n] - start[:n], vector[n:]])
+        self._sum = addend if self._sum is None else self._sum + addend
+        self._weights += weight
+        self._count += 1
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return the parameters moved by the updates, and the mean of the modules' buffers, shape ``(size,)``."""
+        total, weights, count = self._sum, self._weights, self._count
+        self._clear()
+        if total is None or not weights:
+            return None
+        n, current = self.federation.num_parameters, model.to(total.dtype)
+        divisor = {"count": float(count), "weights": weights, "none": 1.0}[self.divide_by]
+        return torch.cat([current[:n] + total[:n] / divisor, total[n:] / weights])
+
+
+class DynamicWeightMean(Aggregation):
+    """The mean of the buffered models with dynamic weights (Gao et al. 2024; eq. (30)-(33)).
+
+    ``beta_b`` is in proportion to ``|D_b| exp(s_b / f_b)``, with ``s_b = (1 + d_b)^-alpha`` and f_b the number of the
+    client's results in the buffer.
+
+    Args:
+        alpha: Exponent of staleness, in [0, 1].
+        staleness_at: ``"receipt"`` counts d when a result arrives, ``"flush"`` when the buffer is full.
+        frequency: ``"flush"`` gives all results of a client their final count f, ``"arrival"`` each the count so far.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    merges_buffers = True
+
+    def __init__(
+        self,
+        alpha: float = 0.5,
+        staleness_at: Literal["receipt", "flush"] = "receipt",
+        frequency: Literal["flush", "arrival"] = "flush",
+    ) -> None:
+        _check_exponent(alpha)
+        check_choice("staleness_at", staleness_at, ("receipt", "flush"))
+        check_choice("frequency", frequency, ("flush", "arrival"))
+        self.alpha, self.staleness_at, self.frequency = alpha, staleness_at, frequency
+        self._results: list[ClientResult] = []
+
+    def update(self, result: ClientResult) -> None:
+        """Add a client's model."""
+        self._results.append(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return the weighted mean, float64 of shape ``(size,)``."""
+        weights, results, self._results = self.weights(), self._results, []
+        if not results:
+            return None
+        mean = torch.zeros(len(model), dtype=accumulator(model), device=model.device)
+        for weight, result in zip(weights, results, strict=True):
+            mean.add_(result.vector, alpha=weight)
+        return mean
+
+    def weights(self) -> list[float]:
+        """Return beta of each result that was added; their sum is 1."""
+        totals, so_far = Counter(result.task.client for result in self._results), Counter[int]()
+        scores = []
+        for result in self._results:
+            client = result.task.client
+            so_far[client] += 1
+            since_receipt = self._results[-1].counter - result.counter
+            late = result.staleness if self.staleness_at == "receipt" else result.staleness + since_receipt
+            frequency = totals[client] if self.frequency == "flush" else so_far[client]
+            scores.append(result.num_samples * math.exp((1 + late) ** -self.alpha / frequency))
+        total = sum(scores)
+        return [score / total for score in scores]
+
+
+def _check_mixing(name: str, value: float, hint: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"`{name}` must be a number in (0, 1], got {value!r}. 1 replaces the server's model.")
+
+
+def _check_exponent(value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"`alpha` must be a number in [0, 1], got {value!r}. It is the exponent of staleness.")

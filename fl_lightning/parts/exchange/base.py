@@ -1,0 +1,157 @@
+"""What travels between the server and its clients: the base of all exchanges, and a chain of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.parts.client_states import StatefulPart
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.traffic import Payload
+
+
+class Exchange(StatefulPart):
+    """Decides what a client starts from, what the server sees of its result, and what that costs.
+
+    The defaults send the whole model both ways. A subclass overrides what it changes. All methods run on the process
+    that trains the client, but :meth:`merged` and :meth:`published`, which run on all.
+    """
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model from which the client starts, shape ``(size,)``.
+
+        Args:
+            task: The client's task.
+            model: What the server sends, shape ``(size,)``: parameters first, then buffers; not to be written to.
+        """
+        return model
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result as the server sees it; called once for each client that trained.
+
+        ``result.with_delta(update, payload)`` replaces the update and says what is sent of it.
+        """
+        return result
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        """Return what the server moves to, given the merged results, shape ``(size,)``, float64."""
+        return aggregate
+
+    def published(self, model: Tensor) -> Tensor:
+        """Return the model that is validated and checkpointed, given the server's, shape ``(size,)``."""
+        return model
+
+    def travels(self, name: str) -> bool:
+        """Return whether the named parameter or buffer is sent at all."""
+        return True
+
+    def payload_down(self, payload: Payload) -> Payload:
+        """Return what the server sends to one client, given what it would send of the parameters otherwise."""
+        return payload
+
+
+class Chain(Exchange):
+    """Several exchanges, from the client to the server.
+
+    A result passes through their ``upload`` in this order; a model passes through their ``download`` in the other one.
+
+    Args:
+        members: The exchanges.
+
+    Raises:
+        TypeError: If a member is no :class:`Exchange`.
+    """
+
+    def __init__(self, members: Sequence[Exchange]) -> None:
+        for member in members:
+            if not isinstance(member, Exchange):
+                hint = f" Call it: {member.__name__}(...)." if isinstance(member, type) else ""
+                raise TypeError(
+                    "`exchange` must be an Exchange of fl_lightning.parts, such as Clip(1.0), or a list of them, got "
+                    f"{member!r}.{hint}"
+                )
+        self.members = list(members)
+
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether a member keeps vectors of clients."""
+        return any(member.keeps_client_states for member in self.members)
+
+    def attach(self, federation: Federation, *, fresh: bool = True) -> None:
+        """Let all members take the federation."""
+        super().attach(federation, fresh=fresh)
+        for member in self.members:
+            member.attach(federation, fresh=fresh)
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model from which the client starts, shape ``(size,)``."""
+        for member in reversed(self.members):
+            model = member.download(task, model)
+        return model
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result as the server sees it."""
+        for member in self.members:
+            result = member.upload(result)
+        return result
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        """Return what the server moves to, shape ``(size,)``."""
+        for member in reversed(self.members):
+            aggregate = member.merged(aggregate)
+        return aggregate
+
+    def published(self, model: Tensor) -> Tensor:
+        """Return the model that is validated and checkpointed, shape ``(size,)``."""
+        for member in reversed(self.members):
+            model = member.published(model)
+        return model
+
+    def travels(self, name: str) -> bool:
+        """Return whether all members send the named tensor."""
+        return all(member.travels(name) for member in self.members)
+
+    def payload_down(self, payload: Payload) -> Payload:
+        """Return what the server sends to one client."""
+        for member in reversed(self.members):
+            payload = member.payload_down(payload)
+        return payload
+
+    def on_round_start(self, round_index: int) -> None:
+        """Prepare all members for a round."""
+        for member in self.members:
+            member.on_round_start(round_index)
+
+    def on_round_end(self) -> None:
+        """End the round for all members."""
+        for member in self.members:
+            member.on_round_end()
+
+    def on_round_abort(self) -> None:
+        """Let all members forget the round."""
+        for member in self.members:
+            member.on_round_abort()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return each member's state, by its place and its class."""
+        return {self._key(place): member.state_dict() for place, member in enumerate(self.members)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the members' states of a checkpoint.
+
+        Raises:
+            ValueError: If the checkpoint was written with other exchanges.
+        """
+        present = [self._key(place) for place in range(len(self.members))]
+        if list(state) != present:
+            raise ValueError(
+                f"The checkpoint was written with the exchanges {', '.join(state)}, and there are now "
+                f"{', '.join(present)}. Resume with the same `buffers` and `exchange`."
+            )
+        for key, member in zip(present, self.members, strict=True):
+            member.load_state_dict(state[key])
+
+    def _key(self, place: int) -> str:
+        return f"{place}-{type(self.members[place]).__name__}"

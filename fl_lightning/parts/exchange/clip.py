@@ -1,0 +1,31 @@
+"""Bounded updates."""
+
+from __future__ import annotations
+
+import torch
+
+from fl_lightning.arguments import check_positive
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.federation import ClientResult
+
+
+class Clip(Exchange):
+    """Scales a client's update down so that its L2 norm is at most ``norm`` (McMahan et al. 2018, DP-FedAvg).
+
+    The norm is that of ``delta``, trained parameters alone; buffers pass as they are. Shorter updates pass unchanged.
+
+    Args:
+        norm: Largest norm, greater than 0.
+
+    Raises:
+        ValueError: If ``norm`` is not a finite number greater than 0.
+    """
+
+    def __init__(self, norm: float) -> None:
+        check_positive("norm", norm)
+        self.norm = norm
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clipped update."""
+        length = float(torch.linalg.vector_norm(result.delta.double()))
+        return result if length <= self.norm else result.with_delta(result.delta * (self.norm / length))

@@ -1,0 +1,67 @@
+"""The base of all parts of an algorithm, and the course of a fit as they see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fl_lightning.parts.federation import Federation
+
+
+class Part:
+    """One part of an algorithm. All hooks may be left out.
+
+    Hooks come in this order: :meth:`on_fit_start`, then in each round :meth:`on_round_start` and :meth:`on_round_end`,
+    or :meth:`on_round_abort` where the round breaks off. A part changes its state only when a round ends, so that a
+    round that breaks off leaves no trace.
+    """
+
+    _federation: Federation | None = None
+
+    @property
+    def federation(self) -> Federation:
+        """The federation of the fit.
+
+        Raises:
+            RuntimeError: Before the fit has begun.
+        """
+        if self._federation is None:
+            raise RuntimeError(
+                f"{type(self).__name__} belongs to no federation before `trainer.fit` has begun. Read `federation` in "
+                "`on_fit_start` or later."
+            )
+        return self._federation
+
+    def attach(self, federation: Federation, *, fresh: bool = True) -> None:
+        """Take the federation of a fit that begins.
+
+        Args:
+            federation: The run.
+            fresh: Whether to start afresh with it; otherwise the part goes on from an earlier fit.
+        """
+        self._federation = federation
+        if fresh:
+            self.on_fit_start(federation)
+
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether clients keep vectors between rounds; each client then belongs to one process."""
+        return False
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Called when a fit begins: return to the state of a new fit."""
+
+    def on_round_start(self, round_index: int) -> None:
+        """Called before a round's clients are drawn; rounds are counted from 0."""
+
+    def on_round_end(self) -> None:
+        """Called on all processes when every client of the round is done, before the server acts."""
+
+    def on_round_abort(self) -> None:
+        """Called when a round breaks off: forget what clients handed in since the last round's end."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state at the last round's end that a resumed run needs: tensors, numbers, lists and dicts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint, after :meth:`on_fit_start`."""

@@ -1,0 +1,123 @@
+"""The server: its model, and the one door through which clients' results reach it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.exchange.buffers import ChangingBuffers
+from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.running_mean import RunningMean
+from fl_lightning.parts.server_optimizers import ServerOptimizer
+
+
+class Server:
+    """Holds the server's model, takes results and moves.
+
+    Args:
+        federation: The run.
+        aggregation: Merges results.
+        optimizer: Moves the parameters.
+        exchange: Has the last word on what the server moves to.
+        changing: Knows which buffers training changes.
+
+    Attributes:
+        model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
+        aggregations: How often the server has moved.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        aggregation: Aggregation,
+        optimizer: ServerOptimizer,
+        exchange: Exchange,
+        changing: ChangingBuffers,
+    ) -> None:
+        self.model = federation.model
+        self.aggregations = 0
+        self.federation = federation
+        self._aggregation, self._optimizer, self._exchange, self._changing = aggregation, optimizer, exchange, changing
+        self._num_parameters = federation.num_parameters
+        self._tracks_buffers = not aggregation.merges_buffers and len(self.model) > self._num_parameters
+        self._buffers = RunningMean()
+        self._waiting: list[ClientResult] = []
+
+    def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
+        """Take one result: the only way into an aggregation.
+
+        Args:
+            result: As it left the exchange.
+            on_all_ranks: Whether every process takes this result, just before the server moves; otherwise only the one
+                that has it.
+        """
+        federation = self.federation
+        if self._aggregation.reduces_over_ranks:
+            if not on_all_ranks or result.task.slot % federation.num_ranks == federation.rank:
+                self._add(result)
+        elif on_all_ranks:
+            self._add(result)
+        else:
+            # until the server moves: then all processes see all results in one order, and a round that breaks off
+            # leaves nothing in an aggregation
+            self._waiting.append(result)
+
+    def _add(self, result: ClientResult) -> None:
+        self._aggregation.update(result)
+        if self._tracks_buffers:
+            self._buffers.add(result.buffers)
+
+    def move(self) -> bool:
+        """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
+        self._take_waiting()
+        aggregate = self._aggregation.merge(self.model)
+        buffers = self._merged_buffers()
+        if aggregate is None:
+            return False
+        n = self._num_parameters
+        if aggregate.shape == (n,) and buffers is not None:
+            aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
+        self._check(aggregate)
+        aggregate = self._exchange.merged(aggregate)
+        moved = self._optimizer.step(self.model[:n], aggregate[:n])
+        model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
+        self.model = self._changing.keep_constant(model, self.model)
+        self.aggregations += 1
+        return True
+
+    def _take_waiting(self) -> None:
+        """Hand the aggregation the results of all processes, in the order of slots."""
+        mine, self._waiting = self._waiting, []
+        if self._aggregation.reduces_over_ranks:
+            return
+        if self.federation.num_ranks > 1:
+            shares = self.federation.gather([result.to(torch.device("cpu")) for result in mine])
+            mine = [result.to(self.model.device) for share in shares for result in share]
+        for result in sorted(mine, key=lambda result: result.task.slot):
+            self._add(result)
+
+    def _merged_buffers(self) -> Tensor | None:
+        """Return the plain mean of the clients' buffers, if the aggregation does not merge them."""
+        if not self._tracks_buffers:
+            return None
+        if self._aggregation.reduces_over_ranks:
+            return self._buffers.take(self.federation, self.model[self._num_parameters :])[0]
+        mean = self._buffers.compute()
+        self._buffers.reset()
+        return mean
+
+    def _check(self, aggregate: Tensor) -> None:
+        if aggregate.shape != self.model.shape:
+            n, size = self._num_parameters, len(self.model)
+            allowed = f"({n},)" if n == size else f"({n},), the parameters, or ({size},), with buffers"
+            raise ValueError(
+                f"`{type(self._aggregation).__name__}.merge` returned a tensor of shape {tuple(aggregate.shape)}; the "
+                f"server needs {allowed}. Return what the whole model moves to, or None if there is nothing to do."
+            )
+
+    def on_round_abort(self) -> None:
+        """Forget the results of a round that broke off."""
+        self._waiting = []
+        self._buffers.reset()

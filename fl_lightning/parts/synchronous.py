@@ -1,0 +1,138 @@
+"""Algorithms whose clients begin a round together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.parts.algorithm import Algorithm, distinct_clients
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.schedules import Schedule
+from fl_lightning.parts.traffic import Payload, RoundReport
+from fl_lightning.seeding import Stream, numpy_generator
+
+
+class SynchronousAlgorithm(Algorithm):
+    """Clients begin a round together, and the server may act at its end.
+
+    Args:
+        parts: The arguments of :class:`Algorithm`; the schedule is a :class:`Schedule`.
+
+    Raises:
+        ValueError: If the objective needs all clients of a round to start from the server's model, and the schedule
+            lets models circulate.
+    """
+
+    schedule: Schedule
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._tasks: list[Task] = []
+        self._dropped = 0
+        self._done: dict[int, tuple[int, float | None, Payload]] = {}  # slot -> client, score, upload
+        self._failed: list[int] = []
+
+    def configure(self, *args: Any, **kwargs: Any) -> None:
+        """Take the settings that all algorithms share, and check that the parts fit together."""
+        super().configure(*args, **kwargs)
+        if self.objective.starts_from_server and self.schedule.keeps_models:
+            raise ValueError(
+                f"{type(self.objective).__name__} cannot be the local objective of circulating models: its clients' "
+                "states are differences to the server's model, from which only the first inner round starts. Use "
+                "`Proximal(mu)` with RADFed, or FedDyn and Scaffold without redistribution."
+            )
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether the model that was published last is one that the server aggregated."""
+        return super().aggregated and self.schedule.shows_aggregate
+
+    @property
+    def planned_tasks(self) -> list[Task]:
+        """The tasks of the last round, those of clients that dropped out left out."""
+        return self._tasks
+
+    def _check_processes(self, federation: Federation) -> None:
+        if federation.num_ranks > 1 and self.schedule.keeps_models and self.keeps_client_states:
+            keepers = [type(part).__name__ for part in self.parts.values() if part.keeps_client_states]
+            raise ValueError(
+                'Vectors that clients keep (of `buffers="local"`, personal parameters or the like, here '
+                f"{', '.join(keepers)}) need one process with circulating models: a model and the vector of the client "
+                f"that it visits may lie on different ones; there are {federation.num_ranks}. Use devices=1."
+            )
+
+    def owner(self, task: Task, num_ranks: int) -> int | None:
+        """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
+        return task.slot % num_ranks if self.schedule.keeps_models else super().owner(task, num_ranks)
+
+    # ---- a round ----
+
+    def on_round_start(self, round_index: int, full_work: int = 1) -> None:
+        """Draw the clients of a round.
+
+        Raises:
+            ValueError: If the number of circulating models would change in the middle of a cycle.
+        """
+        sizes, seed = self.federation.sizes, self.federation.seed
+        for part in self.parts.values():
+            part.on_round_start(round_index)
+        rng = numpy_generator(seed, Stream.SAMPLING, round_index)
+        chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
+        available = self.participation.reachable(round_index, len(sizes), chances)
+        drawn = distinct_clients(self.sampler, self.sampler.draw(len(sizes), rng, available), len(sizes))
+        if not self.sampler.draws_in_random_order:
+            drawn = rng.permutation(drawn)
+        clients, work = self.participation.outcome(drawn, full_work, chances)
+        slots = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+        self._tasks = [
+            Task(slot, int(client), int(sizes[client]), part, round_index)
+            for slot, client, part in zip(slots, clients, work, strict=False)
+        ]
+        self._dropped = len(drawn) - len(clients)
+
+    def task_groups(self) -> Iterator[list[Task]]:
+        """Yield the round's tasks."""
+        yield self._tasks
+
+    def receive(self, result: ClientResult) -> None:
+        """Take a finished client's result; one with NaN or infinite values is left out.
+
+        Raises:
+            FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
+        """
+        task = result.task
+        uploaded = self._uploaded(result)
+        if uploaded is None:
+            self._failed.append(task.slot)
+            return
+        self.changing_buffers.watch(result)
+        self.schedule.receive(uploaded, self.server)
+        self._done[task.slot] = task.client, result.score, uploaded.payload
+
+    def on_round_end(self) -> Tensor:
+        """End the round and let the server act if it is time.
+
+        Returns:
+            The model that the user sees now, shape ``(size,)``.
+        """
+        shares = self.federation.gather((self._done, self._failed, self.changing_buffers.seen))
+        done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
+        failed = sorted(slot for _, slots, _ in shares for slot in slots)
+        self.changing_buffers.add(set().union(*(seen for _, _, seen in shares)))
+        client_of = {task.slot: task.client for task in self._tasks}
+        reported = [client for client, _, _ in done.values()]
+        self.report = RoundReport(reported, self._dropped, [client_of[slot] for slot in failed])
+        uploads = [payload for _, _, payload in done.values()] + [self._payload] * len(failed)
+        self._count(len(self._tasks) + self._dropped, uploads)
+        self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
+        for part in self.parts.values():
+            part.on_round_end()
+        self._done, self._failed = {}, []
+        return self._publish(self.schedule.publish(self.server, failed))
+
+    def on_round_abort(self) -> None:
+        """Forget the results of a round that broke off."""
+        self._done, self._failed = {}, []
+        super().on_round_abort()
