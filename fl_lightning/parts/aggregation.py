@@ -39,7 +39,8 @@ class Aggregation(StatefulPart, ABC):
         """Return the model to which the server is to move, and forget the results.
 
         Args:
-            model: The server's model, shape ``(size,)``: parameters first, then buffers; not to be written to.
+            model: The server's parameters, shape ``(num_parameters,)``, or its whole model, shape ``(size,)``, if the
+                aggregation :attr:`merges_buffers`; not to be written to.
 
         Returns:
             The parameters, shape ``(num_parameters,)``, or the whole model, shape ``(size,)``; float64 where precision

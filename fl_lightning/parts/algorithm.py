@@ -182,8 +182,7 @@ class Algorithm(ABC):
             fresh: Whether this is the first round of all.
 
         Raises:
-            ValueError: If the checkpoint's models have another size than the module, or clients that keep vectors
-                would have to be on two processes.
+            ValueError: If the checkpoint's models have another size than the module.
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
@@ -198,7 +197,6 @@ class Algorithm(ABC):
         self.traffic = Traffic()
         sent = [n for name, n in self._lengths(federation) if self.exchange.travels(name)]
         self._payload = Payload(sum(sent), federation.bits_per_value)
-        self._check_processes(federation)
         if restored is not None:
             self._restore(restored)
 
@@ -208,9 +206,6 @@ class Algorithm(ABC):
             part.attach(federation, fresh=fresh)
         if self._server is not None:
             self._server.federation = federation
-
-    def _check_processes(self, federation: Federation) -> None:
-        """Raise ``ValueError`` if the parts cannot be shared out over processes."""
 
     def _lengths(self, federation: Federation) -> list[tuple[str, int]]:
         names = federation.names or [""] * len(federation.lengths)

@@ -67,8 +67,8 @@ class ClientStates:
     """One vector per client and the weighted mean of all clients' vectors, ``sum_k p_k s_k / sum_k p_k``.
 
     A client that never handed a vector in counts with the initial one and takes no memory. With several processes
-    client k's vector lives on process ``k % num_ranks``; the mean is on all of them. It is kept up to date by what
-    changes, in float64: one reduction a round.
+    client k's vector lives on process ``k % num_ranks``, or on all of them where models circulate; the mean is on all.
+    It is kept up to date by what changes, in float64: one reduction a round.
 
     Args:
         federation: The run.
@@ -101,10 +101,13 @@ class ClientStates:
     def on_round_end(self) -> None:
         """Keep the round's new vectors, on all processes together."""
         change = torch.zeros_like(self.mean)
+        if self._federation.replicates_states:
+            self._new = self._federation.join(self._new)
         for client in sorted(self._new):
-            difference = self._new[client].to(change.dtype) - self._at_round_start(client)
+            difference = self._new[client].to(change) - self._at_round_start(client)
             change.add_(difference, alpha=float(self._weights[client]))
-        change = self._federation.sum_over_ranks(change)
+        if not self._federation.replicates_states:
+            change = self._federation.sum_over_ranks(change)
         self.mean = self.mean + change / float(self._weights.sum())
         for client, vector in self._new.items():
             self._rows[client] = vector.detach().cpu()
@@ -116,13 +119,15 @@ class ClientStates:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the vectors of all processes' clients, and the mean."""
-        return {"clients": self._federation.join(dict(self._rows.items())), "mean": self.mean}
+        mine = dict(self._rows.items())
+        everyone = mine if self._federation.replicates_states else self._federation.join(mine)
+        return {"clients": everyone, "mean": self.mean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the vectors of this process's clients, and the mean."""
-        rank, num_ranks = self._federation.rank, self._federation.num_ranks
+        federation = self._federation
         for client, vector in state["clients"].items():
-            if client % num_ranks == rank:
+            if federation.replicates_states or client % federation.num_ranks == federation.rank:
                 self._rows[client] = vector.cpu()
         self.mean = state["mean"].to(self.mean.device)
 

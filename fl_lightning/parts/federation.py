@@ -166,6 +166,7 @@ class Federation:
         names: Names of all tensors of the model, in its order.
         shapes: Their shapes.
         bits_per_value: Bits of a parameter's number, as the module holds it.
+        replicates_states: Whether every process keeps the vectors of all clients.
     """
 
     sizes: np.ndarray
@@ -181,6 +182,7 @@ class Federation:
     names: Sequence[str] = ()
     shapes: Sequence[torch.Size] = ()
     bits_per_value: int = 32
+    replicates_states: bool = False
 
     @property
     def num_clients(self) -> int:

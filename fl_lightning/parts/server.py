@@ -72,11 +72,11 @@ class Server:
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
         self._take_waiting()
-        aggregate = self._aggregation.merge(self.model)
+        n = self._num_parameters
+        aggregate = self._aggregation.merge(self.model if self._aggregation.merges_buffers else self.model[:n])
         buffers = self._merged_buffers()
         if aggregate is None:
             return False
-        n = self._num_parameters
         if aggregate.shape == (n,) and buffers is not None:
             aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
         self._check(aggregate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -54,14 +55,11 @@ class SynchronousAlgorithm(Algorithm):
         """The tasks of the last round, those of clients that dropped out left out."""
         return self._tasks
 
-    def _check_processes(self, federation: Federation) -> None:
-        if federation.num_ranks > 1 and self.schedule.keeps_models and self.keeps_client_states:
-            keepers = [type(part).__name__ for part in self.parts.values() if part.keeps_client_states]
-            raise ValueError(
-                'Vectors that clients keep (of `buffers="local"`, personal parameters or the like, here '
-                f"{', '.join(keepers)}) need one process with circulating models: a model and the vector of the client "
-                f"that it visits may lie on different ones; there are {federation.num_ranks}. Use devices=1."
-            )
+    def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
+        """Start a fit, or go on; see :meth:`Algorithm.on_fit_start`."""
+        # a circulating model stays on its process, and its clients' vectors are needed wherever it is
+        circulates = self.schedule.keeps_models and federation.num_ranks > 1
+        super().on_fit_start(replace(federation, replicates_states=circulates), fresh=fresh)
 
     def owner(self, task: Task, num_ranks: int) -> int | None:
         """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""

@@ -1,0 +1,9 @@
+from fl_lightning.executors import Executor
+
+
+class ReversedOrder(Executor):
+    """Trains one client after the other, the last one first."""
+
+    def run(self, tasks, clients, algorithm):
+        for task in reversed(tasks):
+            algorithm.receive(clients.train(task, algorithm.start(task)))
