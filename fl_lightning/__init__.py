@@ -1,5 +1,8 @@
 """Federated learning with the Lightning Trainer that you already use."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.fedasync import FedAsync
 from fl_lightning.algorithms.fedavg import FedAvg
@@ -13,7 +16,22 @@ from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.report import partition_report
+
+if TYPE_CHECKING:
+    from fl_lightning.report import partition_report
+else:
+
+    def __getattr__(name: str) -> object:
+        # scripts that train need neither reports nor experiments: both are imported on first use
+        if name in ("experiment", "report"):
+            return import_module(f"{__name__}.{name}")
+        if name == "partition_report":
+            return import_module(f"{__name__}.report").partition_report
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __version__ = "0.1.0"
 
