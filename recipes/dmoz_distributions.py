@@ -21,7 +21,8 @@ from pathlib import Path
 
 from datamodules import DMOZDataModule
 from datamodules.dmoz_sample import write_sample_dump
-from fl_lightning.experiment import Table, run_presets
+from fl_lightning.experiment import Table
+from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {name: TABLES / f"dmoz_{name}.yaml" for name in ("small", "paper")}

@@ -17,7 +17,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fl_lightning.experiment import Table, run_presets
+from fl_lightning.experiment import Table
+from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {name: TABLES / f"radfed_{name}.yaml" for name in ("small", "reduced", "long", "paper")}
