@@ -135,7 +135,7 @@ Results = dict[tuple[str, str], dict[int, dict[str, Any]]]
 def at(
     results: Results, curve: tuple[str, str], *, uploads: int | None = None, moves: int | None = None
 ) -> list[float]:
-    """Return each seed's accuracy, in per cent, at so many uploads or (nearly) so many moves of the server."""
+    """Return the accuracy of each seed, in per cent, at a number of uploads or near a number of server moves."""
     values = []
     for result in results[curve].values():
         key, wanted = ("uploads", uploads) if uploads is not None else ("moves", moves)

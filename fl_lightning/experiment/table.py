@@ -36,7 +36,7 @@ class DataSet:
         validate_on_test: Whether the fits validate on the test set, as in papers without a validation set.
         stand_in: A sentence that says how data or settings differ from those of the paper; ``None`` if they do not.
         curves: Columns of the curves that the report draws; ``monitor`` if empty.
-        smoothing: Number of successive validations of which the curves of the report show the mean.
+        smoothing: Number of successive validations in one point of the report's curves, a mean.
         paper: The numbers of the paper: the score of the baseline, and the differences of the other methods relative
             to it in per cent.
     """
@@ -157,8 +157,8 @@ class Table:
             for value, source in method.take.items():
                 if source not in self.methods or source == name:
                     raise ValueError(
-                        f"`take` of {name} has {value} from {source!r}, which must be another method of the table; "
-                        f"these are {', '.join(self.methods)}."
+                        f"`take` of {name} has {value} from {source!r}, which must be another method of the table. "
+                        f"Methods are {', '.join(self.methods)}."
                     )
 
     def only(
@@ -229,7 +229,7 @@ def _read_with_base(path: Path) -> dict[str, Any]:
 
 
 def _merge(base: Any, given: Any) -> Any:
-    """Return ``base`` with what is given in its place; a class of another path takes nothing over."""
+    """Return ``base`` with the given entries in place of its own; a class of another path keeps no arguments."""
     if not isinstance(base, Mapping) or not isinstance(given, Mapping):
         return given
     if "class_path" in given and given["class_path"] != base.get("class_path"):

@@ -28,7 +28,7 @@ def draw_curves(experiment: Experiment, data: str, column: str, label: str, inte
         data: Name of the data set.
         column: Name of the column.
         label: Label of the y axis.
-        interval: Number of successive values of which the figure shows the mean.
+        interval: Number of successive values in one point of the figure, a mean.
 
     Returns:
         The figure; ``None`` if no run has the column.

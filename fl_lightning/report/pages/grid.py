@@ -86,7 +86,7 @@ class Grid:
         return ' class="text"' if column in self.text_columns else ""
 
     def to_latex(self) -> str:
-        """Return a LaTeX ``table`` with a ``tabular``, whose rules are those of the package booktabs."""
+        """Return a LaTeX ``table`` with a ``tabular``; it needs the package booktabs."""
         width = max(map(len, [self.header, *self.rows]))
         columns = "".join("l" if column in self.text_columns else "r" for column in range(width))
         lines = [" & ".join(map(_latex, self.header)) + r" \\", r"\midrule"] if self.header else []
