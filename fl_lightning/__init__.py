@@ -1,5 +1,6 @@
 """Federated learning with the Lightning Trainer that you already use."""
 
+from importlib import import_module
 from typing import Any
 
 from fl_lightning.algorithms.base import AggregationCallback
@@ -61,10 +62,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import reports when they are used first: they need much that training does not."""
-    if name == "partition_report":
-        from fl_lightning.report import partition_report
+_LATE = ("diagnostics", "experiment", "models", "report")
 
-        return partition_report
-    raise AttributeError(f"module 'fl_lightning' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import reports, experiments, diagnostics and models when they are used first: training needs none of them."""
+    if name in _LATE:
+        return import_module(f"{__name__}.{name}")
+    if name == "partition_report":
+        return import_module(f"{__name__}.report").partition_report
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LATE})

@@ -1,14 +1,14 @@
 """RADFed, or FedAvg, on CIFAR-10: 100 clients by QP, a pre-trained MobileNetV2 trained from its last bottleneck on.
 
     python recipes/cifar_radfed.py                                   # a few minutes on two CPU cores
-    python recipes/cifar_radfed.py --preset paper                    # the paper's setting; wants a GPU
+    python recipes/cifar_radfed.py --preset paper                    # the setting of the paper; needs a GPU
     python recipes/cifar_radfed.py --method FedAvg --seed 2          # another algorithm, as many rounds
     python recipes/cifar_radfed.py --method.redistributions 5 --partitioner.class_alpha 1.0 --model.lr 0.1
     python recipes/cifar_radfed.py --config my.yaml                  # any of the options below, as yaml
     python recipes/cifar_radfed.py --resume runs/cifar_radfed/cifar10-radfed-seed1
 
-CIFAR-10 and the weights are looked for in `--data.data_dir` (default: $FL_LIGHTNING_DATA, else data) and downloaded
-otherwise. Where neither is possible, `--dataset auto` falls back on scikit-learn's digits as a stand-in, and says so.
+CIFAR-10 and the weights are read from `--data.data_dir` (default: $FL_LIGHTNING_DATA, else data), or downloaded. If
+neither is possible, `--dataset auto` takes scikit-learn's digits as a stand-in, and says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ console = Console()
 
 
 def make_parser() -> ArgumentParser:
-    """Return the parser of all options; dotted ones go to the class of that name."""
+    """Return the parser of all options; an option with a dot goes to the class of that name."""
     parser = ArgumentParser(description=__doc__, prog="cifar_radfed.py")
     parser.add_argument("--config", action="config", help="yaml file with any of these options")
     parser.add_argument("--preset", type=Literal["default", "paper"], default="default", help="base settings")
@@ -55,15 +55,15 @@ def make_parser() -> ArgumentParser:
         "--dataset",
         type=Literal["auto", "cifar10", "digits"],
         default="auto",
-        help="auto: CIFAR-10 where it can be had, else the digits stand-in",
+        help="auto: CIFAR-10 if it is here or can be downloaded, else the digits as a stand-in",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of partition, split, weights and training")
-    parser.add_argument("--output", type=str, default="runs/cifar_radfed", help="folder that gets one folder a run")
-    parser.add_argument("--resume", type=str | None, default=None, help="folder of a run to go on with")
+    parser.add_argument("--seed", type=int, default=1, help="seed of partition, split, weights and training")
+    parser.add_argument("--output", type=str, default="runs/cifar_radfed", help="folder with one folder for each run")
+    parser.add_argument("--resume", type=str | None, default=None, help="folder of the run that is resumed")
     parser.add_subclass_arguments(
         AggregationCallback, "method", skip={"seed", "sampler", "local", "server"}, help="the algorithm"
     )
-    parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="who gets which samples")
+    parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="shares the samples out to clients")
     parser.add_class_arguments(ClientSplit, "split", skip={"seed"})
     parser.add_class_arguments(CIFAR10DataModule, "data", skip={"partitioner", "split"})
     parser.add_class_arguments(MobileNetV2Classifier, "model", skip={"num_classes"})
@@ -73,7 +73,7 @@ def make_parser() -> ArgumentParser:
 
 
 def read_options(argv: list[str]) -> tuple[ArgumentParser, Namespace]:
-    """Parse the command line on top of its preset, or of the settings of the run that is resumed."""
+    """Parse the command line; it changes the settings of the preset, or of the run that is resumed."""
     parser = make_parser()
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", default="default")
@@ -93,7 +93,12 @@ def build(spec: Namespace, **extra: Any) -> Any:
 
 
 def cifar10(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataModule, L.LightningModule]:
-    """Return CIFAR-10 and the pre-trained MobileNetV2; raises what says how to get them where they cannot be had."""
+    """Return CIFAR-10 and the pre-trained MobileNetV2.
+
+    Raises:
+        OSError: If the data or the weights are missing and cannot be downloaded.
+        RuntimeError: If the download is broken.
+    """
     data = CIFAR10DataModule(**shared, **options.data)
     model = dict(options.model)
     folder = Path(options.data.data_dir or os.environ.get("FL_LIGHTNING_DATA", "data"))
@@ -111,7 +116,7 @@ def digits(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataMod
 
 
 def choose_data(options: Namespace) -> tuple[str, FederatedDataModule, L.LightningModule]:
-    """Return the name, data and model; for ``auto`` the stand-in where CIFAR-10 or the weights cannot be had."""
+    """Return the name, the data and the model; ``auto`` takes the stand-in if CIFAR-10 or the weights are missing."""
     partitioner = build(options.partitioner, seed=options.seed)
     shared = {"partitioner": partitioner, "split": ClientSplit(**options.split, seed=options.seed)}
     if options.dataset == "digits":
@@ -121,12 +126,12 @@ def choose_data(options: Namespace) -> tuple[str, FederatedDataModule, L.Lightni
         return "cifar10", *cifar10(options, shared)
     except (OSError, RuntimeError) as error:
         if options.dataset == "cifar10":
-            console.print(f"[bold red]CIFAR-10 was asked for by name and cannot be had:[/] {error}")
+            console.print(f"[bold red]`--dataset cifar10` needs CIFAR-10 and the weights:[/] {error}")
             raise SystemExit(1) from error
         text = (
-            "[bold]This run does not use CIFAR-10.[/] CIFAR-10 or MobileNetV2's weights are neither here nor can be "
-            "downloaded, so scikit-learn's 1,797 digits, drawn as 3x32x32 images, and a small network stand in. Run "
-            f"name, tags and table say [bold]digits-standin[/].\n\n{error}"
+            "[bold]This run does not use CIFAR-10.[/] CIFAR-10 or the weights of MobileNetV2 are missing and cannot "
+            "be downloaded. scikit-learn's 1,797 digits, as 3x32x32 images, and a small network stand in for them. "
+            f"The name of the run, its tags and its table say [bold]digits-standin[/].\n\n{error}"
         )
         console.print(Panel(text, title="STAND-IN DATA", border_style="yellow"))
         return "digits-standin", *digits(options, shared)
@@ -135,7 +140,7 @@ def choose_data(options: Namespace) -> tuple[str, FederatedDataModule, L.Lightni
 
 
 class FederationReport(Callback):
-    """Logs what the federation looks like at the start, and each client's accuracy after every validation."""
+    """Logs the partition at the start, and the accuracy of each client after every validation."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -175,7 +180,7 @@ class FederationReport(Callback):
 
 
 def logged_in() -> bool:
-    """Whether Weights & Biases has the user's key and can be reached."""
+    """Return whether Weights & Biases has a key of the user and can be reached."""
     import wandb
 
     try:
@@ -203,13 +208,13 @@ def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any
         mode="online" if online else "offline",
     )
     logger.experiment.define_metric("*", step_metric="epoch")
-    # the best value and not the last is what a sweep compares
+    # a sweep compares the best value, not the last one
     logger.experiment.define_metric("val_acc_clients", step_metric="epoch", summary="max")
     return logger
 
 
 def run_folder(options: Namespace, name: str) -> Path:
-    """Return the folder to resume, or a new one; nothing that is there is overwritten."""
+    """Return the folder to resume, or a new folder; no existing folder is overwritten."""
     if options.resume is not None:
         return Path(options.resume)
     number = 1
@@ -232,7 +237,7 @@ def evaluate(
 
 
 def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
-    """Print the result as a table, save it, and say where everything is."""
+    """Print the result as a table, save it, and name the folder of all files."""
     table = Table("", "result", title=f"{row['method']} on {row['data set']}", title_justify="left")
     table.columns[1].justify = "right"
     for name, value in row.items():
@@ -265,7 +270,7 @@ def main(argv: list[str]) -> None:
     logger = make_logger(name, folder, tags, yaml.safe_load(parser.dump(options)))
     metrics = ClientMetrics()
     every = options.trainer.check_val_every_n_epoch
-    # only aggregated models compete for the best, where validation falls on aggregations
+    # only aggregated models compete for the best one, if validation falls on aggregations
     candidates = cycle if cycle % every == 0 else every
     best = ModelCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max", every_n_epochs=candidates)
     last = ModelCheckpoint(folder, "last", enable_version_counter=False)
@@ -295,7 +300,7 @@ def main(argv: list[str]) -> None:
 
 
 def quiet() -> None:
-    """Keep Lightning's hints that do not concern this script out of its output."""
+    """Silence the hints of Lightning that do not concern this script."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for hint in ("many workers", "eval mode at the start", "Checkpoint directory", "treespec"):
         warnings.filterwarnings("ignore", f".*{hint}.*")

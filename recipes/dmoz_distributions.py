@@ -3,13 +3,13 @@
     python recipes/dmoz_distributions.py --workers 2                       # an invented dump, a few distributions
     python recipes/dmoz_distributions.py --preset paper                    # the real dumps, which you bring
 
-The small preset writes an invented dump in DMOZ's syntax to runs/dmoz_sample and says so everywhere: its figures show
-that the machinery runs, not how DMOZ behaves. The paper preset reads dmoz/content.rdf.u8 and dmoz/structure.rdf.u8 in
-$FL_LIGHTNING_DATA (else data/). Both need GloVe's vectors there, glove/glove.6B.50d.txt. The settings are
-tables/dmoz_small.yaml and tables/dmoz_paper.yaml.
+The small preset writes an invented dump in the syntax of DMOZ to runs/dmoz_sample, and its output says so: its figures
+show that the program runs, and nothing about DMOZ. The paper preset reads dmoz/content.rdf.u8 and
+dmoz/structure.rdf.u8 in $FL_LIGHTNING_DATA (else data/). Both need the vectors of GloVe there:
+glove/glove.6B.50d.txt. The settings are in tables/dmoz_small.yaml and tables/dmoz_paper.yaml.
 
-Beside the report, `spread.png` shows how pages of the classes are spread over clients (Fig. 3.2) and `entropy.png` the
-joint entropy of client and class against the distribution (Fig. 3.3).
+There are two figures beside the report. `spread.png` shows the pages of each class on each client (Fig. 3.2).
+`entropy.png` shows the joint entropy of client and class of each distribution (Fig. 3.3).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 
 from datamodules import DMOZDataModule
 from datamodules.dmoz_sample import write_sample_dump
-from fl_lightning.experiment import Table, run_presets
+from fl_lightning.experiment import Table
+from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {name: TABLES / f"dmoz_{name}.yaml" for name in ("small", "paper")}
@@ -30,14 +31,14 @@ STEPS = 100
 
 
 def find_data(table: Table) -> Table:
-    """Return the table with the folder of its data, where the small preset's dump is written if it is not there."""
+    """Return the table with the folder of its data; for the small preset, write the invented dump first."""
     folder = Path(os.environ.get("FL_LIGHTNING_DATA", "data"))
     if table.name == "dmoz_small":
         vectors = folder / "glove" / "glove.6B.50d.txt"
         if not vectors.is_file():
             raise FileNotFoundError(
-                f"There is no {vectors}. Put GloVe's 6B vectors of 50 dimensions there "
-                "(https://nlp.stanford.edu/data/glove.6B.zip), or name the folder by FL_LIGHTNING_DATA."
+                f"There is no {vectors}. Put the 6B vectors of GloVe with 50 dimensions there "
+                "(https://nlp.stanford.edu/data/glove.6B.zip), or set FL_LIGHTNING_DATA to the folder that has them."
             )
         if not (SAMPLE / "dmoz" / "structure.rdf.u8").exists():
             write_sample_dump(SAMPLE, num_pages=20_000, seed=0)
@@ -48,7 +49,7 @@ def find_data(table: Table) -> Table:
 
 
 def draw_distributions(table: Table, folder: Path) -> None:
-    """Draw how classes are spread over clients in d_0, d_100 and d_iid, and the entropy of d_0 to d_100."""
+    """Draw the classes of each client in d_0, d_100 and d_iid, and the entropy of d_0 to d_100."""
     from matplotlib.figure import Figure
 
     values = {"data_dir": table.values["data_dir"], "min_samples": table.values["min_samples"]}

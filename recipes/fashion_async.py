@@ -3,13 +3,13 @@
     python recipes/fashion_async.py --data_dir data                      # small preset, 5 seeds
     python recipes/fashion_async.py --data_dir data --preset paper       # the paper's network, steps and rate
 
-Ten devices, five fast (speeds 100 to 80) and five slow (25 to 5). Experiments 1.1 to 1.4 differ in who holds which
-classes. Fig. 4 is FedAsync on all of them, Fig. 5 the three methods on 1.4: FedAsync, the PAPAYA baseline (a client
-waits until the buffer is full) and buffering with dynamic weights. t is counted in uploads; the buffered methods move
-once in three of them, so that "100 rounds" has two readings, and both are in the table.
+There are ten devices, five fast ones (speeds 100 to 80) and five slow ones (25 to 5). Experiments 1.1 to 1.4 differ in
+the classes of each device. Fig. 4 shows FedAsync on all of them. Fig. 5 shows three methods on 1.4: FedAsync, the
+PAPAYA baseline (a client waits until the buffer is full) and buffering with dynamic weights. The paper's t counts
+uploads. The buffered methods move once in three uploads, so "100 rounds" has two readings; the table has both.
 
-The paper names neither the network nor how samples are drawn. ``small`` is a stand-in with a small network and a tenth
-of the local steps at ten times the learning rate. Finished runs are kept in ``--out`` and not run again.
+The paper does not name the network or the way in which samples are drawn. ``small`` is a stand-in with a small network,
+a tenth of the local steps and ten times the learning rate. Finished runs are kept in ``--out`` and not run again.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ console = Console()
 
 @dataclass(frozen=True)
 class Preset:
-    """What a run costs."""
+    """The network and the local work of a run."""
 
     network: dict[str, Any]
     lr: float
-    batches: int | float  # of an epoch
+    batches: int | float  # per epoch: a number, or a share of all
 
 
 PRESETS = {
@@ -62,28 +62,28 @@ PRESETS = {
 
 
 class TestedFashionMNIST(FashionMNISTDataModule):
-    """Validates on the test images, as the paper's curves do: nothing is chosen by them."""
+    """Validates on the test images, as the paper does; no choice depends on them."""
 
     def val_dataloader(self) -> Any:
         """Return the test set."""
         return self.test_dataloader()
 
 
-class Curve(Callback):
-    """Keeps test accuracy by uploads and by virtual time."""
+class AccuracyRecorder(Callback):
+    """Records the test accuracy by uploads and by virtual time."""
 
     def __init__(self) -> None:
         self.points: list[dict[str, float]] = []
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Keep a round's point."""
+        """Record the point of a round."""
         names = {"accuracy": "val_acc", "time": "fed/virtual_time", "moves": "fed/aggregations"}
         point = {key: float(trainer.callback_metrics[name]) for key, name in names.items()}
         self.points.append({"uploads": (trainer.current_epoch + 1) * UPLOADS_A_ROUND, **point})
 
 
 def make(method: str, options: argparse.Namespace, seed: int) -> AggregationCallback:
-    """Return a method with the paper's settings: alpha = 0.5, mu = 0.01, a buffer of 3, two local epochs."""
+    """Return a method with the settings of the paper: alpha = 0.5, mu = 0.01, a buffer of 3, two local epochs."""
     shared: dict[str, Any] = {"speeds": SPEEDS, "local_epochs": 2, "seed": seed}
     if method == "FedAsync":
         return FedAsync(UPLOADS_A_ROUND, mixing=options.mixing, staleness=options.staleness, rho=0.01, **shared)
@@ -95,14 +95,14 @@ def make(method: str, options: argparse.Namespace, seed: int) -> AggregationCall
 
 
 def run(method: str, experiment: str, seed: int, options: argparse.Namespace, figure: Path | None) -> dict[str, Any]:
-    """Train once and return the curve."""
+    """Train once; return the curve, the seconds and the number of uploads of each client."""
     preset = PRESETS[options.preset]
     L.seed_everything(seed, verbose=False)
     partitioner = device_experiment_partitioner(experiment, seed=seed)  # type: ignore[arg-type]
     data = TestedFashionMNIST(
         options.data_dir, partitioner, split=SampleSplit(val=0.0, test="official"), batch_size=50, eval_batch_size=500
     )
-    curve, timeline = Curve(), Timeline(figure)
+    curve, timeline = AccuracyRecorder(), Timeline(figure)
     trainer = L.Trainer(
         max_epochs=options.uploads // UPLOADS_A_ROUND,
         limit_train_batches=preset.batches,
@@ -135,7 +135,7 @@ Results = dict[tuple[str, str], dict[int, dict[str, Any]]]
 def at(
     results: Results, curve: tuple[str, str], *, uploads: int | None = None, moves: int | None = None
 ) -> list[float]:
-    """Return each seed's accuracy, in per cent, at so many uploads or (nearly) so many moves of the server."""
+    """Return the accuracy of each seed, in per cent, at a number of uploads or near a number of server moves."""
     values = []
     for result in results[curve].values():
         key, wanted = ("uploads", uploads) if uploads is not None else ("moves", moves)
@@ -145,12 +145,12 @@ def at(
 
 
 def spread(values: list[float]) -> str:
-    """Return mean and standard deviation."""
+    """Return the mean and the standard deviation as a text."""
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def accuracies(results: Results, preset: str) -> Table:
-    """Return the table of accuracies in the readings of t."""
+    """Return the table of accuracies, for each reading of t."""
     made = Table(title=f"Fashion-MNIST, preset {preset}: test accuracy in %, mean ± sd over seeds")
     for column in ("method", "experiment", "seeds", "100 uploads", "100 moves of the server", "300 uploads"):
         made.add_column(column, justify="left" if column in ("method", "experiment") else "right")
@@ -162,7 +162,7 @@ def accuracies(results: Results, preset: str) -> Table:
 
 
 def claims(results: Results) -> Table:
-    """Return the paper's claim beside what was found: dynamic weights against the others on 1.4, seed by seed."""
+    """Return a table of dynamic weights against the other methods on 1.4, seed by seed, beside the paper's claim."""
     made = Table(title="Dynamic weights minus the other, experiment 1.4, same seeds", caption="paper: > 10 and > 19")
     for column in ("other", "reading of t", "points", "relative", "seeds in favour"):
         made.add_column(column, justify="left" if column in ("other", "reading of t") else "right")
@@ -205,17 +205,17 @@ def figure(results: Results, path: Path) -> None:
 
 
 def main() -> None:
-    """Run what is missing, then show the tables and draw the figure."""
+    """Run the missing curves, then show the tables and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="small")
     parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--uploads", type=int, default=300, help=f"results that arrive, in steps of {UPLOADS_A_ROUND}")
+    parser.add_argument("--uploads", type=int, default=300, help=f"uploads of a run, a multiple of {UPLOADS_A_ROUND}")
     parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
     parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
-    parser.add_argument("--lr", type=float, help="local learning rate, in the place of the preset's")
+    parser.add_argument("--lr", type=float, help="local learning rate; default: that of the preset")
     parser.add_argument("--papaya_lr", type=float, default=1.0, help="server learning rate of the PAPAYA baseline")
-    parser.add_argument("--stamp", default="upload", help="what staleness counts for dynamic weights")
+    parser.add_argument("--stamp", default="upload", help="unit of staleness for dynamic weights")
     parser.add_argument("--data_dir", default=None, help="default: $FL_LIGHTNING_DATA, else data")
     parser.add_argument("--out", type=Path, default=Path("runs/fashion_async"))
     options = parser.parse_args()

@@ -1,25 +1,25 @@
-"""The communication tables of Acar et al. 2021 (FedDyn): models sent until a target accuracy is reached.
+"""The communication tables of Acar et al. 2021 (FedDyn): models sent until a run reaches a target accuracy.
 
     python recipes/feddyn_communication.py --workers 2                     # convex synthetic data, and MNIST in small
     python recipes/feddyn_communication.py --preset reduced --workers 2    # fewer rounds, without CIFAR and the plays
-    python recipes/feddyn_communication.py --preset paper --estimate       # how long the paper's setting would take
+    python recipes/feddyn_communication.py --preset paper --estimate       # the time of the paper's setting
     python recipes/feddyn_communication.py --preset paper --data synthetic-homogeneous synthetic-inputs
 
-FedDyn, FedAvg, FedProx and SCAFFOLD with 100 %, 10 % and 1 % of the devices a round (each active by chance, as in the
-authors' code), IID and Dirichlet .6 and .3, balanced and unbalanced, 100 and 1000 devices, and on the convex synthetic
-data. A model sent counts in units of a round of FedAvg; SCAFFOLD sends two vectors. As in the paper there is no
-validation set: curves and targets are of the test set (the synthetic data's is the union of the training data), of the
-model that devices receive. Targets that are not in the paper's text are the table's own.
+The methods are FedDyn, FedAvg, FedProx and SCAFFOLD with 100 %, 10 % and 1 % of the devices a round (each is active by
+chance, as in the authors' code). The data are IID or Dirichlet .6 or .3, balanced or unbalanced, on 100 or 1000
+devices, and the convex synthetic data. Cost is counted in rounds of FedAvg; SCAFFOLD sends two vectors. As in the
+paper there is no validation set: curves and targets are of the test set (of the synthetic data: the union of the
+training data) and of the model that devices receive. Some targets are not in the paper's text; the tables add them.
 
-The settings are tables/feddyn_small.yaml, tables/feddyn_reduced.yaml and tables/feddyn_paper.yaml. Data are looked for
-in $FL_LIGHTNING_DATA, else in data/: MNIST, EMNIST's letters, CIFAR-10 and -100, the plays.
+The settings are in tables/feddyn_small.yaml, tables/feddyn_reduced.yaml and tables/feddyn_paper.yaml. The data are
+MNIST, the letters of EMNIST, CIFAR-10 and -100 and the plays, in $FL_LIGHTNING_DATA, else in data/.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fl_lightning.experiment import run_presets
+from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {name: TABLES / f"feddyn_{name}.yaml" for name in ("small", "reduced", "paper")}

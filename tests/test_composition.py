@@ -11,8 +11,8 @@ from torch import Tensor
 from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
-from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts import SynchronousAlgorithm as Algorithm
+from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.redistribution import Redistribution

@@ -1,5 +1,5 @@
 from fl_lightning import AggregationCallback
-from fl_lightning.parts import Proximal, Synchronous, SynchronousAlgorithm, Momentum, WeightedMean
+from fl_lightning.parts import Momentum, Proximal, Synchronous, SynchronousAlgorithm, WeightedMean
 
 
 class FedProxM(AggregationCallback):

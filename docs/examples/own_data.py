@@ -1,5 +1,5 @@
-from sklearn.datasets import load_wine
 import torch
+from sklearn.datasets import load_wine
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedDataModule

@@ -63,9 +63,7 @@ class Federated(AggregationCallback):
         self._objective = objective
         self._aggregation = WeightedMean() if aggregation is None else aggregation
         self._server = Mixing() if server is None else server
-        super().__init__(
-            clients_per_round, sampler=sampler, participation=participation, exchange=exchange, **options
-        )
+        super().__init__(clients_per_round, sampler=sampler, participation=participation, exchange=exchange, **options)
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the sampler that two arguments ask for.

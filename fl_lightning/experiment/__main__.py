@@ -15,7 +15,10 @@ from fl_lightning.experiment.table import read_table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status: 1 if the table is wrong or a cell failed, 130 after Ctrl-C."""
+    """Run the command and return its exit status.
+
+    It is 1 if the table is wrong or a cell has failed, and 130 after Ctrl-C.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _sweep(arguments[1:]) if arguments[:1] == ["sweep"] else _table(arguments)
@@ -49,12 +52,12 @@ def _table(arguments: list[str]) -> int:
 def _sweep(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m fl_lightning.experiment sweep",
-        description="Run a sweep's file, which `wandb sweep` takes too, with neither account nor network.",
-        epilog="what follows -- is given to every run",
+        description="Run the file of a Weights & Biases sweep, without an account and without a network.",
+        epilog="arguments after -- are added to every run",
     )
     parser.add_argument("file", type=Path)
-    parser.add_argument("--count", type=int, help="most runs; needed by random and bayes")
-    parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
+    parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search; default: 0")
     parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
     own, further = _cut(arguments)
     options = parser.parse_args(own)
@@ -71,10 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_lightning.experiment", description=__doc__)
     parser.add_argument("table", type=Path, help="YAML file of the table; or the word sweep, see `sweep --help`")
     add_options(parser)
-    parser.add_argument("--checkpoint-seconds", type=float, default=60.0, help="between two checkpoints; default: 60")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
     parser.add_argument(
-        "--estimate", action="store_true", help="say also how long it takes, from two rounds of each data set"
+        "--checkpoint-seconds", type=float, default=60.0, help="time between two checkpoints; default: 60"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument(
+        "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"
     )
     return parser
 

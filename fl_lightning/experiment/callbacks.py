@@ -1,4 +1,4 @@
-"""What a cell adds to a fit: its curve, a checkpoint to resume from, word of its progress."""
+"""Callbacks of a cell: they record its curve, report its progress and save a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
 
-class Curve(Callback):
-    """Keeps what is logged in each round in a file of one JSON object a line.
+class CurveRecorder(Callback):
+    """Writes the logged metrics of each round to a file, one JSON object a line.
 
-    Validation metrics are kept in rounds with validation alone. A resumed fit drops what is after its checkpoint.
+    A round without validation has no validation metrics. A resumed fit removes the rounds after its checkpoint.
 
     Args:
         path: The file.
-        on_round: Called with the number of finished rounds after each.
+        on_round: Called after each round with the number of finished rounds.
     """
 
     def __init__(self, path: Path, on_round: Callable[[int], None]) -> None:
@@ -30,21 +30,21 @@ class Curve(Callback):
         self._validated = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep the rounds before the checkpoint."""
+        """Remove the rounds after the checkpoint."""
         rows = [row for row in read_rounds(self.path) if row["round"] <= trainer.current_epoch]
         self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note what is known before."""
+        """Note the metrics that training has logged."""
         self._before = set(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note what validation adds."""
+        """Note the metrics that validation has added."""
         self._of_validation |= set(trainer.callback_metrics) - self._before
         self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the round's line."""
+        """Write the line of the round."""
         left_out = set() if self._validated else self._of_validation
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name not in left_out}
         self._validated = False
@@ -55,7 +55,7 @@ class Curve(Callback):
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the rounds of a curve's file; a last line that was cut off is left out."""
+    """Return the rounds of a curve's file, up to the first line that a kill has cut off."""
     rows: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -66,11 +66,11 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 
 
 class KeepLast(Checkpoint):
-    """Saves the newest round at the end of a round when some time has passed, to resume a killed fit from.
+    """Saves a checkpoint from time to time, so that a killed fit can resume.
 
     Args:
-        path: The file, replaced each time; it is never half written.
-        seconds: Time between two; 0 saves every round.
+        path: The file. Each checkpoint replaces the one before it; the file is never half written.
+        seconds: Time between two checkpoints; 0 saves after every round.
     """
 
     def __init__(self, path: Path, seconds: float) -> None:
@@ -78,7 +78,7 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save if it is time; not the last round, after which a resumed fit would have nothing to run."""
+        """Save if it is time, but not after the last round: a resumed fit would have nothing left to run."""
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or time.monotonic() - self._saved < self.seconds:
             return

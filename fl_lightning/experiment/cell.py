@@ -1,4 +1,4 @@
-"""Runs one cell: a fit, and a test of its best model."""
+"""Runs one cell: a fit and a test of its best model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.experiment.callbacks import Curve, KeepLast, read_rounds
+from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, read_rounds
 from fl_lightning.experiment.files import columns_of, read_json, write_csv, write_json
 from fl_lightning.experiment.specs import build, identity, locate
 from fl_lightning.experiment.versions import code_version, package_versions
@@ -34,13 +34,13 @@ _TRAINER = {
 
 
 @dataclass(frozen=True)
-class Task:
-    """A cell to be run, as plain data that a worker process gets.
+class CellJob:
+    """The order to run a cell, as plain data that can be sent to a worker process.
 
     Attributes:
-        config: The cell's configuration.
-        folder: Folder of its files.
-        labels: Names of data set and method, fold and seed, for loggers.
+        config: The configuration of the cell.
+        folder: Folder for the files of the cell.
+        labels: Data set, method, fold, seed and tuned values, for loggers.
         wandb: Arguments of a WandbLogger; no logger if empty.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
     """
@@ -54,7 +54,7 @@ class Task:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Lightning's hints that do not concern a row of many fits out of the log."""
+    """Silence the hints of Lightning that do not concern a series of fits."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -68,19 +68,19 @@ def _quiet() -> Iterator[None]:
 
 
 @_quiet()
-def run_cell(task: Task, on_round: Callable[[int], None] = lambda done: None) -> Result:
-    """Fit and test one cell, or go on with it where a killed run has left off; return its result.
+def run_cell(job: CellJob, on_round: Callable[[int], None] = lambda done: None) -> Result:
+    """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 
-    The result depends on the configuration and the code alone; times are in ``run.json`` beside it.
+    The result depends on the configuration and the code alone. Times are in ``run.json`` beside it.
 
     Args:
-        task: What to run.
-        on_round: Called with the number of finished rounds after each.
+        job: The cell and its folder.
+        on_round: Called after each round with the number of finished rounds.
 
     Raises:
         ValueError: If the configuration is wrong.
     """
-    folder, config = Path(task.folder), task.config
+    folder, config = Path(job.folder), job.config
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     L.seed_everything(config["seed"], verbose=False)
@@ -90,7 +90,7 @@ def run_cell(task: Task, on_round: Callable[[int], None] = lambda done: None) ->
     method = _method(config)
     initial = _fingerprint(model)
     best = None if config["select"] == "last" else _best(folder, config, method)
-    trainer = _trainer(task, method, best, on_round)
+    trainer = _trainer(job, method, best, on_round)
     last = folder / "last.ckpt"
     begun = time.perf_counter()
     try:
@@ -116,13 +116,19 @@ _kept: dict[str, FederatedDataModule] = {}
 
 
 def _datamodule(config: dict[str, Any]) -> FederatedDataModule:
-    """Return a data module that is set up; the last one is kept, for a data set's cells come one after the other."""
+    """Return the data module of a cell, ready for use.
+
+    The last data module is kept, because the cells of a data set run one after the other.
+    """
     key = identity([config["datamodule"], config["validate_on_test"], config["seed"]])
     if key not in _kept:
         _kept.clear()
         data = build(config["datamodule"])
         if not isinstance(data, FederatedDataModule):
-            raise ValueError(f"`datamodule` must be a FederatedDataModule, got {type(data).__name__}.")
+            raise ValueError(
+                f"`datamodule` must be a FederatedDataModule, got {type(data).__name__}. Give the class path of one, "
+                "such as datamodules.MNISTDataModule."
+            )
         data.prepare_data()
         data.setup()
         if config["validate_on_test"]:
@@ -133,11 +139,14 @@ def _datamodule(config: dict[str, Any]) -> FederatedDataModule:
 
 def _method(config: dict[str, Any]) -> AggregationCallback:
     spec = config["callback"]
-    # one executor by name: "auto" measures, and could choose another one, which rounds otherwise, when a run is resumed
+    # not "auto": it measures times, so a resumed run could choose another executor, whose rounding differs
     arguments = {"seed": config["seed"], "executor": "sequential", **(spec.get("init_args") or {})}
     method = build({**spec, "init_args": arguments})
     if not isinstance(method, AggregationCallback):
-        raise ValueError(f"`callback` must be an aggregation callback such as FedAvg, got {type(method).__name__}.")
+        raise ValueError(
+            f"`callback` must be an aggregation callback such as FedAvg, got {type(method).__name__}. Other callbacks "
+            "belong into the list `callbacks`."
+        )
     return method
 
 
@@ -163,30 +172,30 @@ def _best(folder: Path, config: dict[str, Any], method: AggregationCallback) -> 
 
 
 def _trainer(
-    task: Task, method: AggregationCallback, best: ModelCheckpoint | None, on_round: Callable[[int], None]
+    job: CellJob, method: AggregationCallback, best: ModelCheckpoint | None, on_round: Callable[[int], None]
 ) -> L.Trainer:
-    folder, config = Path(task.folder), task.config
+    folder, config = Path(job.folder), job.config
     metric = ClientMetrics(locate(config["metric"]["function"]), config["metric"]["name"])
     further: list[Callback] = build(config["callbacks"])
-    callbacks = [method, metric, *further, Curve(folder / "curve.jsonl", on_round)]
+    callbacks = [method, metric, *further, CurveRecorder(folder / "curve.jsonl", on_round)]
     callbacks += [best] if best is not None else []
-    callbacks.append(KeepLast(folder / "last.ckpt", task.checkpoint_seconds))
+    callbacks.append(KeepLast(folder / "last.ckpt", job.checkpoint_seconds))
     settings = {**_TRAINER, **build(config["trainer"]), "default_root_dir": folder}
-    return L.Trainer(**settings, callbacks=callbacks, logger=_logger(task))
+    return L.Trainer(**settings, callbacks=callbacks, logger=_logger(job))
 
 
-def _logger(task: Task) -> Any:
-    if not task.wandb:
+def _logger(job: CellJob) -> Any:
+    if not job.wandb:
         return False
     from lightning.pytorch.loggers import WandbLogger
 
-    labels = task.labels
+    labels = job.labels
     name = "-".join(str(labels[key]) for key in ("data", "method", "fold", "seed"))
-    run_id = Path(task.folder).name
-    config = {**labels, "cell": task.config, "code": code_version(), **package_versions()}
-    settings = {"name": name, "group": f"{labels['data']}-{labels['method']}", "config": config, **task.wandb}
-    # one folder of the run for each attempt; `wandb sync` joins those of one id
-    return WandbLogger(save_dir=task.folder, id=run_id, resume="allow", **settings)
+    run_id = Path(job.folder).name
+    config = {**labels, "cell": job.config, "code": code_version(), **package_versions()}
+    settings = {"name": name, "group": f"{labels['data']}-{labels['method']}", "config": config, **job.wandb}
+    # each attempt has a folder of its own; `wandb sync` joins the folders of one id
+    return WandbLogger(save_dir=job.folder, id=run_id, resume="allow", **settings)
 
 
 def _outcome(
@@ -196,7 +205,7 @@ def _outcome(
     data: FederatedDataModule,
     best: ModelCheckpoint | None,
 ) -> Result:
-    """Return the validation score and all test metrics of the chosen model."""
+    """Return the validation score and all test metrics of the selected model."""
     if best is None:
         score = trainer.callback_metrics.get(config["monitor"])
         outcome = {"best_round": trainer.current_epoch, "val": None if score is None else float(score)}
@@ -228,7 +237,7 @@ def _log_summary(logger: Any, result: Result) -> None:
 
 
 def _close(logger: Any) -> None:
-    """End the run, so that the next cell of this process begins one of its own."""
+    """End the run of Weights & Biases, so that the next cell of this process starts its own."""
     if logger is not None:
         logger.experiment.finish()
 
@@ -242,17 +251,17 @@ def _finish(folder: Path, result: Result, seconds: float, device: str) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what only an unfinished cell needs."""
+    """Remove the files that only an unfinished cell needs."""
     for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):
         (folder / name).unlink(missing_ok=True)
 
 
 def finished(folder: Path) -> Result | None:
-    """Return the result of a cell that is finished, ``None`` of one that is not."""
+    """Return the result of a finished cell; ``None`` if the cell is not finished."""
     path = folder / "result.json"
     if not path.exists():
         return None
-    _clear(folder)  # the run that finished it may have been killed before it did
+    _clear(folder)  # the run may have been killed after it wrote the result and before it cleared the folder
     result: Result = read_json(path)
     return result
 

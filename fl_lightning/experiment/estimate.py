@@ -1,4 +1,4 @@
-"""What a table would take, before it is run."""
+"""The plan of a table and an estimate of its time, before it is run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fl_lightning.experiment.worker import run_safely
 
 
 def describe_plan(table: Table, folder: str | Path) -> str:
-    """Return the fits and rounds of each method and data set, and how many are finished in a folder.
+    """Return the number of fits and rounds of each method and data set, and of the fits that a folder has finished.
 
-    As long as values are still to be chosen, those that are finished are counted for the first point of a search.
+    A search has not chosen its values yet, so the cells of the table are counted with the values of its first point.
     """
     table.check()
     store = Store(folder)
@@ -34,12 +34,13 @@ def describe_plan(table: Table, folder: str | Path) -> str:
 
 
 def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the seconds of a round on each data set, from a short fit of the baseline in this process.
+    """Measure the seconds of a round on each data set by a short fit of the baseline in this process.
 
-    The first round, with all that is done once, does not count; the last one is validated.
+    The first round does not count, because it includes work that is done once. The last round is validated.
 
     Returns:
-        The paces, and for data sets on which it fails, for want of their files for instance, the error.
+        The seconds of a round by data set, and the errors of data sets on which the fit fails; their files may be
+        missing, for instance.
     """
     paces, errors = {}, {}
     for name, data in table.data.items():
@@ -47,10 +48,14 @@ def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
         point = tuning_points(short, name, table.baseline, {})[0]
         cell = make_cell(short, name, table.baseline, table.folds[0], table.seeds[0], point)
-        ends: list[float] = []
+        ends: list[float] = []  # of the rounds
+
+        def note(done: int, ends: list[float] = ends) -> None:
+            ends.append(time.perf_counter())
+
         with tempfile.TemporaryDirectory() as folder:
-            task = Store(folder).task(cell, {}, checkpoint_seconds=1e9)
-            answer = run_safely(task, lambda done, ends=ends: ends.append(time.perf_counter()))
+            job = Store(folder).job(cell, {}, checkpoint_seconds=1e9)
+            answer = run_safely(job, note)
         if "error" in answer:
             errors[name] = answer["error"].strip().splitlines()[-1]
         else:
@@ -59,7 +64,14 @@ def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict
 
 
 def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str, str], workers: int = 1) -> str:
-    """Return how long a table would take at measured paces, and what could not be measured, as a text."""
+    """Return a text with the time that a table would take, and with the data sets that cannot be run.
+
+    Args:
+        table: The table.
+        paces: Seconds of a round by data set, from :func:`measure_paces`.
+        errors: Errors by data set, from :func:`measure_paces`.
+        workers: Number of worker processes.
+    """
     rounds = {name: 0 for name in table.data}
     for entry in planned(table):
         rounds[entry.data] += sum(cell.max_epochs for cell in entry.cells.values())

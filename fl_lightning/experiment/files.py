@@ -13,7 +13,7 @@ from fl_lightning.atomic_file import atomic_file
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, which is never seen half written."""
+    """Write a text file; no reader ever sees half of it."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -29,7 +29,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, empty where a row has no such column; numbers keep all their digits."""
+    """Write rows as CSV; a cell is empty if its row lacks the column, and numbers keep all their digits."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
@@ -38,5 +38,5 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, An
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> list[str]:
-    """Return the columns of rows: the given ones, then the others in alphabetical order."""
+    """Return the columns of rows: first the given ones, then the others in alphabetical order."""
     return [*first, *sorted(set().union(*rows) - set(first))] if rows else list(first)

@@ -1,4 +1,4 @@
-"""Command-line options of everything that runs a table."""
+"""Command-line options of all programs that run a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what part of a table is run, how, and where to."""
+    """Add the options for the folder, the workers and the part of the table that is run."""
     parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
     parser.add_argument(
         "--workers", type=int, default=1, help="processes, one thread each; 0 runs all in this one; default: 1"

@@ -1,4 +1,4 @@
-"""The cells of a table: one fit each, known by the hash of its configuration."""
+"""The cells of a table. A cell is one fit, and its id is the hash of its configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fl_lightning.experiment.specs import identity, references, substitute
 from fl_lightning.experiment.table import DataSet, Method, Table
 
 Chosen = Mapping[tuple[str, str], Point]
-"""The values chosen for (data set, method)."""
+"""The tuned values by (data set, method)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Cell:
         fold: The fold.
         seed: The seed.
         values: The tuned values.
-        config: All that the fit depends on, resolved; plain data.
+        config: The complete configuration of the fit, as plain data without references.
     """
 
     data: str
@@ -37,24 +37,24 @@ class Cell:
 
     @cached_property
     def id(self) -> str:
-        """Hash of the configuration: a fit is known by what it depends on, not by its names."""
+        """Hash of the configuration; the names of data set and method are no part of it."""
         return identity(self.config)
 
     @property
     def max_epochs(self) -> int:
-        """Rounds of the fit."""
+        """Number of rounds of the fit."""
         return int(self.config["trainer"].get("max_epochs", 1000))  # Lightning's own default
 
 
 def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
-    """Return the cells of the table, those of one data set, fold and seed together.
+    """Return the cells of a table; the cells of one data set, fold and seed follow each other.
 
     Args:
         table: The table.
-        chosen: The values of each method that is tuned, from :func:`tuning_points` and their scores.
+        chosen: The values that the searches have chosen.
 
     Raises:
-        ValueError: If several folds are asked for and a data set does not use ``$fold``, or a value is missing.
+        ValueError: If the table has several folds and a data set does not use ``$fold``, or if a value is missing.
     """
     return [
         make_cell(table, data, method, fold, seed, chosen.get((data, method), {}))
@@ -66,7 +66,7 @@ def table_cells(table: Table, chosen: Chosen) -> list[Cell]:
 
 
 def tuning_cells(table: Table, data: str, method: str, point: Point) -> list[Cell]:
-    """Return the cells that score one point of a method's search."""
+    """Return the cells that score one point of the search of a method."""
     tuning = table.tuning
     return [
         make_cell(table, data, method, fold, seed, point, tuning.max_epochs)
@@ -76,17 +76,22 @@ def tuning_cells(table: Table, data: str, method: str, point: Point) -> list[Cel
 
 
 def tuning_points(table: Table, data: str, method: str, chosen: Chosen) -> list[Point]:
-    """Return the points of a method's search on a data set; what is taken over from others is part of each.
+    """Return the points of the search of a method on a data set.
+
+    Each point includes the values that the method takes from other methods.
 
     Raises:
-        ValueError: If the search space is wrong, or a method from which values are taken has none of that name.
+        ValueError: If the search space is wrong, or another method lacks a value that this one takes.
     """
     entry = table.methods[method]
     taken: Point = {}
     for name, source in entry.take.items():
         known = {**_values(table, data, table.methods[source]), **chosen.get((data, source), {})}
         if name not in known:
-            raise ValueError(f"{method} takes {name} from {source}, which has no value of that name.")
+            raise ValueError(
+                f"{method} takes {name} from {source}, which has no value of that name. Give {source} the value "
+                f"in `tune` or `values`."
+            )
         taken[name] = substitute(f"${name}", known)
     space = space_of(substitute(entry.tune, {**_values(table, data, entry), **taken}))
     tuning = table.tuning
@@ -94,7 +99,7 @@ def tuning_points(table: Table, data: str, method: str, chosen: Chosen) -> list[
 
 
 def levels(table: Table) -> Iterator[list[str]]:
-    """Yield the methods in groups, each of which takes values from those before it alone.
+    """Yield the methods in groups; a group takes values from earlier groups alone.
 
     Raises:
         ValueError: If methods take values from each other in a circle.
@@ -103,7 +108,10 @@ def levels(table: Table) -> Iterator[list[str]]:
     while left:
         free = [name for name, method in left.items() if not set(method.take.values()) & set(left)]
         if not free:
-            raise ValueError(f"The methods {', '.join(left)} take values from each other in a circle.")
+            raise ValueError(
+                f"The methods {', '.join(left)} take values from each other in a circle. Give one of them values "
+                "of its own."
+            )
         yield free
         left = {name: method for name, method in left.items() if name not in free}
 
@@ -115,9 +123,9 @@ class Planned:
     Attributes:
         data: Name of the data set.
         method: Name of the method.
-        num_points: Points of its search; 1 if nothing is tuned.
+        num_points: Number of points of the search; 1 if nothing is tuned.
         trials: Fits of the search.
-        final: Fits of the table; with the values of the first point, as long as none is chosen.
+        final: Fits of the table, with the values of the first point of the search.
     """
 
     data: str
@@ -128,12 +136,12 @@ class Planned:
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """All fits by their ids: one that is both a trial and final is run once."""
+        """All fits by their ids; a fit that is both a trial and final runs once."""
         return {cell.id: cell for cell in (*self.trials, *self.final)}
 
 
 def planned(table: Table) -> list[Planned]:
-    """Return all fits of a table, as if the first point of each search were chosen."""
+    """Return all fits of a table, with the first point of each search as the chosen one."""
     plan: list[Planned] = []
     chosen: dict[tuple[str, str], Point] = {}
     for methods in levels(table):
@@ -150,7 +158,7 @@ def planned(table: Table) -> list[Planned]:
 def make_cell(
     table: Table, data: str, method: str, fold: int, seed: int, point: Point, max_epochs: int | None = None
 ) -> Cell:
-    """Return one cell with its configuration resolved."""
+    """Return one cell, whose configuration has values in the place of all references."""
     data_set, entry = table.data[data], table.methods[method]
     _check_fold(table, data, data_set)
     values = {**_values(table, data, entry), **point, "fold": fold, "seed": seed}
@@ -180,6 +188,6 @@ def _values(table: Table, data: str, method: Method) -> dict[str, Any]:
 def _check_fold(table: Table, name: str, data: DataSet) -> None:
     if len(table.folds) > 1 and "fold" not in references([data.datamodule, *data.values.values()]):
         raise ValueError(
-            f"`folds` are {table.folds}, but the data set {name} does not depend on $fold, so that all would be the "
-            "same. Give its data module a split with `fold: $fold`, or one fold."
+            f"`folds` are {table.folds}, but the data set {name} does not depend on $fold, so that all folds would be "
+            "the same. Give its data module a split with `fold: $fold`, or the table a single fold."
         )

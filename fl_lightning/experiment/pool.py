@@ -1,4 +1,4 @@
-"""Runs tasks in worker processes, or in this one."""
+"""Runs jobs in worker processes, or in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fl_lightning.experiment.cell import Task
+from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.worker import run_safely
 
 OnRound = Callable[[str, int], None]
@@ -22,13 +22,13 @@ OnEnd = Callable[[str, dict[str, Any]], None]
 
 
 class Pool:
-    """Runs tasks, each worker one at a time.
+    """Shares jobs out among worker processes; a worker runs one job at a time.
 
     Args:
-        workers: Processes; 0 runs tasks in this process, one after the other.
-        logs: Folder for what workers print.
-        devices: GPUs, of which worker i gets number ``i % len(devices)``; ``None`` leaves all to each.
-        lock: A file descriptor that workers inherit: a file locked by it stays locked until the last worker has ended.
+        workers: Number of processes; 0 runs the jobs in this process, one after the other.
+        logs: Folder for the output of the workers.
+        devices: Numbers of GPUs; worker i gets ``devices[i % len(devices)]``. ``None``: every worker sees all GPUs.
+        lock: File descriptor that the workers inherit: its file stays locked until the last worker has ended.
     """
 
     def __init__(self, workers: int, logs: Path, devices: Sequence[int] | None = None, lock: int | None = None) -> None:
@@ -36,27 +36,29 @@ class Pool:
         self._processes: dict[int, _Process] = {}
         self._stopped = False
 
-    def run(self, tasks: Iterable[tuple[str, Task]], on_round: OnRound, on_end: OnEnd) -> None:
-        """Run tasks; both callbacks get a task's name and may be called from several threads.
+    def run(self, jobs: Iterable[tuple[str, CellJob]], on_round: OnRound, on_end: OnEnd) -> None:
+        """Run jobs until all have ended.
+
+        The two functions are called from several threads.
 
         Args:
-            tasks: Names and tasks.
-            on_round: Called with the number of finished rounds.
-            on_end: Called with ``{"result": ...}`` or ``{"error": traceback}``.
+            jobs: Pairs of a name and a job.
+            on_round: Called with the name and the number of finished rounds.
+            on_end: Called with the name and ``{"result": ...}`` or ``{"error": traceback}``.
         """
         if self.workers == 0:
-            for name, task in tasks:
-                on_end(name, run_safely(task, partial(on_round, name)))
+            for name, job in jobs:
+                on_end(name, run_safely(job, partial(on_round, name)))
             return
-        queue: SimpleQueue[tuple[str, Task]] = SimpleQueue()
-        for entry in tasks:
+        queue: SimpleQueue[tuple[str, CellJob]] = SimpleQueue()
+        for entry in jobs:
             queue.put(entry)
         with ThreadPoolExecutor(self.workers) as threads:
             serving = [threads.submit(self._serve, number, queue, on_round, on_end) for number in range(self.workers)]
             try:
                 for future in serving:
                     future.result()
-            except BaseException:  # above all Ctrl-C, which does not reach the workers
+            except BaseException:  # mostly Ctrl-C, which does not reach the workers
                 self._stopped = True
                 for process in list(self._processes.values()):
                     process.kill()
@@ -68,17 +70,17 @@ class Pool:
             process.close()
         self._processes = {}
 
-    def _serve(self, number: int, queue: SimpleQueue[tuple[str, Task]], on_round: OnRound, on_end: OnEnd) -> None:
+    def _serve(self, number: int, queue: SimpleQueue[tuple[str, CellJob]], on_round: OnRound, on_end: OnEnd) -> None:
         while not self._stopped:
             try:
-                name, task = queue.get_nowait()
+                name, job = queue.get_nowait()
             except Empty:
                 return
             if number not in self._processes:
                 self._processes[number] = _Process(
                     self.logs / f"worker-{number}.log", self._environment(number), self.lock
                 )
-            answer = self._processes[number].run(task, partial(on_round, name))
+            answer = self._processes[number].run(job, partial(on_round, name))
             if self._stopped:
                 return
             if answer is None:
@@ -89,7 +91,7 @@ class Pool:
 
     def _environment(self, number: int) -> dict[str, str]:
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        # what the parent can import the worker can, too
+        # so that a worker can import all that this process can
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = str(self.devices[number % len(self.devices)])
@@ -114,12 +116,12 @@ class _Process:
                 pass_fds=() if lock is None else (lock,),
             )
 
-    def run(self, task: Task, on_round: Callable[[int], None]) -> dict[str, Any] | None:
-        """Return the answer to a task; ``None`` if the process ends before it."""
+    def run(self, job: CellJob, on_round: Callable[[int], None]) -> dict[str, Any] | None:
+        """Send a job and return the answer; ``None`` if the process ends before it answers."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(asdict(task)) + "\n")
+            self._process.stdin.write(json.dumps(asdict(job)) + "\n")
             self._process.stdin.flush()
         except OSError:
             return None
@@ -131,11 +133,11 @@ class _Process:
         return None
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._process.kill()
 
     def close(self) -> int:
-        """End the process and return its exit code."""
+        """Close the input of the process, which ends it, and return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._process.wait()

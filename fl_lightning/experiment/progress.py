@@ -1,4 +1,4 @@
-"""What an experiment is at, live."""
+"""Live display of the progress of an experiment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from fl_lightning.experiment.search import describe_point
 class Progress:
     """A table of data sets and methods: finished, failed and running cells, and an estimate of the time left.
 
-    The estimate takes the rounds still to do at the mean pace of the same data set and method, else of the same data
-    set, else of all. On a console that is no terminal, each cell is a line when it ends.
+    The estimate multiplies the rounds that are left by the mean time of a round: of the same data set and method, or if
+    none has run yet, of the same data set, or of all. If the console is not a terminal, a cell prints a line when it
+    ends.
 
     Args:
         cells: All cells of this run.
-        workers: How many run at a time.
-        console: Where to write.
-        later: Cells of later stages, which count in the estimate.
+        workers: Number of cells that run at the same time.
+        console: Console for the output.
+        later: Cells of later stages; the estimate includes them.
     """
 
     def __init__(
@@ -57,7 +58,13 @@ class Progress:
             self._live.stop()
 
     def end(self, cell: Cell, status: str, seconds: float | None = None) -> None:
-        """Note that a cell is ``"finished"``, was found ``"finished before"``, or ``"failed"``."""
+        """Note the end of a cell.
+
+        Args:
+            cell: The cell.
+            status: ``"finished"``, ``"finished before"`` (by an earlier run) or ``"failed"``.
+            seconds: Duration of the fit, if known.
+        """
         with self._lock:
             self._done[cell.id] = status
             self._rounds.pop(cell.id, None)
@@ -70,7 +77,7 @@ class Progress:
             self.console.print(text, highlight=False, soft_wrap=True)
 
     def round(self, cell: Cell, done: int) -> None:
-        """Note that a cell has finished so many rounds."""
+        """Note the number of rounds that a cell has finished."""
         with self._lock:
             now = time.monotonic()
             if cell.id not in self._first:
@@ -83,7 +90,7 @@ class Progress:
             self._paces[key][1] += rounds
 
     def seconds_left(self) -> float | None:
-        """Return the estimate, ``None`` before anything is known."""
+        """Return the estimate of the time left; ``None`` as long as no round has been timed."""
         with self._lock:
             now = time.monotonic()
             running = [(self.cells[cell], *self._first[cell], done) for cell, done in self._rounds.items()]
@@ -134,7 +141,7 @@ def _pace_of(cell: Cell, paces: Mapping[tuple[str, ...], list[float]]) -> float 
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people say it: ``"40 s"``, ``"12 min"``, ``"3.5 h"``, ``"2.1 days"``."""
+    """Return a duration as a short text: ``"40 s"``, ``"12 min"``, ``"3.5 h"`` or ``"2.1 days"``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:

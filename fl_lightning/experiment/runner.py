@@ -19,7 +19,7 @@ from fl_lightning.experiment.store import Store
 from fl_lightning.experiment.table import Table, read_table
 from fl_lightning.experiment.versions import code_version
 
-Rows = list[dict[str, Any]]
+ResultRows = list[dict[str, Any]]
 
 
 def run_table(
@@ -30,26 +30,28 @@ def run_table(
     devices: Sequence[int] | None = None,
     checkpoint_seconds: float = 60.0,
     console: Console | None = None,
-) -> Rows:
-    """Run what is missing of a table, and return the rows of its ``results.csv``.
+) -> ResultRows:
+    """Run the missing cells of a table and return the rows of its ``results.csv``.
 
-    First each method's hyper-parameters are searched on validation clients, where it has a ``tune``; then every cell
-    is one ``Trainer.fit`` and a test of its best model. Fits of one data set, fold and seed share partition, initial
-    weights and draws of clients (common random numbers). A finished cell is never run again: it is known by the hash of
-    its resolved configuration. Interrupted runs go on where they were, inside a cell from its last checkpoint. A cell
-    that fails is recorded with its traceback; the others go on, and the next run tries it again.
+    The hyper-parameters of methods with a ``tune`` are searched first, on validation clients. Then each cell is one
+    ``Trainer.fit`` and a test of its best model. Fits of the same data set, fold and seed share partition, initial
+    weights and draws of clients (common random numbers).
+
+    A cell is known by the hash of its configuration, and a finished cell is never run again. An interrupted run goes
+    on from the last checkpoint of each cell. The traceback of a cell that fails is kept; the other cells go on, and the
+    next run tries the cell again.
 
     Args:
-        table: A YAML file, the mapping that it would hold, or a :class:`~fl_lightning.experiment.Table`.
+        table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
         output: Folder of the results; ``runs/<name of the table>`` if ``None``.
-        workers: Processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all in this process.
-        devices: GPUs that the workers share out among them; ``None`` leaves the choice to each Trainer.
+        workers: Number of processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all cells in this process.
+        devices: Numbers of the GPUs that the workers share; ``None`` leaves the choice to each Trainer.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
-        console: Where progress is written.
+        console: Console for the progress.
 
     Raises:
         ValueError: If the table is wrong.
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file of the table does not exist.
         RuntimeError: If another run is at work in the folder.
     """
     check_count("workers", workers, minimum=0)
@@ -73,7 +75,7 @@ class _Run:
         self.checkpoint_seconds = checkpoint_seconds
         self.chosen: dict[tuple[str, str], Point] = {}
 
-    def all(self) -> Rows:
+    def all(self) -> ResultRows:
         """Tune, then run the table."""
         self.store.write_table(self.table, code_version())
         self._tune()
@@ -87,7 +89,7 @@ class _Run:
         return rows
 
     def _tune(self) -> None:
-        rows: Rows = []
+        rows: ResultRows = []
         everything = plan = planned(self.table)
         for methods in levels(self.table):
             places = [(data, method) for data in self.table.data for method in methods]
@@ -108,8 +110,8 @@ class _Run:
         if rows:
             self.store.write_tuning(rows)
 
-    def _choose(self, place: tuple[str, str], points: list[Point], trials: list[list[Cell]]) -> Rows:
-        """Choose the point with the best mean validation score, the first of equal ones."""
+    def _choose(self, place: tuple[str, str], points: list[Point], trials: list[list[Cell]]) -> ResultRows:
+        """Choose the point with the best mean validation score; the first one if several are equal."""
         rows = [
             self.store.tuning_row(*place, number, point, cells)
             for number, (point, cells) in enumerate(zip(points, trials, strict=True))
@@ -128,7 +130,7 @@ class _Run:
     def _run_cells(
         self, cells: Sequence[Cell], table_cells: Sequence[Cell] | None = None, later: Sequence[Cell] = ()
     ) -> None:
-        """Run the cells that are not finished; write the results after each if they are those of the table."""
+        """Run the cells that are not finished; write ``results.csv`` after each if ``table_cells`` are given."""
         by_id = {cell.id: cell for cell in cells}
         missing = {name: cell for name, cell in by_id.items() if self.store.result(cell) is None}
         if not missing:
@@ -148,8 +150,8 @@ class _Run:
         with Progress(by_id.values(), self.pool.workers, self.console, later) as progress:
             for name in by_id.keys() - missing.keys():
                 progress.end(by_id[name], "finished before", self.store.seconds(by_id[name]))
-            tasks = (
-                (name, self.store.task(cell, self.table.wandb, self.checkpoint_seconds))
+            jobs = (
+                (name, self.store.job(cell, self.table.wandb, self.checkpoint_seconds))
                 for name, cell in missing.items()
             )
-            self.pool.run(tasks, lambda name, done: progress.round(by_id[name], done), end)
+            self.pool.run(jobs, lambda name, done: progress.round(by_id[name], done), end)

@@ -1,4 +1,4 @@
-"""Spaces of hyper-parameters, and the points that a grid or random search tries."""
+"""Spaces of hyper-parameters, and the points that a grid search or a random search tries."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values."""
+    """A parameter with a list of values."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Return one of the values, all equally likely."""
+        """Return one of the values; all are equally likely."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
 @dataclass(frozen=True)
 class Range:
-    """A number between two bounds.
+    """A parameter between two bounds.
 
     Attributes:
         low: Lower bound.
         high: Upper bound.
-        log: Whether the logarithm is uniform.
-        integer: Whether it is a whole number; both bounds then occur.
-        step: Of which it is a multiple; 0 for none.
+        log: Whether its logarithm is uniform.
+        integer: Whether it is a whole number; both bounds are then possible.
+        step: The value is rounded to a multiple of the step; 0 does not round.
     """
 
     low: float
@@ -60,13 +60,13 @@ Space = Mapping[str, Choice | Range]
 
 
 def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
-    """Return the space that a method's ``tune`` describes.
+    """Return the space that the ``tune`` of a method describes.
 
     Args:
-        tune: For each value a sequence of choices, or ``{"min": 0.001, "max": 1, "log": true}``.
+        tune: For each name a list of values, or a range such as ``{"min": 0.001, "max": 1, "log": true}``.
 
     Raises:
-        ValueError: If an entry is neither.
+        ValueError: If an entry is neither a list nor a range.
     """
     space: dict[str, Choice | Range] = {}
     for name, entry in tune.items():
@@ -83,30 +83,30 @@ def space_of(tune: Mapping[str, Any]) -> dict[str, Choice | Range]:
 
 
 def make_range(name: str, low: Any, high: Any, *, log: bool = False, integer: bool = False, step: float = 0.0) -> Range:
-    """Return a range after checking its bounds.
+    """Check the bounds of a range and return it.
 
     Raises:
-        ValueError: If a bound is no number, they are in the wrong order, or the logarithm of one does not exist.
+        ValueError: If a bound is not a number, ``low`` is not below ``high``, or a bound has no logarithm.
     """
     if not all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in (low, high)) or low >= high:
         raise ValueError(f"`{name}` must have numbers with `min` below `max`, got {low!r} and {high!r}.")
     if log and low <= 0:
-        raise ValueError(f"`{name}` is drawn by its logarithm, so that `min` must be greater than 0, got {low!r}.")
+        raise ValueError(f"`{name}` has a logarithmic scale, so `min` must be greater than 0, got {low!r}.")
     return Range(low, high, log, integer, step)
 
 
 def points(space: Space, search: Search = "grid", count: int | None = None, seed: int = 0) -> list[Point]:
-    """Return the points to try.
+    """Return the points that a search tries.
 
     Args:
-        space: Of which parameters.
-        search: ``"grid"`` goes through all combinations, the last parameter's values fastest; ``"random"`` draws
-            ``count`` of them, none twice; all where there are no more.
-        count: Number of points; for a grid the first so many, all if ``None``.
+        space: The parameters.
+        search: ``"grid"`` tries all combinations; the values of the last parameter change fastest. ``"random"`` draws
+            ``count`` points. Without ranges it draws no point twice, and takes all points if there are no more.
+        count: Number of points. A grid search takes the first ones, or all if ``None``.
         seed: Seed of the draws.
 
     Raises:
-        ValueError: If an argument is out of range, a grid has a range, or a random search no ``count``.
+        ValueError: If an argument is out of range, a grid search has a range, or a random search has no ``count``.
     """
     check_choice("search", search, ("grid", "random"))
     if count is not None:
@@ -116,7 +116,8 @@ def points(space: Space, search: Search = "grid", count: int | None = None, seed
     if search == "grid":
         if ranges := [name for name in space if name not in choices]:
             raise ValueError(
-                f"A grid cannot go through the range of {', '.join(ranges)}. List values, or use `search: random`."
+                f"A grid search needs lists of values, got a range for {', '.join(ranges)}. List values, or use "
+                "`search: random`."
             )
         return _grid(choices)[:count]
     if count is None:
@@ -131,7 +132,7 @@ def points(space: Space, search: Search = "grid", count: int | None = None, seed
 
 
 def describe_point(point: Mapping[str, Any]) -> str:
-    """Return a point as a text; of a value that is a mapping the last entry."""
+    """Return a point as a text; a value that is a mapping is shown by its last entry."""
     shown = {name: list(value.values())[-1] if isinstance(value, Mapping) else value for name, value in point.items()}
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()

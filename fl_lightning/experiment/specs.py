@@ -1,4 +1,4 @@
-"""Objects described as data: class paths with arguments, ``$names`` for values, and the hash of it all."""
+"""Specs: objects described as plain data, with class paths, arguments, references to values, and a hash."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Any
 
 Spec = Any
-"""What YAML holds: mappings, sequences, texts, numbers, truth values, ``None``."""
+"""Plain data as in a YAML file: mappings, lists, texts, numbers, booleans, ``None``."""
 
-#: Import paths of parts by those they had in earlier releases. Results of earlier tables are still found: a cell's
-#: identity is that of the old path.
+#: Today's import paths of parts by their paths in earlier releases. The identity of a cell uses the earlier path, so
+#: that the results of earlier tables are still found.
 _MOVED = {
     "fl_lightning.objectives.Proximal": "fl_lightning.parts.Proximal",
     "fl_lightning.sampling.BernoulliSampler": "fl_lightning.parts.BernoulliSampler",
@@ -29,13 +29,13 @@ _REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 
 
 def substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
-    """Return a spec with each text ``"$name"`` replaced by the value of that name, of whatever type.
+    """Return a spec in which the value of a name replaces each text ``"$name"``.
 
-    ``"$name.key"`` is an entry of a value that is a mapping; ``"$$name"`` stays a text, ``"$name"``. Values may refer
-    to other values.
+    A value may have any type, and may refer to other values. ``"$name.key"`` is an entry of a value that is a mapping.
+    ``"$$name"`` becomes the text ``"$name"``.
 
     Raises:
-        ValueError: If there is no value of that name, or values refer to each other in a circle.
+        ValueError: If a name has no value, or values refer to each other in a circle.
     """
     return _substitute(spec, values, ())
 
@@ -55,7 +55,7 @@ def _substitute(spec: Spec, values: Mapping[str, Any], inside: tuple[str, ...]) 
 
 
 def references(spec: Spec) -> set[str]:
-    """Return the names that a spec refers to, without their keys."""
+    """Return the names to which a spec refers, without their keys."""
     if isinstance(spec, Mapping):
         spec = list(spec.values())
     if isinstance(spec, (list, tuple)):
@@ -71,17 +71,17 @@ def _look_up(reference: str, values: Mapping[str, Any]) -> Any:
             known = ", ".join(f"${name}" for name in sorted(values)) or "none"
             raise ValueError(
                 f"There is no value for ${reference}; known are {known}. Put it into `values` of the table, the data "
-                "set or the method, or into the method's `tune`."
+                "set or the method, or into `tune` of the method."
             )
         value = value[key]
     return value
 
 
 def locate(path: str) -> Any:
-    """Return what an import path such as ``"fl_lightning.FedAvg"`` or ``"package.Class.method"`` names.
+    """Return the object of an import path such as ``"fl_lightning.FedAvg"`` or ``"package.Class.method"``.
 
     Raises:
-        ValueError: If there is no such thing.
+        ValueError: If the path cannot be imported.
     """
     parts = _MOVED.get(path, path).split(".")
     for length in range(len(parts) - 1, 0, -1):
@@ -90,7 +90,7 @@ def locate(path: str) -> Any:
             found: Any = import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # the module is there, and something that it imports is not
+                raise  # the module exists, but it imports another one that does not
             continue
         for attribute in parts[length:]:
             found = getattr(found, attribute, None)
@@ -104,10 +104,10 @@ def locate(path: str) -> Any:
 
 
 def build(spec: Spec) -> Any:
-    """Make the object that a spec describes.
+    """Build the object that a spec describes.
 
-    ``{"class_path": path, "init_args": {...}}`` is the call of a class or function, ``{"object": path}`` what the path
-    names, uncalled; both at any depth. Everything else stays as it is.
+    ``{"class_path": path, "init_args": {...}}`` calls a class or a function. ``{"object": path}`` is the object of the
+    path itself. Both are allowed at any depth. Everything else stays as it is.
 
     Raises:
         ValueError: If a path cannot be imported.
@@ -125,7 +125,7 @@ def build(spec: Spec) -> Any:
 
 
 def check_paths(spec: Spec) -> None:
-    """Raise ``ValueError`` if an import path in a spec, where it is no reference, names nothing."""
+    """Raise ``ValueError`` if an import path in a spec cannot be imported; references are not checked."""
     if isinstance(spec, Mapping):
         for key in ("class_path", "object"):
             if isinstance(spec.get(key), str) and not references(spec[key]):
@@ -137,13 +137,13 @@ def check_paths(spec: Spec) -> None:
 
 
 def identity(spec: Spec) -> str:
-    """Return a short hash of a spec; specs have the same one only if they are equal."""
+    """Return a short hash of a spec; two specs have the same hash only if they are equal."""
     text = json.dumps(_with_first_paths(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _with_first_paths(spec: Spec) -> Spec:
-    """Return a spec in which every import path is the one that its class had first."""
+    """Return a spec in which each import path is the first one that its class has had."""
     if isinstance(spec, Mapping):
         return {key: _with_first_paths(value) for key, value in spec.items()}
     if isinstance(spec, (list, tuple)):
@@ -154,6 +154,6 @@ def _with_first_paths(spec: Spec) -> Spec:
 def _check_keys(spec: Mapping[str, Any], allowed: set[str]) -> None:
     if unknown := set(spec) - allowed:
         raise ValueError(
-            f"A class is given by `class_path` and `init_args`, got also {', '.join(sorted(unknown))} for "
+            f"A class has the entries `class_path` and `init_args`, got also {', '.join(sorted(unknown))} for "
             f"{spec['class_path']!r}. Put its arguments under `init_args`."
         )

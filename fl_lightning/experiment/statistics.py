@@ -20,7 +20,7 @@ class Summary:
     Attributes:
         num: Number of scores.
         mean: Their mean.
-        sd: Their sample standard deviation (divided by n - 1); NaN for one score.
+        sd: Their sample standard deviation (with the divisor n - 1); NaN for one score.
         low: Lower end of the t confidence interval of the mean; NaN for one score.
         high: Upper end.
     """
@@ -37,7 +37,7 @@ def summarize(scores: Numbers, confidence: float = 0.95) -> Summary:
 
     Args:
         scores: Shape ``(n,)``, at least one, finite.
-        confidence: Of the interval, between 0 and 1.
+        confidence: Confidence level of the interval, between 0 and 1.
 
     Raises:
         ValueError: If there are no scores, one is not finite, or ``confidence`` is not between 0 and 1.
@@ -56,13 +56,15 @@ def summarize(scores: Numbers, confidence: float = 0.95) -> Summary:
 
 
 def relative_difference(score: float, baseline: float) -> float:
-    """Return ``score / baseline - 1``; 0.02 says two per cent more than the baseline.
+    """Return ``score / baseline - 1``; 0.02 means two per cent more than the baseline.
 
     Raises:
         ValueError: If ``baseline`` is 0.
     """
     if baseline == 0:
-        raise ValueError("`baseline` must not be 0: a difference relative to it has no meaning. Give the scores' own.")
+        raise ValueError(
+            "`baseline` must not be 0, because no difference is relative to 0. Compare the scores themselves."
+        )
     return score / baseline - 1
 
 
@@ -96,8 +98,8 @@ class SignedRankTest:
         p_value: Probability of a rank sum as far from its mean under the null hypothesis; 1 if all differences are 0.
         positive: Sum of the ranks of positive differences.
         negative: Sum of the ranks of negative differences.
-        num_pairs: Number of pairs, with those that are equal.
-        num_zeros: Pairs without a difference, which are left out.
+        num_pairs: Number of pairs, including those without a difference.
+        num_zeros: Number of pairs without a difference; the test leaves them out.
     """
 
     p_value: float
@@ -116,7 +118,7 @@ def signed_rank_test(scores: Numbers, baselines: Numbers, digits: int = 12) -> S
     Args:
         scores: A method's scores, shape ``(n,)``.
         baselines: The other method's scores of the same data, folds and seeds, in the same order, shape ``(n,)``.
-        digits: Differences are rounded to so many decimals, so that 0.3 - 0.2 and 0.2 - 0.1 are a tie.
+        digits: Number of decimals to which differences are rounded, so that 0.3 - 0.2 and 0.2 - 0.1 are a tie.
 
     Raises:
         ValueError: If the numbers of scores differ, there are none, or one is not finite.
@@ -147,7 +149,9 @@ def _exact_p_value(doubled_ranks: np.ndarray, smaller: int) -> float:
 
 
 def holm(p_values: Numbers) -> list[float]:
-    """Return Holm's adjusted p-values, in the order given: rejecting those below a level keeps the family's error.
+    """Return Holm's adjusted p-values, in the order of the arguments.
+
+    Rejecting the hypotheses with an adjusted value below a level keeps the family-wise error rate at that level.
 
     Raises:
         ValueError: If one is not between 0 and 1.
@@ -168,8 +172,8 @@ class Ranks:
 
     Attributes:
         average: Mean rank of each method, 1 is best; equal scores share their mean rank.
-        statistic: Friedman's chi-square, corrected for ties; NaN where all methods are equal everywhere.
-        p_value: Its p-value by the chi-square distribution with k - 1 degrees of freedom; NaN likewise.
+        statistic: Friedman's chi-square, corrected for ties; NaN if all methods are equal on all data sets.
+        p_value: Its p-value by the chi-square distribution with k - 1 degrees of freedom, or NaN.
         num_blocks: Number of data sets.
     """
 
@@ -180,10 +184,10 @@ class Ranks:
 
 
 def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
-    """Return the average rank of each method and Friedman's test that they are all alike.
+    """Return the average rank of each method, and Friedman's test that all methods are alike.
 
     Args:
-        scores: For each method its score on each data set (or block), shape ``(n,)``, all in the same order.
+        scores: By method, the scores on all data sets (or blocks), shape ``(n,)``, in the same order for all methods.
         mode: ``"max"`` if larger scores are better, else ``"min"``.
 
     Raises:
@@ -211,11 +215,11 @@ def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
 
 
 def most_representative_fold(scores: Mapping[int, Numbers], baselines: Mapping[int, Numbers]) -> int:
-    """Return the fold whose gap between two methods is nearest to the mean gap over folds (Xue et al. 2021, Fig. 2).
+    """Return the fold whose gap between two methods is nearest to the mean gap (Xue et al. 2021, Fig. 2).
 
     Args:
-        scores: A method's scores by fold, one a seed.
-        baselines: The other method's, with the same folds.
+        scores: The scores of one method by fold, one score for each seed.
+        baselines: The scores of the other method, with the same folds.
 
     Raises:
         ValueError: If the folds differ or there are none.
@@ -231,14 +235,14 @@ def most_representative_fold(scores: Mapping[int, Numbers], baselines: Mapping[i
 
 
 def smooth(values: Numbers, interval: int) -> np.ndarray:
-    """Return the means over successive intervals that do not overlap (the curves of Xue et al. 2021).
+    """Return the means over successive intervals without overlap (the curves of Xue et al. 2021).
 
     Args:
         values: Shape ``(n,)``; NaN are left out of their interval's mean.
-        interval: Values of an interval; the last one takes what is left.
+        interval: Number of values in an interval; the last interval may have fewer.
 
     Returns:
-        Shape ``(ceil(n / interval),)``; NaN where an interval has no value.
+        Shape ``(ceil(n / interval),)``; NaN for an interval without a value.
     """
     check_count("interval", interval)
     array = np.asarray(values, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The folder of an experiment's results."""
+"""The folder with the results of an experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.experiment.cell import Result, Task, finished
+from fl_lightning.experiment.cell import CellJob, Result, finished
 from fl_lightning.experiment.files import columns_of, read_json, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
@@ -22,14 +22,15 @@ _TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error"
 
 
 class Store:
-    """Files of a table: ``cells/<id>/`` for each fit, and tables of all of them.
+    """The files of a table: a folder ``cells/<id>/`` for each fit, and tables of all fits.
 
-    ``results.csv`` has one row a cell of the table, in the table's order. It is made anew from the cells' files, and
-    replaced as a whole, whenever one ends: so it is never half written, and killed and resumed runs end with the same
-    file as one that was never killed. CSV and not Parquet, because it is small, and readable without any library.
+    ``results.csv`` has one row for each cell of the table, in the order of the table. It is written anew from the files
+    of the cells when a cell ends, and replaces the former one as a whole. So it is never half written, and a run that
+    was killed and resumed ends with the same file as a run that was not. The format is CSV and not Parquet, because the
+    file is small and can be read without any library.
 
     Args:
-        folder: The folder; made when something is written.
+        folder: The folder; it is made when the first file is written.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -37,16 +38,17 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self, patience: float = 10.0) -> Iterator[int | None]:
-        """Keep other runs out of the folder; yield the lock's file descriptor, ``None`` where there are no locks.
+        """Keep other runs out of the folder; yield the file descriptor of the lock.
 
-        Workers that inherit the descriptor hold the lock, too: after a kill the next run waits until they are gone.
+        It is ``None`` on systems without file locks. Workers that inherit the descriptor hold the lock too, so that
+        after a kill the next run waits until they have ended.
 
         Raises:
             RuntimeError: If another run still holds the folder after ``patience`` seconds.
         """
         try:
             import fcntl
-        except ImportError:  # no Unix
+        except ImportError:  # not on Unix
             yield None
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -68,35 +70,35 @@ class Store:
         """Return the folder of a cell."""
         return self.folder / "cells" / cell.id
 
-    def task(self, cell: Cell, wandb: Mapping[str, Any], checkpoint_seconds: float) -> Task:
-        """Return what a worker needs to run a cell."""
+    def job(self, cell: Cell, wandb: Mapping[str, Any], checkpoint_seconds: float) -> CellJob:
+        """Return the job that runs a cell."""
         labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
-        return Task(cell.config, str(self.cell_folder(cell)), labels, dict(wandb), checkpoint_seconds)
+        return CellJob(cell.config, str(self.cell_folder(cell)), labels, dict(wandb), checkpoint_seconds)
 
     def result(self, cell: Cell) -> Result | None:
-        """Return a cell's result if it is finished."""
+        """Return the result of a cell; ``None`` if it is not finished."""
         return finished(self.cell_folder(cell))
 
     def seconds(self, cell: Cell) -> float | None:
-        """Return how long the last part of a finished cell's fit took."""
+        """Return the duration of a finished cell, since it was last resumed."""
         path = self.cell_folder(cell) / "run.json"
         return float(read_json(path)["seconds"]) if path.exists() else None
 
     def fail(self, cell: Cell, error: str) -> None:
-        """Keep the traceback of a cell that failed; the next run tries it again."""
+        """Write the traceback of a cell that failed; the next run tries the cell again."""
         write_json(self.cell_folder(cell) / "failed.json", {"error": error})
 
     def error(self, cell: Cell) -> str | None:
-        """Return the traceback of a cell that failed."""
+        """Return the traceback of a cell that failed; ``None`` if it did not."""
         path = self.cell_folder(cell) / "failed.json"
         return str(read_json(path)["error"]) if path.exists() else None
 
     def write_table(self, table: Table, code: str) -> None:
-        """Keep the table's settings and the code's version beside the results."""
+        """Write the settings of the table and the version of the code to ``table.json``."""
         write_json(self.folder / "table.json", {"code": code, **asdict(table)})
 
     def write_results(self, table: Table, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-        """Write ``results.csv`` of the cells that are finished or failed; return its rows."""
+        """Write ``results.csv`` with the cells that are finished or failed, and return its rows."""
         rows = [row for cell in cells if (row := self._row(table, cell)) is not None]
         write_csv(self.folder / "results.csv", columns_of(rows, _COLUMNS), rows)
         return rows
@@ -117,11 +119,11 @@ class Store:
         return {**row, "status": "finished", "score": result["test"].get(table.data[cell.data].score), **result["test"]}
 
     def write_tuning(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``tuning.csv``: each point that was tried, and which was chosen."""
+        """Write ``tuning.csv``: all points that were tried, and which one was chosen."""
         write_csv(self.folder / "tuning.csv", _TUNING, rows)
 
     def tuning_row(self, data: str, method: str, number: int, point: Point, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return the row of one point: its mean validation score, or why it has none."""
+        """Return the row of one point: its mean validation score, or the error of one of its cells."""
         results = [self.result(cell) for cell in cells]
         known = [result["val"] for result in results if result is not None and result["val"] is not None]
         errors = [error.strip().splitlines()[-1] for cell in cells if (error := self.error(cell)) is not None]

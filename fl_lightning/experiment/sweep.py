@@ -1,4 +1,4 @@
-"""Runs a Weights & Biases sweep on this machine, with neither account nor network."""
+"""Runs a Weights & Biases sweep on this machine, without an account and without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fl_lightning.experiment.wandb_file import read_history
 
 Row = dict[str, Any]
 Ask = Iterator[tuple[Point, Callable[[float | None], None]]]
-"""Points to try, each with the function that takes its score."""
+"""Points to try, each with a function that receives its score."""
 _COLUMNS = ("run", "status", "score", "values", "id", "folder", "error")
 _SHOWN = 12  # runs in the table at the end; all are in the file
 
@@ -40,31 +40,31 @@ def run_sweep(
     further: Sequence[str] = (),
     console: Console | None = None,
 ) -> list[Row]:
-    """Run a sweep's file; return its runs in the order they were tried.
+    """Run the sweep of a file and return its runs, in the order in which they were tried.
 
-    Each run is the command that ``wandb agent`` would call, from the present folder, logged by Weights & Biases offline
-    in the group of the sweep's name. Its score is the metric's best value in the run's file. Runs that have a score are
-    not run again. ``wandb sync`` sends the folders that it prints.
+    A run calls the command that ``wandb agent`` would call, in the current folder. Weights & Biases logs it offline, in
+    a group with the name of the sweep. The score of a run is the best value of the metric in the file of the run. A run
+    that has a score is not repeated. At the end, the console shows the folders for ``wandb sync``.
 
     Args:
         path: The file.
-        count: Most runs; needed by random and Bayesian searches.
+        count: Largest number of runs; random and Bayesian searches need it.
         seed: Seed of the search.
         output: Folder of ``sweep.csv``; ``runs/sweeps/<name>`` if ``None``.
-        further: Arguments behind those of each run.
-        console: Where progress is written.
+        further: Arguments that are added to the command of each run.
+        console: Console for the progress.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is wrong, or a search without end has no ``count``.
-        RuntimeError: If a Bayesian search is asked for and optuna is not installed.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is wrong, or a random or Bayesian search has no ``count``.
+        RuntimeError: If a Bayesian search needs optuna and optuna is not installed.
     """
     sweep = read_sweep(path)
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
     console = console or Console()
     rows: list[Row] = []
     total, asked = _ask(sweep, count, seed)
-    spent: list[float] = []  # by runs that this call executes
+    spent: list[float] = []  # seconds of the runs that this call has executed
     for number, (point, tell) in enumerate(asked):
         begun = time.monotonic()
         row, executed = _run(sweep, number, point, further, folder)
@@ -83,7 +83,7 @@ def run_sweep(
 
 
 def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
-    """Return how many points there are, and them with what is to be told their scores."""
+    """Return the number of points, and the points with the functions that receive their scores."""
     if sweep.method != "bayes":
         known = points(sweep.space, sweep.method, count, seed)
         return len(known), ((point, lambda score: None) for point in known)
@@ -131,13 +131,13 @@ def _step(entry: Range) -> float | None:
 
 
 def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> tuple[Row, bool]:
-    """Run one point, unless a run of it is there; return its row, and whether it was executed."""
+    """Run one point, unless an earlier run has finished it; return its row and whether it was executed."""
     run_id = identity([sweep.name, point, list(further)])
     row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "finished", "error": ""}
     marker = folder / "finished" / run_id
     executed = not marker.exists()
     if executed:
-        # a run has a service of its own, which has written its file when the run ends
+        # without this service a run starts its own one, which has written the file when the run ends
         inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
         environment = {
             **inherited,
@@ -160,7 +160,7 @@ def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder
 
 
 def _call(command: list[str], environment: dict[str, str]) -> str:
-    """Return what is wrong with a run, the empty string if nothing."""
+    """Run a command; return its error, or the empty string if it succeeds."""
     with tempfile.TemporaryFile("w+") as log:
         code = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False).returncode
         log.seek(0)
@@ -169,7 +169,10 @@ def _call(command: list[str], environment: dict[str, str]) -> str:
 
 
 def _folder_of(run_id: str, point: Point, further: Sequence[str]) -> Path | None:
-    """Return the newest folder of a run, below the program's ``--output``, else below ``wandb`` and ``runs``."""
+    """Return the newest folder of a run.
+
+    It lies below the ``--output`` of the program, or below ``wandb`` or ``runs`` if the command has no ``--output``.
+    """
     given = [argument.partition("=")[2] for argument in further if argument.startswith("--output=")]
     places = given[-1:] or ([point["output"]] if "output" in point else ["wandb", "runs"])
     found = [folder for place in places for folder in Path(place).rglob(f"offline-run-*-{run_id}")]
@@ -212,6 +215,6 @@ def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str],
 
 
 def _text(sweep: Sweep, point: Point) -> str:
-    """Return a point as a text, without the parameters that are the same in all."""
+    """Return a point as a text, without the parameters that have a single value."""
     fixed = [name for name, entry in sweep.space.items() if isinstance(entry, Choice) and len(entry.values) == 1]
     return describe_point({name: value for name, value in point.items() if name not in fixed})

@@ -1,4 +1,4 @@
-"""A Weights & Biases sweep, as its YAML file describes it."""
+"""Reads the YAML file of a Weights & Biases sweep."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Sweep:
     """A sweep.
 
     Attributes:
-        name: Its name.
-        program: The script that a run calls.
+        name: Name of the sweep.
+        program: Script of a run.
         method: ``"grid"``, ``"random"`` or ``"bayes"``.
-        metric: Name of the metric to be optimised.
+        metric: Name of the metric that is optimised.
         goal: ``"maximize"`` or ``"minimize"``.
         space: The parameters.
-        command: Words of the command, with W&B's macros.
+        command: Words of the command, with the macros of Weights & Biases.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Sweep:
     command: tuple[str, ...] = _COMMAND
 
     def command_of(self, point: Point, further: Sequence[str] = ()) -> list[str]:
-        """Return the command of a run, as ``wandb agent`` makes it, and further arguments behind it."""
+        """Return the command of a run as ``wandb agent`` would make it, with further arguments at its end."""
         arguments = [f"--{name}={value}" for name, value in point.items()]
         words: list[str] = []
         for word in self.command:
@@ -60,11 +60,11 @@ class Sweep:
 
 
 def read_sweep(path: str | os.PathLike[str]) -> Sweep:
-    """Return the sweep of a file that ``wandb sweep`` takes.
+    """Return the sweep of a file for ``wandb sweep``.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it lacks something, or has something that only the service understands.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If an entry is missing, or only the service of Weights & Biases understands it.
     """
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     if not isinstance(content, Mapping):

@@ -20,24 +20,25 @@ _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.a
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set with the model that is trained on it.
+    """A data set and the model that is trained on it.
 
     Attributes:
         datamodule: Spec of the data module.
         model: Spec of the LightningModule.
-        trainer: Arguments of the Trainer, on top of the table's.
-        values: Values of ``$names``, on top of the table's.
+        trainer: Arguments of the Trainer; they replace those of the table.
+        values: Values for references; they replace those of the table.
         callbacks: Specs of further callbacks, such as diagnostics.
-        metric: Name and function of the metric per client.
-        monitor: Validation metric by which a fit's best model and hyper-parameters are chosen.
+        metric: Name and function of the metric that each client computes.
+        monitor: Validation metric that chooses the best model of a fit and the hyper-parameters.
         mode: Whether larger (``"max"``) or smaller (``"min"``) values of ``monitor`` are better.
-        score: Test metric that the table shows.
-        targets: Values of ``monitor`` whose cost in communication is reported.
-        validate_on_test: Whether curves are of the test set, as in papers without validation set.
-        stand_in: What these data stand in for, if they are not the paper's own.
-        curves: Columns of the runs' curves that the report draws; ``monitor`` if there are none.
-        smoothing: Validations over whose means the report's curves are drawn.
-        paper: The paper's score of each method, or its difference relative to the baseline in per cent.
+        score: Test metric that the report compares.
+        targets: Values of ``monitor``; the report shows the communication that each method needs to reach them.
+        validate_on_test: Whether the fits validate on the test set, as in papers without a validation set.
+        stand_in: A sentence that says how data or settings differ from those of the paper; ``None`` if they do not.
+        curves: Columns of the curves that the report draws; ``monitor`` if empty.
+        smoothing: Number of successive validations in one point of the report's curves, a mean.
+        paper: The numbers of the paper: the score of the baseline, and the differences of the other methods relative
+            to it in per cent.
     """
 
     datamodule: Spec
@@ -65,13 +66,13 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Method:
-    """A federated algorithm with what is tuned of it.
+    """A federated algorithm and the values that are tuned.
 
     Attributes:
         callback: Spec of the aggregation callback.
-        values: Values of ``$names``, on top of the data set's.
-        tune: Values to choose on validation clients: a list or a range for each name.
-        take: Values to take over from what was chosen for another method, by name.
+        values: Values for references; they replace those of the data set.
+        tune: Lists or ranges by name, from which validation clients choose the values.
+        take: Other methods by name of a value: the value that was chosen for them is used here too.
         callbacks: Specs of further callbacks.
     """
 
@@ -84,15 +85,15 @@ class Method:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How hyper-parameters are searched.
+    """The settings of the search for hyper-parameters.
 
     Attributes:
         search: ``"grid"`` or ``"random"``.
-        count: Points of a random search, for each method and data set.
-        folds: Folds whose validation clients are scored.
-        seeds: Seeds of those fits.
-        max_epochs: Rounds of those fits; as in the table if ``None``.
-        seed: Seed of a random search's draws.
+        count: Number of points for each method and data set; a random search needs it.
+        folds: Folds of the fits; their validation clients give the scores.
+        seeds: Seeds of the fits.
+        max_epochs: Number of rounds of the fits; that of the table if ``None``.
+        seed: Seed of the draws of a random search.
     """
 
     search: Search = "grid"
@@ -117,16 +118,16 @@ class Table:
         methods: The methods by name.
         name: Name of the table.
         folds: Values of ``$fold``.
-        seeds: Values of ``$seed``, which is also the seed of initial weights, draws of clients and local training.
+        seeds: Values of ``$seed``; this is also the seed of initial weights, draws of clients and local training.
         trainer: Arguments of every Trainer.
-        callbacks: Specs of callbacks of every fit.
-        values: Values of ``$names``.
-        tuning: How hyper-parameters are searched.
-        baseline: The method with which the others are compared; the first if not given.
-        select: Which model is tested: the best on validation among ``"aggregated"`` ones, among all (``"virtual"``
-            means between RADFed's aggregations too), or the ``"last"``.
-        wandb: Arguments of a WandbLogger for every fit; none if empty.
-        comparisons: Names of data sets whose differences the report shows side by side, by a title.
+        callbacks: Specs of callbacks for every fit.
+        values: Values for references.
+        tuning: Settings of the search for hyper-parameters.
+        baseline: Method with which the report compares the others; the first method if empty.
+        select: The model that is tested: the best on validation among ``"aggregated"`` models, the best among all
+            (``"virtual"`` includes the means between two aggregations of RADFed), or the ``"last"`` one.
+        wandb: Arguments of a WandbLogger for every fit; no logger if empty.
+        comparisons: Lists of data sets by title; the report shows them side by side.
     """
 
     data: dict[str, DataSet]
@@ -156,8 +157,8 @@ class Table:
             for value, source in method.take.items():
                 if source not in self.methods or source == name:
                     raise ValueError(
-                        f"`take` of {name} has {value} from {source!r}, which must be another method of the table; "
-                        f"these are {', '.join(self.methods)}."
+                        f"`take` of {name} has {value} from {source!r}, which must be another method of the table. "
+                        f"Methods are {', '.join(self.methods)}."
                     )
 
     def only(
@@ -167,12 +168,12 @@ class Table:
         folds: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> Table:
-        """Return the table with some of its methods, data sets, folds and seeds; all where ``None``.
+        """Return a part of the table: some of its methods and data sets, and other folds and seeds.
 
-        Methods from which others take values must stay.
+        ``None`` keeps all of the table. A method from which another one takes values must be kept.
 
         Raises:
-            ValueError: If the table has no method or data set of a name.
+            ValueError: If the table has no method or data set of that name.
         """
         for kind, given, known in (("methods", methods, self.methods), ("data", data, self.data)):
             for name in given or ():
@@ -188,7 +189,7 @@ class Table:
         )
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a class or function that the table names cannot be imported."""
+        """Raise ``ValueError`` if a class or a function of the table cannot be imported."""
         check_paths(self.callbacks)
         for data in self.data.values():
             check_paths([data.datamodule, data.model, data.callbacks, {"object": data.metric["function"]}])
@@ -197,15 +198,15 @@ class Table:
 
 
 def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
-    """Return the table of a YAML file, or of the mapping that such a file holds.
+    """Return the table of a YAML file, or of a mapping with the same content.
 
-    A file may have an ``include``, a mapping from a name to another file, relative to its own folder, whose content
-    becomes a value of that name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. A file with a ``base``
-    is that other table with what it gives itself in the place; ``null`` takes something away.
+    Paths in a file are relative to its folder. ``include`` maps names to other files; the content of a file becomes the
+    value of the name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. ``base`` names another table; the
+    entries of this file replace those of the base, and ``null`` removes an entry.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a name in it is unknown or a part is missing.
+        FileNotFoundError: If a file does not exist.
+        ValueError: If an entry is unknown or missing.
     """
     if isinstance(source, Table):
         return source
@@ -228,7 +229,7 @@ def _read_with_base(path: Path) -> dict[str, Any]:
 
 
 def _merge(base: Any, given: Any) -> Any:
-    """Return ``base`` with what is given in its place; a class of another path takes nothing over."""
+    """Return ``base`` with the given entries in place of its own; a class of another path keeps no arguments."""
     if not isinstance(base, Mapping) or not isinstance(given, Mapping):
         return given
     if "class_path" in given and given["class_path"] != base.get("class_path"):

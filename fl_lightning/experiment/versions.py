@@ -1,4 +1,4 @@
-"""Which code made a result."""
+"""The versions of the code and of the packages that made a result."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path
 
 
 def code_version() -> str:
-    """Return the package's version, and in a git checkout the commit: ``0.1.0+g1a2b3c4d5e``, ``-dirty`` if changed."""
+    """Return the version of the package, with the commit if it is a git checkout: ``0.1.0+g1a2b3c4d5e``.
+
+    The version of a changed checkout ends with ``-dirty``.
+    """
     import fl_lightning
 
     folder = Path(fl_lightning.__file__).parent
     commit = _git(folder, "rev-parse", "--short=10", "HEAD")
     if commit is None or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return fl_lightning.__version__  # an installed package inside of somebody else's checkout
+        return fl_lightning.__version__  # a package that is installed inside of another checkout
     dirty = "-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else ""
     return f"{fl_lightning.__version__}+g{commit}{dirty}"
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on most."""
+    """Return the versions of Python, torch, Lightning and NumPy."""
     import lightning
     import numpy
     import torch

@@ -1,4 +1,4 @@
-"""Reads what a Weights & Biases run has logged from its offline file."""
+"""Reads the logged values of a Weights & Biases run from its offline file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return what was logged, a dict for each step, from a ``run-<id>.wandb`` file.
+    """Return the logged values of a ``run-<id>.wandb`` file, as one dict for each step.
 
-    A file that ends in the middle of a record, as that of a killed run, is read up to there.
+    The file of a killed run may end in the middle of a record; that record is left out.
 
     Raises:
-        ValueError: If it is no such file.
+        ValueError: If it is not a file of a Weights & Biases run.
     """
     from wandb.proto import wandb_internal_pb2
 

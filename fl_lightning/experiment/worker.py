@@ -1,8 +1,8 @@
 """A process that runs cells one after the other.
 
-It reads a task a line from its input, as JSON, and answers with lines of JSON: ``{"round": 3}`` while a cell is at
-work, then ``{"result": ...}`` or ``{"error": traceback}``. What cells print goes to its standard error. It ends with
-its input, at once: without a parent nobody would take its results.
+The process reads one job a line from its standard input, as JSON. It answers with lines of JSON: ``{"round": 3}`` after
+each round, then ``{"result": ...}`` or ``{"error": traceback}``. Output of the cells goes to its standard error. The
+process ends as soon as its input ends: without a parent nobody would read its results.
 """
 
 from __future__ import annotations
@@ -12,32 +12,30 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+import torch
+
+from fl_lightning.experiment.cell import CellJob, run_cell
+
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Run the jobs that arrive until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin, lines), daemon=True).start()
-
-    import torch
-
-    from fl_lightning.experiment.cell import Task
-
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     while True:
-        _send(answers, run_safely(Task(**json.loads(lines.get())), lambda done: _send(answers, {"round": done})))
+        _send(answers, run_safely(CellJob(**json.loads(lines.get())), lambda done: _send(answers, {"round": done})))
 
 
-def run_safely(task: Any, on_round: Any) -> dict[str, Any]:
-    """Return ``{"result": ...}`` of a cell, or ``{"error": traceback}``."""
-    from fl_lightning.experiment.cell import run_cell
-
+def run_safely(job: CellJob, on_round: Callable[[int], None]) -> dict[str, Any]:
+    """Run a cell and return ``{"result": ...}``, or ``{"error": traceback}`` if it fails."""
     try:
-        return {"result": run_cell(task, on_round)}
+        return {"result": run_cell(job, on_round)}
     except Exception:
         return {"error": traceback.format_exc()}
 

@@ -1,7 +1,8 @@
-"""What a federation looks like, and what an experiment found: tables, figures and a page to keep or hand on."""
+"""Reports of partitions and of experiments: tables, figures and one HTML page."""
 
 from fl_lightning.report.experiment_report import experiment_report
 from fl_lightning.report.partition import PartitionReport, partition_report
+from fl_lightning.report.presets import run_presets
 from fl_lightning.report.summary import PartitionSummary
 
-__all__ = ["PartitionReport", "PartitionSummary", "experiment_report", "partition_report"]
+__all__ = ["PartitionReport", "PartitionSummary", "experiment_report", "partition_report", "run_presets"]

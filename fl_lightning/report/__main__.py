@@ -11,10 +11,10 @@ from fl_lightning.report.experiment_report import experiment_report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status, 1 if there is nothing to report."""
+    """Run the command and return its exit status; 1 if there is nothing to report."""
     parser = argparse.ArgumentParser(prog="python -m fl_lightning.report", description=__doc__)
-    parser.add_argument("results", type=Path, help="folder that python -m fl_lightning.experiment has written")
-    parser.add_argument("--out", type=Path, help="folder of the report; default: report in results")
+    parser.add_argument("results", type=Path, help="folder that python -m fl_lightning.experiment wrote")
+    parser.add_argument("--out", type=Path, help="folder of the report; default: results/report")
     options = parser.parse_args(argv)
     try:
         print(experiment_report(options.results, options.out))

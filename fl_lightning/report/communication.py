@@ -1,4 +1,4 @@
-"""What it takes to reach a target: rounds and models sent."""
+"""The cost of reaching a target: the number of models sent."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 
 import numpy as np
 
-from fl_lightning.report.experiment import Curve, Experiment
-from fl_lightning.report.grid import Grid
+from fl_lightning.report.experiment import CurveColumns, Experiment
+from fl_lightning.report.pages import Grid
 
 
-def cost_to_target(curve: Curve, monitor: str, target: float, mode: str = "max") -> float | None:
-    """Return the models sent until a target is reached, in rounds of FedAvg (Acar et al. 2021).
+def cost_to_target(curve: CurveColumns, monitor: str, target: float, mode: str = "max") -> float | None:
+    """Return the models sent until a run reaches a target, counted in rounds of FedAvg (Acar et al. 2021).
 
     A round of FedAvg sends one model to each of its clients and one back; SCAFFOLD's rounds count twice.
 
     Args:
-        curve: The run's curve, with ``fed/models_sent`` and ``fed/clients``.
-        monitor: Name of the metric.
-        target: Value to be reached.
+        curve: The run's curve, with the columns ``fed/models_sent`` and ``fed/clients``.
+        monitor: Column of the metric.
+        target: Value that the metric must reach.
         mode: ``"max"`` if larger values are better, else ``"min"``.
 
     Returns:
-        The cost, ``None`` if the run has not reached the target.
+        The cost; ``None`` if the run has not reached the target.
     """
     values = curve[monitor]
     with np.errstate(invalid="ignore"):
@@ -32,7 +32,7 @@ def cost_to_target(curve: Curve, monitor: str, target: float, mode: str = "max")
     return _cost_until(curve, int(reached[0]))
 
 
-def _cost_until(curve: Curve, place: int) -> float:
+def _cost_until(curve: CurveColumns, place: int) -> float:
     clients = curve["fed/clients"]
     trained = clients + curve.get("fed/dropped", np.zeros_like(clients))
     clients_a_round = float(trained[: place + 1].sum()) / float(curve["round"][place])
@@ -40,7 +40,7 @@ def _cost_until(curve: Curve, place: int) -> float:
 
 
 def communication_grid(experiment: Experiment) -> Grid | None:
-    """Return the cost of each method to each target; ``None`` if there are no targets."""
+    """Return each method's cost to reach each target; ``None`` if there are no targets."""
     methods, baseline = experiment.methods, experiment.baseline
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
@@ -56,16 +56,16 @@ def communication_grid(experiment: Experiment) -> Grid | None:
             rows.append([data, f"{target:g}", *cells])
     if not rows:
         return None
-    caption = (
-        "Models sent until validation first reaches a target, in rounds of FedAvg (two for each of SCAFFOLD's): mean "
-        f"over runs, in brackets relative to {baseline}; n+ where not all runs have reached it by sending n, in "
-        "brackets how many have."
+    caption = "Models sent until validation first reaches a target, in rounds of FedAvg: mean over runs."
+    note = (
+        f"In brackets: relative to {baseline}. A round of SCAFFOLD counts as two rounds of FedAvg. n+: some runs have "
+        "sent n and not reached the target; the number of runs that have is in brackets. Bold: least."
     )
-    return Grid("communication", caption, ["data", "target", *methods], rows, strong)
+    return Grid("communication", caption, ["data", "target", *methods], rows, strong, note=note)
 
 
 def _costs(experiment: Experiment, data: str, method: str, target: float) -> list[float | None]:
-    """Return each run's cost, ``None`` of those that have not reached the target."""
+    """Return the cost of each run; ``None`` for a run that has not reached the target."""
     settings = experiment.table["data"][data]
     return [
         cost_to_target(curve, settings["monitor"], target, settings["mode"])
@@ -73,13 +73,13 @@ def _costs(experiment: Experiment, data: str, method: str, target: float) -> lis
     ]
 
 
-def _usable_curves(experiment: Experiment, data: str, method: str) -> list[Curve]:
+def _usable_curves(experiment: Experiment, data: str, method: str) -> list[CurveColumns]:
     columns = {experiment.table["data"][data]["monitor"], "round", "fed/clients", "fed/models_sent"}
     return [curve for curve in experiment.curves(data, method) if columns <= curve.keys() and len(curve["round"])]
 
 
 def _mean(costs: list[float | None]) -> float | None:
-    """Return the mean if all runs have reached the target."""
+    """Return the mean; ``None`` unless all runs have reached the target."""
     known = [cost for cost in costs if cost is not None]
     return float(np.mean(known)) if known and len(known) == len(costs) else None
 

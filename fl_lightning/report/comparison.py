@@ -1,4 +1,4 @@
-"""Tables that compare methods: scores, relative differences, tests, ranks."""
+"""Tables that compare methods: scores, relative differences, significance tests and ranks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fl_lightning.experiment.statistics import (
     summarize,
 )
 from fl_lightning.report.experiment import Experiment
-from fl_lightning.report.grid import Grid
+from fl_lightning.report.pages import Grid
 
 LEVEL = 0.05
-Tests = dict[str, tuple[SignedRankTest, float]]
-"""For each method the test against the baseline, and its p-value after Holm's correction."""
+BaselineTests = dict[str, tuple[SignedRankTest, float]]
+"""By method: its test against the baseline, and the p-value after Holm's correction."""
 
 
-def tests(experiment: Experiment, data: str) -> Tests:
-    """Return the signed-rank tests of all methods against the baseline on a data set, corrected as one family.
+def baseline_tests(experiment: Experiment, data: str) -> BaselineTests:
+    """Return the signed-rank tests of all methods against the baseline on one data set.
 
-    A method with a single run to compare is left out.
+    Holm's correction takes these tests as one family. A method needs two pairs of runs to be tested.
     """
     found = {}
     for method in experiment.methods:
@@ -39,11 +39,11 @@ def tests(experiment: Experiment, data: str) -> Tests:
 
 
 def score_grid(experiment: Experiment) -> Grid:
-    """Return mean and standard deviation of each method's test score on each data set."""
+    """Return the mean and the standard deviation of each method's test score on each data set."""
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
     for number, data in enumerate(experiment.data):
-        significant = {method for method, (_, p) in tests(experiment, data).items() if p < LEVEL}
+        significant = {method for method, (_, p) in baseline_tests(experiment, data).items() if p < LEVEL}
         means = {method: _mean(experiment, data, method) for method in experiment.methods}
         best = _best(means, experiment.mode(data))
         cells = [data]
@@ -54,15 +54,20 @@ def score_grid(experiment: Experiment) -> Grid:
                 strong.add((number, column))
         rows.append(cells)
     unit = ", in per cent" if experiment.percent else ""
-    caption = (
-        f"Test scores{unit}: mean ± standard deviation over folds and seeds. Bold: best mean. †: differs from "
-        f"{experiment.baseline} (Wilcoxon signed-rank, Holm-corrected p < {LEVEL})."
+    caption = f"Test scores{unit}: mean ± standard deviation over folds and seeds."
+    note = (
+        f"Bold: best mean. †: differs from {experiment.baseline} (Wilcoxon signed-rank test, Holm-corrected p < "
+        f"{LEVEL})."
     )
-    return Grid("scores", caption, ["data", *experiment.methods], rows, strong)
+    return Grid("scores", caption, ["data", *experiment.methods], rows, strong, note=note)
 
 
 def relative_grid(experiment: Experiment) -> Grid | None:
-    """Return differences relative to the baseline in per cent, with both averages; ``None`` without other methods."""
+    """Return the differences relative to the baseline, in per cent, and two averages of them.
+
+    Returns:
+        The table; ``None`` if the baseline or every other method has no finished run.
+    """
     others = [method for method in experiment.methods if method != experiment.baseline]
     if not others or experiment.baseline not in experiment.methods:
         return None
@@ -88,20 +93,22 @@ def relative_grid(experiment: Experiment) -> Grid | None:
         mean_of = [100 * mean_relative_difference(by_method[method], base_means) for method in others]
         rows.append(["ratio of means", total, *map(signed, of_means)])
         rows.append(["mean of ratios", total, *map(signed, mean_of)])
-    caption = (
-        f"Relative differences to {experiment.baseline} in per cent; its own column is the mean score. Ratio of means: "
-        "of the scores' means over data sets; mean of ratios: of the differences above. Both are over data sets that "
-        "all methods have finished."
-    )
-    return Grid("relative", caption, ["data", experiment.baseline, *others], rows, strong)
+    caption = f"Differences relative to {experiment.baseline}, in per cent."
+    note = f"The column {experiment.baseline} shows its mean score."
+    if len(whole) > 1:
+        note += (
+            " Ratio of means: the mean score over data sets, relative to that of the baseline. Mean of ratios: the "
+            "mean of the differences above. Both take the data sets that all methods have finished."
+        )
+    return Grid("relative", caption, ["data", experiment.baseline, *others], rows, strong, note=note)
 
 
 def significance_grid(experiment: Experiment) -> Grid | None:
-    """Return the tests against the baseline, ``None`` if no method has two runs to compare."""
+    """Return the tests against the baseline; ``None`` if no method has two pairs of runs."""
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
     for data in experiment.data:
-        for method, (test, adjusted) in tests(experiment, data).items():
+        for method, (test, adjusted) in baseline_tests(experiment, data).items():
             own, other = experiment.pairs(data, method)
             difference = summarize(np.subtract(own, other))
             if adjusted < LEVEL:
@@ -120,18 +127,18 @@ def significance_grid(experiment: Experiment) -> Grid | None:
             )
     if not rows:
         return None
-    caption = (
-        f"Paired differences to {experiment.baseline} over folds and seeds: mean, 95 % t interval, two-sided Wilcoxon "
-        "signed-rank test (exact; pairs without a difference are left out), and Holm's correction over the methods of "
-        "a data set. Runs of overlapping folds are not independent, so p-values are guides. The smallest p-value that "
-        "n pairs can have is 2^(1-n)."
+    caption = f"Paired differences to {experiment.baseline} over folds and seeds."
+    note = (
+        "Difference: mean with its 95 % t interval. p: exact two-sided Wilcoxon signed-rank test; it leaves out pairs "
+        "without a difference (zeros). p, Holm: corrected over the methods of a data set. Runs of overlapping folds "
+        "are not independent, so the p-values are guides. The smallest p-value that n pairs can have is 2^(1-n)."
     )
     header = ["data", "method", "difference", "95 % interval", "pairs", "zeros", "p", "p, Holm"]
-    return Grid("significance", caption, header, rows, strong, text_columns=(0, 1))
+    return Grid("significance", caption, header, rows, strong, text_columns=(0, 1), note=note)
 
 
 def rank_grid(experiment: Experiment) -> Grid | None:
-    """Return average ranks over data sets; ``None`` with fewer than two data sets or methods."""
+    """Return the average ranks over data sets; ``None`` if there are fewer than two data sets or methods."""
     methods = experiment.methods
     whole = [data for data in experiment.data if all(experiment.scores(data, method) for method in methods)]
     if len(whole) < 2 or len(methods) < 2:
@@ -147,16 +154,16 @@ def rank_grid(experiment: Experiment) -> Grid | None:
             else p_text(signed_rank_test(means[method], means[experiment.baseline]).p_value)
         )
         rows.append([method, f"{ranks.average[method]:.2f}", p])
-    caption = (
-        f"Average ranks over {ranks.num_blocks} data sets by mean score (1 is best). Friedman's test that all methods "
-        f"are alike: p = {p_text(ranks.p_value)}. Last column: Wilcoxon signed-rank test against "
-        f"{experiment.baseline} over data sets, uncorrected."
+    caption = f"Average ranks over {ranks.num_blocks} data sets by mean score; 1 is best."
+    note = (
+        f"Friedman's test that all methods are alike: p = {p_text(ranks.p_value)}. The column p: Wilcoxon signed-rank "
+        f"test against {experiment.baseline} over data sets, uncorrected."
     )
-    return Grid("ranks", caption, ["method", "average rank", "p"], rows)
+    return Grid("ranks", caption, ["method", "average rank", "p"], rows, note=note)
 
 
 def paper_grid(experiment: Experiment) -> Grid | None:
-    """Return relative differences beside the paper's; ``None`` if the table names none."""
+    """Return the relative differences beside those of the paper; ``None`` if the table gives none of the paper."""
     rows = []
     for data in experiment.data:
         paper = experiment.table["data"][data].get("paper") or {}
@@ -170,20 +177,19 @@ def paper_grid(experiment: Experiment) -> Grid | None:
             elif math.isfinite(mean):
                 change = 100 * relative_difference(mean, base)
                 agree = "yes" if np.sign(round(change, 2)) == np.sign(paper[method]) else "no"
-                p = tests(experiment, data)[method][1] if method in tests(experiment, data) else math.nan
+                tests = baseline_tests(experiment, data)
+                p = tests[method][1] if method in tests else math.nan
                 rows.append([data, method, signed(change), signed(paper[method]), agree, p_text(p)])
     if not rows:
         return None
-    caption = (
-        f"Beside the paper: the score of {experiment.baseline}, and relative differences to it in per cent. Signs of "
-        "differences that are not significant say little."
-    )
+    caption = f"Here and in the paper: score of {experiment.baseline}, and differences relative to it in per cent."
+    note = "The sign of a difference that is not significant says little."
     header = ["data", "method", "here", "paper", "same sign", "p, Holm"]
-    return Grid("paper", caption, header, rows, text_columns=(0, 1, 4))
+    return Grid("paper", caption, header, rows, text_columns=(0, 1, 4), note=note)
 
 
 def number(experiment: Experiment, value: float, sign: bool = False) -> str:
-    """Return a score as a text, a share in per cent."""
+    """Return a score as a text; in per cent if the scores are shares."""
     if not math.isfinite(value):
         return ""
     text = f"{100 * value:+.2f}" if experiment.percent else f"{value:+.4f}"

@@ -1,4 +1,4 @@
-"""Figures of an experiment: curves with bands, spread over runs, comparisons of data sets."""
+"""Draws the figures of an experiment: curves with bands, the spread over runs, comparisons of data sets."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIZE = (5.2, 3.5)  # inches; the lettering is then readable on a phone
+_SIZE = (5.2, 3.5)  # inches, so that the texts can be read on a phone
 _DASHES = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))
 _MARKS = "osD^vPX*<>"
 
 
 def draw_curves(experiment: Experiment, data: str, column: str, label: str, interval: int = 1) -> Figure | None:
-    """Draw a column of the curves by round, a line for each method.
+    """Draw a column of the curves by round, with one line for each method.
 
     Args:
         experiment: The results.
-        data: The data set.
+        data: Name of the data set.
         column: Name of the column.
-        label: Of the y axis.
-        interval: Values over whose means the curve is smoothed.
+        label: Label of the y axis.
+        interval: Number of successive values in one point of the figure, a mean.
 
     Returns:
-        The figure, ``None`` if no run has the column.
+        The figure; ``None`` if no run has the column.
     """
     groups = {method: (data, method) for method in experiment.methods}
     return _draw(experiment, groups, column, (data, label), interval)
@@ -40,7 +40,11 @@ def draw_curves(experiment: Experiment, data: str, column: str, label: str, inte
 def draw_across(
     experiment: Experiment, title: str, names: Sequence[str], column: str, interval: int = 1
 ) -> Figure | None:
-    """Draw a column of the baseline's curves by round, a line for each data set; ``None`` with fewer than two."""
+    """Draw a column of the baseline's curves by round, with one line for each data set.
+
+    Returns:
+        The figure; ``None`` if fewer than two of the data sets have runs.
+    """
     groups = {name: (name, experiment.baseline) for name in names if name in experiment.data}
     if len(groups) < 2:
         return None
@@ -54,7 +58,7 @@ def _draw(
     texts: tuple[str, str],
     interval: int,
 ) -> Figure | None:
-    """Draw a line for the mean over each group's runs, and a band of one standard deviation."""
+    """Draw the mean over the runs of each group as a line, and one standard deviation as a band."""
     figure, axes = _new_figure()
     drawn = 0
     for number, (name, group) in enumerate(groups.items()):
@@ -84,7 +88,10 @@ def _draw(
 
 
 def draw_spread(experiment: Experiment, data: str) -> Figure:
-    """Draw each run's test score, one column a method; the fold that is most representative in full colour."""
+    """Draw the test score of each run, with one column for each method.
+
+    The most representative fold is in full colour, the others are pale.
+    """
     figure, axes = _new_figure()
     scale = 100 if experiment.percent else 1
     fold = representative_fold(experiment, data)
@@ -113,9 +120,12 @@ def draw_spread(experiment: Experiment, data: str) -> Figure:
 
 
 def representative_fold(experiment: Experiment, data: str) -> int | None:
-    """Return the fold whose gap between RADFed (else the last method) and the baseline is nearest to the mean gap.
+    """Return the fold whose gap between a method and the baseline is nearest to the mean gap over folds.
 
-    ``None`` with a single fold or method.
+    The method is RADFed, or the last one of a table without RADFed.
+
+    Returns:
+        The fold; ``None`` if there are fewer than two folds or methods.
     """
     others = [method for method in experiment.methods if method != experiment.baseline]
     if not others:
@@ -129,7 +139,11 @@ def representative_fold(experiment: Experiment, data: str) -> int | None:
 
 
 def draw_comparison(experiment: Experiment, title: str, names: Sequence[str]) -> Figure | None:
-    """Draw relative differences to the baseline on some data sets side by side; ``None`` with fewer than two."""
+    """Draw the differences relative to the baseline on some data sets, side by side.
+
+    Returns:
+        The figure; ``None`` if fewer than two of the data sets have runs, or there is no method beside the baseline.
+    """
     present = [name for name in names if name in experiment.data and experiment.scores(name, experiment.baseline)]
     others = [method for method in experiment.methods if method != experiment.baseline]
     if len(present) < 2 or not others:
@@ -171,7 +185,7 @@ def _new_figure() -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, entries: int) -> None:
-    """Put the legend below the axes, where it takes none of their width."""
+    """Put the legend below the axes, so that it takes none of their width."""
     if entries > 1:
         figure.legend(frameon=False, fontsize=9, ncols=min(entries, 4), loc="outside lower center", columnspacing=1.2)
 
@@ -183,5 +197,5 @@ def _color(number: int) -> tuple[float, ...]:
 
 
 def _style(number: int) -> str | tuple[int, tuple[float, ...]]:
-    """Return a line's dashes: through their gaps a curve shows that lies below."""
+    """Return the dashes of a line: a curve below it shows through their gaps."""
     return _DASHES[number % len(_DASHES)]

@@ -1,4 +1,4 @@
-"""The results of an experiment as a report reads them."""
+"""Reads the results of an experiment for its report."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 
-Key = tuple[int, int]
-"""Fold and seed of a run."""
-Curve = dict[str, np.ndarray]
-"""Columns of a run's curve by name, NaN where a round has no value."""
+FoldAndSeed = tuple[int, int]
+CurveColumns = dict[str, np.ndarray]
+"""The columns of a run's ``curve.csv`` by name, each of shape (rounds,); NaN in rounds without a value."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A folder that :func:`fl_lightning.experiment.run_table` has written.
+    """The results in a folder that :func:`fl_lightning.experiment.run_table` has written.
 
     Attributes:
         folder: The folder.
-        table: The table's settings.
+        table: The settings of the table.
         rows: The rows of ``results.csv``.
         tuning: The rows of ``tuning.csv``.
     """
@@ -37,33 +36,33 @@ class Experiment:
 
     @cached_property
     def data(self) -> list[str]:
-        """Data sets with a finished run, in the table's order."""
+        """The data sets with a finished run, in the order of the table."""
         return [name for name in self.table["data"] if any(self.runs(name, method) for method in self.table["methods"])]
 
     @cached_property
     def methods(self) -> list[str]:
-        """Methods with a finished run, in the table's order."""
+        """The methods with a finished run, in the order of the table."""
         return [name for name in self.table["methods"] if any(self.runs(data, name) for data in self.table["data"])]
 
     @property
     def baseline(self) -> str:
-        """The method with which the others are compared."""
+        """The method with which the report compares the others."""
         return str(self.table["baseline"])
 
-    def runs(self, data: str, method: str) -> dict[Key, dict[str, str]]:
-        """Return the finished runs with a score, by fold and seed."""
+    def runs(self, data: str, method: str) -> dict[FoldAndSeed, dict[str, str]]:
+        """Return the finished runs that have a score, by fold and seed."""
         return {
             (int(row["fold"]), int(row["seed"])): row
             for row in self.rows
             if row["data"] == data and row["method"] == method and row["status"] == "finished" and row["score"]
         }
 
-    def scores(self, data: str, method: str) -> dict[Key, float]:
+    def scores(self, data: str, method: str) -> dict[FoldAndSeed, float]:
         """Return the test scores, by fold and seed."""
         return {key: float(row["score"]) for key, row in self.runs(data, method).items()}
 
     def pairs(self, data: str, method: str) -> tuple[list[float], list[float]]:
-        """Return the scores of a method and of the baseline in the runs that both have finished."""
+        """Return the scores of a method and of the baseline, for the folds and seeds that both have finished."""
         own, other = self.scores(data, method), self.scores(data, self.baseline)
         shared = sorted(set(own) & set(other))
         return [own[key] for key in shared], [other[key] for key in shared]
@@ -74,13 +73,13 @@ class Experiment:
 
     @cached_property
     def percent(self) -> bool:
-        """Whether scores are shares, which are shown in per cent."""
+        """Whether all scores lie between 0 and 1; the report then shows them in per cent."""
         scores = [
             score for data in self.data for method in self.methods for score in self.scores(data, method).values()
         ]
         return all(0 <= score <= 1 for score in scores)
 
-    def curves(self, data: str, method: str) -> Iterator[Curve]:
+    def curves(self, data: str, method: str) -> Iterator[CurveColumns]:
         """Yield the curves of the finished runs."""
         for row in self.runs(data, method).values():
             if row["cell"] not in self._read:
@@ -88,13 +87,13 @@ class Experiment:
             yield self._read[row["cell"]]
 
     @cached_property
-    def _read(self) -> dict[str, Curve]:
-        """The curves that were read; several figures need each."""
+    def _read(self) -> dict[str, CurveColumns]:
+        """The curves read so far, by cell: several figures need the same curve."""
         return {}
 
     @property
     def failed(self) -> list[dict[str, str]]:
-        """Rows of the runs that failed."""
+        """The rows of the failed runs."""
         return [row for row in self.rows if row["status"] == "failed"]
 
 
@@ -102,14 +101,14 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     """Return the results in a folder.
 
     Raises:
-        FileNotFoundError: If there are none.
+        FileNotFoundError: If the folder has no results.
         ValueError: If no run is finished.
     """
     folder = Path(folder)
     if not (folder / "results.csv").exists() or not (folder / "table.json").exists():
         raise FileNotFoundError(
-            f"There are no results in {folder}: no results.csv and table.json. Give the `output` of "
-            "python -m fl_lightning.experiment."
+            f"There are no results in {folder}: it must hold results.csv and table.json. Give the folder that "
+            "python -m fl_lightning.experiment has written, its `--output`."
         )
     tuning = folder / "tuning.csv"
     experiment = Experiment(
@@ -119,11 +118,14 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
         _rows(tuning) if tuning.exists() else [],
     )
     if not experiment.data:
-        raise ValueError(f"No run in {folder} is finished with a score; results.csv says why not.")
+        raise ValueError(
+            f"No run in {folder} is finished with a score. The column `error` of results.csv says why; mend the table "
+            "and run it again."
+        )
     return experiment
 
 
-def _curve(path: Path) -> Curve:
+def _curve(path: Path) -> CurveColumns:
     import pandas as pd
 
     frame = pd.read_csv(path)

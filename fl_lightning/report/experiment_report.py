@@ -1,4 +1,4 @@
-"""Makes the report of an experiment: one page, and each table and figure as a file."""
+"""Writes the report of an experiment: one page, and each table and figure as a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from fl_lightning.experiment.search import describe_point
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid, significance_grid
 from fl_lightning.report.curves import draw_across, draw_comparison, draw_curves, draw_spread, representative_fold
-from fl_lightning.report.document import Picture, Section, render_document
 from fl_lightning.report.experiment import Experiment, read_experiment
-from fl_lightning.report.grid import Grid
-from fl_lightning.report.png import as_png
+from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
 
 _DPI = 130
 _DIAGNOSTICS = {
@@ -26,10 +24,10 @@ _DIAGNOSTICS = {
 
 
 def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
-    """Write a report of an experiment's results, as far as they are finished; return the page's path.
+    """Write the report of an experiment and return the path of its page.
 
-    ``report.html`` holds all it shows. ``figures/*.png``, ``tables/*.csv`` and ``tables/*.tex`` are its parts. Files of
-    an earlier report of the folder are replaced.
+    The experiment may still be running: the report shows the runs that are finished. ``report.html`` holds everything.
+    ``figures/*.png``, ``tables/*.csv`` and ``tables/*.tex`` are its parts. The files of an earlier report are replaced.
 
     Args:
         results: Folder that :func:`fl_lightning.experiment.run_table` has written.
@@ -49,16 +47,14 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
         for picture in section.pictures:
             with atomic_file(folder / "figures" / f"{picture.name}.png") as temporary:
                 temporary.write_bytes(picture.png)
-    page = render_document(str(experiment.table["name"]), _summary(experiment), _warnings(experiment), sections)
-    write_text(folder / "report.html", page)
+    page = Page(str(experiment.table["name"]), sections, _summary(experiment), _warnings(experiment))
+    write_text(folder / "report.html", page.to_html())
     return folder / "report.html"
 
 
 def _sections(experiment: Experiment) -> Iterator[Section]:
-    main = [score_grid(experiment), relative_grid(experiment)]
-    yield Section("Scores", grids=[grid for grid in main if grid is not None])
-    tests = [significance_grid(experiment), rank_grid(experiment)]
-    yield Section("Significance", grids=[grid for grid in tests if grid is not None])
+    yield Section("Scores", grids=_known(score_grid(experiment), relative_grid(experiment)))
+    yield Section("Significance", grids=_known(significance_grid(experiment), rank_grid(experiment)))
     yield Section("Beside the paper", grids=_known(paper_grid(experiment)))
     yield Section("Validation curves", pictures=list(_curves(experiment)))
     yield Section("Spread over runs", pictures=list(_spread(experiment)))
@@ -70,7 +66,7 @@ def _sections(experiment: Experiment) -> Iterator[Section]:
     yield Section(
         "Settings and versions",
         grids=[_run_grid(experiment)],
-        details={"The table's settings": json.dumps(experiment.table, indent=1, ensure_ascii=False)},
+        details={"Settings of the table": json.dumps(experiment.table, indent=1, ensure_ascii=False)},
     )
 
 
@@ -93,7 +89,7 @@ def _spread(experiment: Experiment) -> Iterator[Picture]:
             continue
         fold = representative_fold(experiment, data)
         shown = f"; in full colour fold {fold}, whose gap is nearest to the mean gap" if fold is not None else ""
-        caption = f"{data}: test score of each run (a mark's shape is its fold{shown}); line: mean."
+        caption = f"{data}: test score of each run (the shape of a mark is its fold{shown}); line: mean."
         yield Picture(_file_name("spread", data), caption, as_png(draw_spread(experiment, data), _DPI))
 
 
@@ -136,19 +132,18 @@ def _tuning_grid(experiment: Experiment) -> Grid | None:
             rows.append([data, method, _values(chosen["values"]), score, str(len(tried)), str(failed or "")])
     if not rows:
         return None
-    caption = "Values chosen on validation, and how many points were tried; all of them are in tuning.csv."
+    caption = "Values chosen on validation, and the number of points that were tried."
     header = ["data", "method", "chosen", "validation", "points", "failed"]
-    return Grid("tuning", caption, header, rows, text_columns=(0, 1, 2))
+    return Grid("tuning", caption, header, rows, text_columns=(0, 1, 2), note="tuning.csv lists all points.")
 
 
 def _failed_grid(experiment: Experiment) -> Grid | None:
     rows = [[row["data"], row["method"], row["fold"], row["seed"], row["error"]] for row in experiment.failed]
-    caption = "Runs that failed; cells/<id>/failed.json has the traceback."
-    return (
-        Grid("failed", caption, ["data", "method", "fold", "seed", "error"], rows, text_columns=(0, 1, 4))
-        if rows
-        else None
-    )
+    if not rows:
+        return None
+    note = "cells/<id>/failed.json has the traceback."
+    header = ["data", "method", "fold", "seed", "error"]
+    return Grid("failed", "Runs that failed.", header, rows, text_columns=(0, 1, 4), note=note)
 
 
 def _run_grid(experiment: Experiment) -> Grid:
@@ -169,8 +164,8 @@ def _run_grid(experiment: Experiment) -> Grid:
             ]
         )
     header = ["data", "data module", "model", "runs", "rounds", "score", "partitions", "code"]
-    caption = "Runs by data set; partitions by the first digits of their fingerprints; code by version and commit."
-    return Grid("runs", caption, header, rows, text_columns=(0, 1, 2, 5, 6, 7))
+    note = "Partitions: the first digits of their fingerprints. Code: version and commit."
+    return Grid("runs", "Runs of each data set.", header, rows, text_columns=(0, 1, 2, 5, 6, 7), note=note)
 
 
 def _summary(experiment: Experiment) -> str:
@@ -191,9 +186,9 @@ def _count(things: Sequence[object], name: str) -> str:
 
 def _selected(select: str) -> str:
     return {
-        "aggregated": "each run's best aggregated model on validation",
-        "virtual": "each run's best model on validation, means between aggregations too",
-        "last": "each run's last model",
+        "aggregated": "the aggregated model of each run that is best on validation",
+        "virtual": "the model of each run that is best on validation, means between aggregations included",
+        "last": "the last model of each run",
     }[select]
 
 
@@ -206,16 +201,16 @@ def _warnings(experiment: Experiment) -> list[str]:
     on_test = [data for data in experiment.data if experiment.table["data"][data]["validate_on_test"]]
     if on_test:
         which = "all data sets" if len(on_test) == len(experiment.data) else ", ".join(on_test)
-        warnings.append(f"Curves of {which} are of the test set, as in the paper.")
+        warnings.append(f"The curves of {which} are of the test set, as in the paper.")
     if experiment.failed:
         warnings.append(
-            f"Runs that failed: {len(experiment.failed)}. They are listed below and left out of all numbers."
+            f"Runs that failed: {len(experiment.failed)}. They are listed below, and no number includes them."
         )
     return warnings
 
 
-def _known(grid: Grid | None) -> list[Grid]:
-    return [] if grid is None else [grid]
+def _known(*grids: Grid | None) -> list[Grid]:
+    return [grid for grid in grids if grid is not None]
 
 
 def _values(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The figure of a partition: samples and class mix of each client, and the distribution of sizes."""
+"""Draws the figure of a partition: samples and class shares of each client, and a histogram of sizes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_WIDTH = 13.0  # inches, so that the figure can be read when it is printed across a page
-_SIZE_BINS = 30  # about
+_MAX_WIDTH = 13.0  # inches; a wider figure cannot be read when it is printed across a page
+_SIZE_BINS = 30  # roughly
 
 
 def draw_partition(
     partition: Partition, labels: np.ndarray, class_names: Sequence[str] | None, max_clients: int, title: str
 ) -> Figure:
-    """Draw a partition in three panels: samples by class, class mix, and a histogram of all clients' sizes.
+    """Draw a partition in three panels: samples by class, class shares, and a histogram of the sizes of all clients.
 
-    Where all samples are of one class, the panel of class mixes is left out.
+    If all samples are of one class, there is no panel of class shares.
 
     Args:
-        partition: Which samples belong to which client.
+        partition: The sample indices of each client.
         labels: The class of each sample of the data set, integers, shape (N,).
-        class_names: Name of each class in ``labels``, ascending.
-        max_clients: Most clients to draw in the first two panels, the largest ones.
+        class_names: The name of each class in ``labels``, in ascending order of the classes.
+        max_clients: Number of clients in the first two panels; these are the largest ones.
         title: Title of the figure.
     """
     figure, sizes, table = plot_label_distributions(partition, labels, max_clients=max_clients, class_names=class_names)
@@ -52,7 +52,7 @@ def draw_partition(
 
 
 def _draw_mixes(axes: Axes, sizes: Axes, table: pd.DataFrame) -> None:
-    """Draw each client's class shares below its samples, in the same colours."""
+    """Draw the class shares of each client below its samples, in the same colours."""
     shares = table.to_numpy() / np.maximum(table.to_numpy().sum(axis=1, keepdims=True), 1)
     bottom = np.zeros(len(table))
     for column, bars in zip(shares.T, sizes.containers, strict=True):
@@ -70,11 +70,11 @@ def _draw_mixes(axes: Axes, sizes: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
-    """Draw how many clients there are of each size."""
+    """Draw a histogram of the sizes of all clients."""
     from matplotlib.ticker import MaxNLocator
 
     largest = max(1, int(sizes.max()))
-    width = -(-largest // _SIZE_BINS)  # whole samples, so that no bin is empty for want of whole numbers in it
+    width = -(-largest // _SIZE_BINS)  # whole: a bin between two whole numbers would always be empty
     edges = np.arange(0, largest + width + 1, width) - 0.5
     axes.hist(sizes, bins=edges.tolist(), color="0.55", edgecolor="white")
     axes.axvline(sizes.mean(), color="black", linewidth=1, linestyle="--")

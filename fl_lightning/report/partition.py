@@ -1,4 +1,4 @@
-"""Makes the report of a data module's partition, and writes and logs it."""
+"""Makes the report of a partition, writes it and logs it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from lightning.pytorch.utilities import rank_zero_only
 from fl_lightning.arguments import check_count
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.partitioners.configurations import Features
 from fl_lightning.report.figure import draw_partition
-from fl_lightning.report.page import render_page
-from fl_lightning.report.png import as_png
-from fl_lightning.report.summary import Features, PartitionSummary, labels_or_zeros, summarize
+from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
+from fl_lightning.report.summary import PartitionSummary, labels_or_zeros, summarize_partition
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 150
-_WIDE = 8.0  # inches
+_WIDE = 8.0  # inches; wider figures cannot be read in the width of a phone
+_MEANINGS = (
+    "C-score: mean over clients of the summed absolute differences between the class shares of the client and those of "
+    "all samples; 0 if all clients have the same mix. Feature skew: the same for the values of a categorical feature. "
+    "Joint entropy: the entropy of client and class. Standard deviation: of the population."
+)
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionReport:
-    """A federation's table and figure; ``print(report)`` shows the table.
+    """The table and the figure of a partition; ``print(report)`` shows the table.
 
     Attributes:
         summary: The facts and numbers.
-        figure: The figure, a matplotlib figure that is not pyplot's.
-        png: The figure as a PNG file's content.
-        html: The page.
+        figure: The matplotlib figure; pyplot does not know it, so that nobody has to close it.
+        png: The figure, as the content of a PNG file.
+        html: The page, as the content of an HTML file.
     """
 
     summary: PartitionSummary
@@ -47,12 +52,13 @@ class PartitionReport:
         return str(self.summary)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, Path]:
-        """Write ``partition.png`` and ``partition.html`` into a folder, which is made if need be; return their paths.
+        """Write ``partition.png`` and ``partition.html`` into a folder and return their paths.
 
-        A file appears whole or not at all. Where the same report lies already, nothing is done.
+        The folder is made if there is none. A file appears whole or not at all. A folder that holds the same report
+        stays as it is.
 
         Raises:
-            FileExistsError: If one of the files holds something else and ``overwrite`` is false.
+            FileExistsError: If one of the files has another content and ``overwrite`` is false.
         """
         contents = {
             Path(folder) / "partition.png": self.png,
@@ -72,7 +78,7 @@ class PartitionReport:
 
     @rank_zero_only
     def log(self, logger: Logger) -> None:
-        """Log the numbers as ``partition/...``; with Weights & Biases the figure and the page as well."""
+        """Log the numbers as ``partition/...``; a Weights & Biases logger gets the figure and the page too."""
         numbers = {f"partition/{name}": value for name, value in self.summary.numbers().items()}
         if not isinstance(logger, WandbLogger):
             logger.log_metrics(numbers, step=0)
@@ -81,7 +87,7 @@ class PartitionReport:
         from PIL import Image
 
         run = logger.experiment
-        # the run's summary: a partition has no course over time to be plotted
+        # into the summary of the run: a partition has no course over time that could be plotted
         run.summary.update(numbers)
         run.log(
             {
@@ -100,57 +106,66 @@ def partition_report(
     max_clients: int = 100,
     overwrite: bool = False,
 ) -> PartitionReport:
-    """Show how a data module shares its samples out among clients.
+    """Report the partition of a data module: the samples of each client, in numbers and as a figure.
 
     The table has the number of clients and samples, the smallest, largest and mean size of a client and their standard
     deviation, the C-score (eq. (52)), the joint entropy (eq. (53)) and the skew of categorical features. The figure has
-    the label distribution of each client and a histogram of sizes. They are taken over all clients of the partition,
-    those that validate and test too.
+    the label distribution of each client and a histogram of sizes. Both include the clients of validation and test.
 
     Args:
         datamodule: The data module, after ``prepare_data()`` and ``setup()``.
-        out: Folder for ``partition.png`` and ``partition.html``; nothing is written if ``None``.
-        features: Categorical features of the data set's samples, whole numbers: an array of shape (N, J), or arrays of
-            shape (N,) by name. The data module's ``categorical_features``, with its ``categorical_names``, if ``None``
-            and it has them.
-        logger: A Lightning logger that gets the numbers, and if it is Weights & Biases' the figure and the page.
-        max_clients: Most clients to draw one by one: the largest.
-        overwrite: Whether to replace a different report in ``out``.
+        out: Folder for ``partition.png`` and ``partition.html``; ``None`` writes no files.
+        features: Categorical features of all samples, as whole numbers: an array of shape (N, J), or arrays of shape
+            (N,) by name. ``None`` takes ``categorical_features`` and ``categorical_names`` of the data module, if it
+            has them.
+        logger: A Lightning logger for the numbers; a Weights & Biases logger gets the figure and the page too.
+        max_clients: Number of clients that are drawn one by one; these are the largest ones.
+        overwrite: Whether another report in ``out`` may be replaced.
 
     Returns:
         The report; ``print`` shows its table.
 
     Raises:
         RuntimeError: If the data module is not set up.
-        TypeError: If ``datamodule`` is no federated data module, or ``logger`` is no Lightning logger.
-        ValueError: If a client has no samples, ``features`` are no categories or not one per sample, or ``max_clients``
-            is below 1.
-        FileExistsError: If ``out`` holds a different report and ``overwrite`` is false.
+        TypeError: If ``datamodule`` is not a federated data module, or ``logger`` is not a Lightning logger.
+        ValueError: If a client has no samples, if ``features`` are not categories or not one for each sample, or if
+            ``max_clients`` is below 1.
+        FileExistsError: If ``out`` holds another report and ``overwrite`` is false.
     """
     if not isinstance(datamodule, FederatedDataModule):
         raise TypeError(
-            f"`datamodule` must be a FederatedDataModule, got {type(datamodule).__name__}. Tensors become one by "
-            "TensorDataModule, labels and a Partition alone are described by partition_statistics."
+            f"`datamodule` must be a FederatedDataModule, got {type(datamodule).__name__}. Wrap tensors in a "
+            "TensorDataModule. If there are only labels and a Partition, call partition_statistics."
         )
     if logger is not None and not isinstance(logger, Logger):
         raise TypeError(
-            f"`logger` must be a Lightning logger, got {type(logger).__name__}. Give one, such as "
-            "WandbLogger(project='fl-lightning'), or None."
+            f"`logger` must be a Lightning logger or None, got {type(logger).__name__}. Give for instance "
+            "WandbLogger(project='fl-lightning')."
         )
     check_count("max_clients", max_clients)
-    summary = summarize(datamodule, features)
+    summary = summarize_partition(datamodule, features)
     labels = labels_or_zeros(datamodule)
     title = _title(summary)
     figure = draw_partition(datamodule.partition, labels, _names(datamodule, labels), max_clients, title)
     png = as_png(figure, _DPI)
-    wide = bool(figure.get_size_inches()[0] > _WIDE)
-    html = render_page(title, summary.rows(), png, wide=wide, classes=len(figure.axes) > 2)
-    report = PartitionReport(summary, figure, png, html)
+    report = PartitionReport(summary, figure, png, _page(title, summary, figure, png).to_html())
     if out is not None:
         report.save(out, overwrite=overwrite)
     if logger is not None:
         report.log(logger)
     return report
+
+
+def _page(title: str, summary: PartitionSummary, figure: Figure, png: bytes) -> Page:
+    rows = [[name, text] for name, text in summary.rows().items()]
+    facts = Grid("partition", "", (), rows, text_columns=(0, 1), note=_MEANINGS)
+    if len(figure.axes) > 2:
+        caption = "Top: samples of each class on each client. Middle: class shares of each client. Bottom: number of "
+    else:
+        caption = "Top: samples of each client. Bottom: number of "
+    wide = bool(figure.get_size_inches()[0] > _WIDE)
+    picture = Picture("partition", f"{caption}clients of each size.", png, wide)
+    return Page(title, [Section("Numbers", grids=[facts]), Section("Clients", pictures=[picture])])
 
 
 def _title(summary: PartitionSummary) -> str:

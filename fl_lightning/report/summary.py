@@ -1,4 +1,4 @@
-"""The facts of a federation, as a table of texts and as numbers for a logger."""
+"""The facts of a partition, as a table of texts and as numbers for a logger."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.partitioners import Partition, PartitionStatistics, c_score, label_counts, partition_statistics
+from fl_lightning.partitioners.configurations import Features
 
-Features = np.ndarray | Mapping[str, np.ndarray]
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """How a data module shares its samples out among clients.
+    """The facts of a data module's partition.
 
     Attributes:
-        data: Name of the data module's class.
+        data: Class name of the data module.
         partitioner: The partitioner with its arguments.
-        split: The split with its arguments; "as given" where the user has made the sets.
+        split: The split with its arguments; "as given" if the user has made the sets.
         sets: Clients and samples of the training, validation and test set.
-        statistics: Sizes, and where there are labels the C-score and entropy, over all clients.
-        has_labels: Whether samples have class labels; without them C-score and entropy mean nothing.
-        feature_skew: The C-score of each categorical feature: eq. (52) with the feature's values for classes.
-        fingerprint: SHA-256 of the partition, which equal partitions share.
+        statistics: Sizes, C-score and entropy over all clients.
+        has_labels: Whether the samples have class labels; without labels, C-score and entropy mean nothing.
+        feature_skew: The C-score of each categorical feature: eq. (52) with the values of the feature as classes.
+        fingerprint: SHA-256 of the partition; equal partitions have the same one.
     """
 
     data: str
@@ -40,7 +40,7 @@ class PartitionSummary:
     fingerprint: str
 
     def rows(self) -> dict[str, str]:
-        """Return the table: a text for each name."""
+        """Return the table: the texts by their names."""
         numbers = self.statistics
         rows = {
             "data": self.data,
@@ -60,7 +60,7 @@ class PartitionSummary:
         return rows | {"fingerprint": self.fingerprint[:16]}
 
     def numbers(self) -> dict[str, int | float]:
-        """Return the numbers by name, for a logger."""
+        """Return the numbers by their names, for a logger."""
         numbers = self.statistics.as_dict()
         if not self.has_labels:
             numbers = {name: value for name, value in numbers.items() if name not in ("c_score", "entropy")}
@@ -72,8 +72,11 @@ class PartitionSummary:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
-def summarize(datamodule: FederatedDataModule, features: Features | None) -> PartitionSummary:
-    """Return the summary; arguments and errors as in :func:`~fl_lightning.partition_report`."""
+def summarize_partition(datamodule: FederatedDataModule, features: Features | None) -> PartitionSummary:
+    """Return the summary of a data module's partition.
+
+    The arguments and the errors are those of :func:`~fl_lightning.partition_report`.
+    """
     partition = datamodule.partition
     skew = {name: _skew(partition, name, values) for name, values in _columns(datamodule, features).items()}
     return PartitionSummary(
@@ -90,14 +93,14 @@ def summarize(datamodule: FederatedDataModule, features: Features | None) -> Par
 
 
 def labels_or_zeros(datamodule: FederatedDataModule) -> np.ndarray:
-    """Return the label of each sample, shape (N,); 0 for all where there are none."""
+    """Return the label of each sample, shape (N,); all are 0 if the data have no labels."""
     if datamodule.labels is not None:
         return datamodule.labels
     return np.zeros(1 + max(int(indices.max(initial=0)) for indices in datamodule.partition.indices), dtype=np.int64)
 
 
 def _columns(datamodule: FederatedDataModule, features: Features | None) -> dict[str, np.ndarray]:
-    """Return the categorical features by name."""
+    """Return the categorical features by their names."""
     names = None
     if features is None:
         features = getattr(datamodule, "categorical_features", None)
@@ -109,8 +112,8 @@ def _columns(datamodule: FederatedDataModule, features: Features | None) -> dict
     features = np.asarray(features)
     if features.ndim != 2:
         raise ValueError(
-            f"`features` must have shape (num_samples, num_features), got {features.shape}. Give one feature by its "
-            "name, as {'soil': values}."
+            f"`features` must have shape (num_samples, num_features), got {features.shape}. Give a single feature "
+            "with its name: {'soil': values}."
         )
     return dict(zip(names or map(str, range(features.shape[1])), features.T, strict=True))
 
@@ -120,12 +123,12 @@ def _skew(partition: Partition, name: str, values: np.ndarray) -> float:
     if values.ndim != 1 or len(values) < needed:
         raise ValueError(
             f"`features` must have one value per sample of the data set; feature {name!r} has shape {values.shape}, "
-            f"and the clients have samples up to number {needed - 1}."
+            f"and the clients have samples up to number {needed - 1}. Give the values of all samples."
         )
     if values.dtype.kind not in "iub":
         raise ValueError(
             f"`features` must be categories, numbered by integers; feature {name!r} is {values.dtype}. Leave numeric "
-            "features out, or put them into buckets first, as with numpy.digitize."
+            "features out, or put them into buckets first, with numpy.digitize for instance."
         )
     return c_score(label_counts(partition, values.astype(np.int64)))
 
@@ -153,7 +156,7 @@ def _number(count: int, noun: str) -> str:
 
 
 def _describe(part: object) -> str:
-    """Return an object as its class's call with the plain ones of its arguments; the empty string for None."""
+    """Return the call that makes an object, with its plain arguments alone; the empty string for ``None``."""
     if part is None:
         return ""
     if not hasattr(part, "__dict__") or hasattr(part, "__name__"):

@@ -12,7 +12,12 @@ from watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
 from fl_lightning.parts.asynchronous import VirtualClock, exponential, hinge, polynomial
-from fl_lightning.parts.asynchronous.aggregations import Arrival, StalenessWeightedDeltas, DynamicWeightMean, StalenessMixing
+from fl_lightning.parts.asynchronous.aggregations import (
+    Arrival,
+    DynamicWeightMean,
+    StalenessMixing,
+    StalenessWeightedDeltas,
+)
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.server_optimizers import Mixing
 

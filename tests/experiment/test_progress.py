@@ -1,4 +1,4 @@
-"""What a run shows of itself."""
+"""The live display of a run."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_the_command_of_a_file(tmp_path: Path) -> None:
         ({"parameters": {"x": {"min": 1, "max": 2, "distribution": "normal"}}}, "distribution` must be one of"),
         ({"method": "random"}, "needs `count`"),
         ({"method": "bayes"}, "`method: bayes` needs `count`"),
-        ({"parameters": {"x": {"min": 0.0, "max": 1.0}}}, "A grid cannot go through the range of x"),
+        ({"parameters": {"x": {"min": 0.0, "max": 1.0}}}, "A grid search needs lists of values, got a range for x"),
     ],
 )
 def test_wrong_files(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

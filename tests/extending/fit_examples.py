@@ -16,8 +16,8 @@ from torch.nn import functional as F
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "examples"))
 
-from huber_anchor import HuberAnchor  # noqa: E402
 from coordinate_median import CoordinateMedian  # noqa: E402
+from huber_anchor import HuberAnchor  # noqa: E402
 from normalized_mean import NormalizedMean  # noqa: E402
 from personal_head import PersonalHead  # noqa: E402
 from round_robin import RoundRobin  # noqa: E402

@@ -23,7 +23,7 @@ from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid,
 from fl_lightning.report.curves import draw_comparison, draw_curves, draw_spread, representative_fold
 from fl_lightning.report.experiment import Experiment, read_experiment
 from fl_lightning.report.experiment_report import experiment_report
-from fl_lightning.report.grid import Grid
+from fl_lightning.report.pages import Grid
 
 DATA = {
     "mode": "max",

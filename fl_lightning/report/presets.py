@@ -1,4 +1,4 @@
-"""The command line of a recipe that is a table with presets."""
+"""The command line of recipes that run one of several tables and report it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fl_lightning.experiment.estimate import describe_plan, describe_time, measu
 from fl_lightning.experiment.options import add_options
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.table import Table, read_table
+from fl_lightning.report.experiment_report import experiment_report
 
 
 def run_presets(
@@ -18,19 +19,21 @@ def run_presets(
     argv: Sequence[str] | None = None,
     prepare: Callable[[Table], Table] | None = None,
 ) -> Path | None:
-    """Run a preset's table from the command line: say what is a stand-in and how long it takes, run it, and report.
+    """Run the table of a preset from the command line, and report it.
+
+    The plan, the stand-ins and an estimate of the time are printed first.
 
     Args:
-        description: Of the recipe, for ``--help``.
-        presets: The tables' files by the presets' names; the first is the default.
-        argv: The arguments; those of the command line if ``None``.
-        prepare: Makes changes to the table before it is run.
+        description: Description of the recipe, for ``--help``.
+        presets: Files of the tables by name of the preset; the first one is the default.
+        argv: Arguments; those of the command line if ``None``.
+        prepare: Changes the table before it is run.
 
     Returns:
-        The report's page; ``None`` if only an estimate was asked for.
+        The page of the report; ``None`` after ``--estimate``.
 
     Raises:
-        SystemExit: If an argument is wrong.
+        SystemExit: If an argument is wrong, or the table cannot be run.
     """
     parser = _parser(description, presets)
     options = parser.parse_args(argv)
@@ -43,8 +46,6 @@ def run_presets(
 def _run(
     options: argparse.Namespace, presets: Mapping[str, Path], prepare: Callable[[Table], Table] | None
 ) -> Path | None:
-    from fl_lightning.report import experiment_report
-
     table = read_table(presets[options.preset]).only(options.methods, options.data, options.folds, options.seeds)
     if prepare is not None:
         table = prepare(table)
@@ -66,5 +67,5 @@ def _parser(description: str, presets: Mapping[str, Path]) -> argparse.ArgumentP
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)))
     add_options(parser)
-    parser.add_argument("--estimate", action="store_true", help="say what would be run and how long it takes, no more")
+    parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")
     return parser
