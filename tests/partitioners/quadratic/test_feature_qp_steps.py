@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from fl_lightning.partitioners import quantile_buckets
 from fl_lightning.partitioners.dealing import deal, share_equally
-from fl_lightning.partitioners.feature_qp_solver import lower_bound, solve_grouped_qp
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves, group_sums
+from fl_lightning.partitioners.quadratic.feature_solver import lower_bound, solve_grouped_qp
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, group_sums
 
 # oracle O13e: (class, feature) = 00, 01, 10, 11 with 3, 2, 1, 4 samples; two clients of 5
 GROUPS = np.array([[0, 2], [0, 3], [1, 2], [1, 3]])

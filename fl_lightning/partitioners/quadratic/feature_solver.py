@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.partitioners.qp_solver import polish
-from fl_lightning.partitioners.rectangle_moves import group_sums
+from fl_lightning.partitioners.quadratic.rectangle_moves import group_sums
+from fl_lightning.partitioners.quadratic.solver import polish
 
 
 def solve_grouped_qp(

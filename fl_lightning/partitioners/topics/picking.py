@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.topic_graph import TopicGraph
+from fl_lightning.partitioners.topics.graph import TopicGraph
 
 Pair = tuple[str, str]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves
 
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000

@@ -10,10 +10,10 @@ import numpy as np
 from fl_lightning.arguments import check_choice, check_positive
 from fl_lightning.partitioners.base import Partitioner, check_enough
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.qp_draws import RandomSolution, draw_sizes
-from fl_lightning.partitioners.qp_solver import solve_transport_qp
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule
-from fl_lightning.partitioners.rounding import Rounding, round_columns, round_margins
+from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
+from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
+from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class QPPartitioner(Partitioner):
         step: float = 0.002,
         step_rule: StepRule = "relative",
         burn_in_stop: float | None = None,
-        rounding: Rounding = "margins",
+        rounding: RoundingMethod = "margins",
         seed: int = 0,
     ) -> None:
         super().__init__(num_clients, seed)

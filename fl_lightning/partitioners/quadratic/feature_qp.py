@@ -8,12 +8,17 @@ import numpy as np
 
 from fl_lightning.arguments import check_count, check_positive
 from fl_lightning.partitioners.base import Partition, check_enough, check_labels
-from fl_lightning.partitioners.configurations import Configurations, Features, as_categories, find_configurations
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.feature_qp_solver import solve_grouped_qp
-from fl_lightning.partitioners.qp_draws import RandomSolution, draw_sizes
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule, group_sums
-from fl_lightning.partitioners.rounding import round_margins
+from fl_lightning.partitioners.quadratic.configurations import (
+    Configurations,
+    SampleFeatures,
+    as_categories,
+    find_configurations,
+)
+from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.feature_solver import solve_grouped_qp
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule, group_sums
+from fl_lightning.partitioners.quadratic.rounding import round_margins
 
 _MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some minutes and 1 GB for as many
 
@@ -106,7 +111,7 @@ class FeatureQPPartitioner:
         self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
         self.seed = seed
 
-    def __call__(self, labels: np.ndarray, features: Features) -> Partition:
+    def __call__(self, labels: np.ndarray, features: SampleFeatures) -> Partition:
         """Return the partition of a data set; every sample is given to exactly one client.
 
         Args:
@@ -126,11 +131,11 @@ class FeatureQPPartitioner:
         counts = self._solve(configurations, rng).counts
         return Partition(tuple(deal(configurations.of_sample, counts, rng, mix=False)))
 
-    def solve(self, labels: np.ndarray, features: Features) -> FeatureQPSolution:
+    def solve(self, labels: np.ndarray, features: SampleFeatures) -> FeatureQPSolution:
         """Return how many samples of each configuration each client gets, and how that came about; as in the call."""
         return self._solve(self._configurations(labels, features), np.random.default_rng(self.seed))
 
-    def _configurations(self, labels: np.ndarray, features: Features) -> Configurations:
+    def _configurations(self, labels: np.ndarray, features: SampleFeatures) -> Configurations:
         labels = check_labels(labels)
         check_enough(self.num_clients, len(labels))
         categories = as_categories(features, len(labels), self.num_buckets)

@@ -1,0 +1,6 @@
+"""Clients that are topics of a hierarchy, picked by size and connected by relations."""
+
+from fl_lightning.partitioners.topics.graph import TopicGraph, TopicGraphPartitioner, diffuse, entropy_curve
+from fl_lightning.partitioners.topics.picking import pick_client_topics
+
+__all__ = ["TopicGraph", "TopicGraphPartitioner", "diffuse", "entropy_curve", "pick_client_topics"]
