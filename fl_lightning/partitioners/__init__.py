@@ -1,6 +1,6 @@
 """Partitioners share a data set out over clients; the statistics say how heterogeneous the result is."""
 
-from fl_lightning.partitioners.base import Partition, Partitioner
+from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.classwise_dirichlet import ClasswiseDirichletPartitioner
 from fl_lightning.partitioners.device_experiments import device_experiment_partitioner
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
@@ -9,6 +9,7 @@ from fl_lightning.partitioners.feature_noise import add_feature_noise
 from fl_lightning.partitioners.iid import IIDPartitioner
 from fl_lightning.partitioners.limited_classes import LimitedClassesPartitioner
 from fl_lightning.partitioners.natural import NaturalPartitioner
+from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.pathological import PathologicalPartitioner
 from fl_lightning.partitioners.plot import plot_label_distributions
 from fl_lightning.partitioners.quadratic import (

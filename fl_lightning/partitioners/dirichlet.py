@@ -52,8 +52,9 @@ class DirichletPartitioner(Partitioner):
         self.size_sigma = size_sigma
         self.max_classes_per_partition = max_classes_per_partition
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
-        rng = self._generator()
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        rng = self.generator()
         sizes = self._sizes(len(classes), rng)
         counts = np.bincount(classes)
         samples_by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])

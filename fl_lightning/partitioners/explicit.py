@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
 
 
 class ExplicitPartitioner:
@@ -31,6 +31,9 @@ class ExplicitPartitioner:
         assignment: Partition | str | os.PathLike[str] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
     ) -> None:
         self.partition = _as_partition(assignment)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.partition!r})"
 
     def __call__(self, labels: np.ndarray) -> Partition:
         """Return the partition; of the labels, shape (num_samples,), only their number matters."""

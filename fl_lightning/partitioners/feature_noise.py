@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_count, check_not_negative
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
 
 
 def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int = 0) -> Tensor:

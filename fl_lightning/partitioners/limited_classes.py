@@ -53,14 +53,15 @@ class LimitedClassesPartitioner(Partitioner):
         self.limited_clients = limited
         self.num_classes_per_partition = num_classes_per_partition
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
         counts = self._counts(np.bincount(classes))
         if (counts.sum(axis=1) == 0).any():
             raise ValueError(
                 f"Client {int(counts.sum(axis=1).argmin())} gets none of the {len(classes)} samples. Give fewer "
                 "clients or more samples."
             )
-        return deal(classes, counts, self._generator())
+        return deal(classes, counts, self.generator())
 
     def _counts(self, totals: np.ndarray) -> np.ndarray:
         k, num_classes = self.num_classes_per_partition, len(totals)

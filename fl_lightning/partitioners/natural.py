@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
+from fl_lightning.representation import ShowsArguments
 
 
-class NaturalPartitioner:
+class NaturalPartitioner(ShowsArguments):
     """Makes one client of all samples with the same key.
 
     It takes keys where other partitioners take labels: ``NaturalPartitioner()(table["writer_id"])``. Clients are

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
 
 if TYPE_CHECKING:

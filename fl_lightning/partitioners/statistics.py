@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fl_lightning.partitioners.base import Partition, check_labels
+from fl_lightning.partitioners.labels import check_labels
+from fl_lightning.partitioners.partition import Partition
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_count
+from fl_lightning.representation import ShowsArguments
 
 SampleFeatures = np.ndarray | Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Configurations:
+@dataclass(frozen=True, eq=False, repr=False)
+class Configurations(ShowsArguments):
     """The combinations of a class and categories that occur in a data set, ascending.
 
     Attributes:

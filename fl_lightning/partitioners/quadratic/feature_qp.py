@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fl_lightning.arguments import check_count, check_positive
-from fl_lightning.partitioners.base import Partition, check_enough, check_labels
 from fl_lightning.partitioners.dealing import deal
+from fl_lightning.partitioners.labels import check_enough, check_labels
+from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.quadratic.configurations import (
     Configurations,
     SampleFeatures,
@@ -19,12 +21,13 @@ from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
 from fl_lightning.partitioners.quadratic.feature_solver import solve_grouped_qp
 from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule, group_sums
 from fl_lightning.partitioners.quadratic.rounding import round_margins
+from fl_lightning.representation import ShowsArguments
 
 _MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some minutes and 1 GB for as many
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureQPSolution:
+@dataclass(frozen=True, eq=False, repr=False)
+class FeatureQPSolution(ShowsArguments):
     """What a QP partition by classes and features is made from; all numbers count samples.
 
     Attributes:
@@ -51,7 +54,7 @@ class FeatureQPSolution:
     counts_loss: float
 
 
-class FeatureQPPartitioner:
+class FeatureQPPartitioner(ShowsArguments):
     """The partition of RADFed's COVFEAT experiments (Xue et al. 2021, section IV-A; eq. (44), (45), (47)-(51)).
 
     As :class:`QPPartitioner`, but with a mix of the categories of each feature drawn for each client, too. What is
@@ -83,6 +86,8 @@ class FeatureQPPartitioner:
         ValueError: If an argument is out of range.
     """
 
+    shown_always: ClassVar[tuple[str, ...]] = ("seed",)
+
     def __init__(
         self,
         num_clients: int,
@@ -108,8 +113,19 @@ class FeatureQPPartitioner:
         self.class_alpha = class_alpha
         self.feature_alpha = feature_alpha
         self.num_buckets = num_buckets
-        self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
+        self.burn_in = burn_in
+        self.search = search
+        self.step = step
+        self.step_rule: StepRule = step_rule
+        self.burn_in_stop = burn_in_stop
         self.seed = seed
+        _ = self.random_solution  # checks its arguments
+
+    @property
+    def random_solution(self) -> RandomSolution:
+        """Algorithm 3 with this partitioner's arguments."""
+        moves = RectangleMoves(self.step, self.step_rule)
+        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
     def __call__(self, labels: np.ndarray, features: SampleFeatures) -> Partition:
         """Return the partition of a data set; every sample is given to exactly one client.

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_choice, check_positive
-from fl_lightning.partitioners.base import Partitioner, check_enough
+from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
+from fl_lightning.partitioners.labels import check_enough
 from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
 from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
 from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
+from fl_lightning.representation import ShowsArguments
 
 
-@dataclass(frozen=True, eq=False)
-class QPSolution:
+@dataclass(frozen=True, eq=False, repr=False)
+class QPSolution(ShowsArguments):
     """What a QP partition is made from. Matrices have shape (num_clients, num_classes) and count samples.
 
     Attributes:
@@ -88,8 +90,19 @@ class QPPartitioner(Partitioner):
         check_choice("rounding", rounding, ("margins", "columns"))
         self.size_alpha = size_alpha
         self.class_alpha = class_alpha
-        self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
-        self.rounding = rounding
+        self.burn_in = burn_in
+        self.search = search
+        self.step = step
+        self.step_rule: StepRule = step_rule
+        self.burn_in_stop = burn_in_stop
+        self.rounding: RoundingMethod = rounding
+        _ = self.random_solution  # checks its arguments
+
+    @property
+    def random_solution(self) -> RandomSolution:
+        """Algorithm 3 with this partitioner's arguments."""
+        moves = RectangleMoves(self.step, self.step_rule)
+        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
     def solve(self, class_counts: np.ndarray) -> QPSolution:
         """Return how many samples of each class each client gets, and how that came about.
@@ -102,10 +115,11 @@ class QPPartitioner(Partitioner):
         """
         class_counts = _check_class_counts(class_counts)
         check_enough(self.num_clients, int(class_counts.sum()))
-        return self._solve(class_counts, self._generator())
+        return self._solve(class_counts, self.generator())
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
-        rng = self._generator()
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        rng = self.generator()
         counts = self._solve(np.bincount(classes), rng).counts
         return deal(classes, counts, rng, mix=False)
 

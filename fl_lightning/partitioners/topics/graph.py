@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from fl_lightning.arguments import check_count, check_positive
-from fl_lightning.partitioners.base import Partition, check_labels
+from fl_lightning.partitioners.labels import check_labels
+from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_entropy
 
 _DIFFUSION_SEED = 42
