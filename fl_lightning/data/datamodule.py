@@ -14,11 +14,14 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import check_choice, check_count, check_not_negative
 from fl_lightning.data.batches import Collate, client_batches, make_loader
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
 from fl_lightning.data.partition_view import PartitionView
+from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.source import Source, fingerprint
-from fl_lightning.data.splits import GLOBAL, ClientSplit, FederatedSplit, PartitionFunction, Split
-from fl_lightning.data.standardize import Standardization, standardize
-from fl_lightning.partitioners.feature_noise import add_feature_noise
+from fl_lightning.data.splits import ClientSplit
+from fl_lightning.data.standardize import Standardization
+from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
+from fl_lightning.representation import represent
 
 Stage = Literal["train", "val", "test"]
 
@@ -44,13 +47,16 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
 
     Raises:
-        TypeError: If ``split`` is no split.
+        TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
         ValueError: If an argument is out of range; at set-up, if there is no partitioner, no training client, or one
             without samples, or the inputs cannot be standardised.
     """
 
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
+
+    _hidden: ClassVar[tuple[str, ...]] = ()
+    """Arguments that ``repr`` leaves out."""
 
     def __init__(
         self,
@@ -71,11 +77,10 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         check_count("num_workers", num_workers, minimum=0)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
-        if split is not None and not callable(getattr(split, "apply", None)):
-            raise TypeError(
-                f"`split` must be a split such as ClientSplit(num_folds=5), SampleSplit() or WithinClientSplit(), got "
-                f"{split!r}."
-            )
+        if partitioner is not None:
+            check_partitioner(partitioner)
+        if split is not None:
+            check_split(split)
         check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
         self.batch_size = batch_size
@@ -88,6 +93,16 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         self._federation: tuple[Source, FederatedSplit] | None = None
         self._features: TensorDataset | None = None
         self._fingerprint: str | None = None
+
+    def __repr__(self) -> str:
+        return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
+
+    def _facts(self) -> list[str]:
+        """Return what ``repr`` says before the arguments."""
+        if self._federation is None:
+            return []
+        source, split = self._federation
+        return [f"{len(self._client_ids)} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
 
     # ---- what a subclass gives ----
 
@@ -117,17 +132,10 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         if self._federation is not None:
             return
         source = self.load()
+        check_returned(self, "load()", source, Source)
         split = self.federate(source)
-        if not split.train:
-            raise ValueError(
-                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
-            )
-        empty = [client for client, indices in split.train.items() if len(indices) == 0]
-        if empty:
-            raise ValueError(
-                f"Client {empty[0]} has no training samples ({len(empty)} of {len(split.train)} training clients have "
-                "none). Use fewer clients, a partitioner with a minimum size, or another seed."
-            )
+        check_returned(self, "federate()", split, FederatedSplit)
+        check_training_clients(split)
         if self.feature_noise or self.standardize is not None:
             x, *rest = self._tensors_of(source)
             source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
@@ -137,13 +145,8 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
         """Return the inputs of all samples with noise added, then standardised, where either is asked for."""
-        if self.feature_noise:
-            x, numeric = x.clone(), (slice(None), self.standardized_features)[: x.dim()]
-            seed = getattr(self.partitioner, "seed", 0)
-            x[numeric] = add_feature_noise(x[numeric], split.partition, self.feature_noise, seed)
-        if self.standardize is not None:
-            x = standardize(x, self.standardize, split.train, [split.val, split.test], self.standardized_features)
-        return x
+        seed = getattr(self.partitioner, "seed", 0)
+        return prepare_inputs(x, split, self.standardized_features, self.feature_noise, seed, self.standardize)
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.data.splits import PartitionFunction
+from fl_lightning.partitioners.functions import PartitionFunction
 
 
 class ImageDataModule(FederatedDataModule):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import FederatedSplit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

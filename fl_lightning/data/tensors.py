@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule, Stage
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import GLOBAL, FederatedSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.partitioners import Partition
 
@@ -36,6 +36,8 @@ class TensorDataModule(FederatedDataModule):
         TypeError: If something else than tensors is given.
     """
 
+    _hidden = ("split",)
+
     def __init__(
         self,
         clients: Sequence[Tensors],
@@ -56,6 +58,10 @@ class TensorDataModule(FederatedDataModule):
             "val": _evaluation("val", val),
             "test": _evaluation("test", test),
         }
+
+    def _facts(self) -> list[str]:
+        train = self._sets["train"].values()
+        return [f"{len(train)} client{'s' * (len(train) != 1)}", f"{sum(map(len, train))} samples"]
 
     def load(self) -> Source:
         """Return all clients' tensors, one after the other."""
