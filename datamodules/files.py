@@ -6,11 +6,29 @@ import hashlib
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """What readers of tables raise at a file that is damaged, cut off or of another kind."""
+
+
+class TorchvisionFiles:
+    """A class attribute that holds one of torchvision's data sets, which is imported when it is first asked for.
+
+    Args:
+        name: Name of the class in ``torchvision.datasets``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Return the class."""
+        from torchvision import datasets
+
+        return getattr(datasets, self.name)
 
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
