@@ -14,7 +14,7 @@ Imputation = Literal["local", "global"]
 
 
 def check_names(argument: str, names: Sequence[str]) -> list[str]:
-    """Return names as a list; raise ``ValueError`` if they are none, or a single text, which is a sequence, too."""
+    """Return names as a list; raise ``ValueError`` unless they are a sequence of texts; a single text is an error."""
     if isinstance(names, str):
         raise ValueError(f"`{argument}` must be a sequence of names, got {names!r}. Give [{names!r}].")
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -27,7 +27,7 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
 
     Args:
         values: Whole numbers, texts or truth values, shape (N,).
-        name: What the values are called in errors.
+        name: The name of the values in errors.
 
     Returns:
         ``(labels, class_names)``: int64, shape (N,), and the values as texts.
@@ -50,14 +50,15 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
 def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> None:
     """Replace NaN by the mean of the feature, in place.
 
-    ``"global"`` takes the mean of the training samples of all clients together. ``"local"`` takes each client's own: of
-    its training samples where it has some, for its evaluation samples too; otherwise of the evaluation set itself. A
-    client that never observed a feature takes the global mean, and 0 stands for a feature that nobody observed.
+    ``"global"`` takes the mean of the training samples of all clients together. ``"local"`` takes each client's own:
+    that of its training samples, for its evaluation samples too; a client without training samples takes that of the
+    evaluation set itself. A client that never observed a feature takes the global mean, and 0 stands for a feature that
+    nobody observed.
 
     Args:
         x: All samples, floating point on the CPU, shape (N, features).
         how: ``"global"`` or ``"local"``.
-        split: Which samples are for training and evaluation, and whose they are.
+        split: The training and evaluation samples of each client.
     """
     values = x.numpy()
     overall = _means(values[np.concatenate(list(split.train.values()))], np.zeros(x.shape[1]))

@@ -1,4 +1,4 @@
-"""eICU collaborative research database: death in hospital by the variables underlying APACHE, by hospital."""
+"""eICU collaborative research database: death in hospital predicted from APACHE's variables; hospitals are clients."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class EICUDataModule(NaturalDataModule):
     """Stays in intensive care with an APACHE result; class 1 died in hospital. Each hospital is a client.
 
     A sample has the 49 features ``FEATURES``: those of apacheApsVar, then those of apachePredVar. Columns that the
-    release holds constant, outcomes and the text of the diagnosis are left out. -1 stands for a missing value there and
-    is filled with a mean; a missing ``electivesurgery`` is none, and a stay without outcome is left out. The papers do
-    not list theirs.
+    release holds constant, outcomes and the text of the diagnosis are left out. There -1 stands for a missing value and
+    is filled with a mean; a missing ``electivesurgery`` counts as 0, and a stay without outcome is left out. The papers
+    do not list their features.
 
     Reads ``patient``, ``apacheApsVar``, ``apachePredVar`` and ``apachePatientResult`` of the full release 2.0 or of the
     open demo, ``.csv`` or ``.csv.gz``, names in upper or lower case. The full release needs credentials; it is never

@@ -1,4 +1,4 @@
-"""Where data modules find their files, and whether those are whole."""
+"""Places of the data modules' files, and checks that they are whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
-"""What readers of tables raise at a file that is damaged, cut off or of another kind."""
+"""Errors that readers of tables raise when a file is damaged, cut off or of another kind."""
 
 
 class TorchvisionFiles:

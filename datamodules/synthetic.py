@@ -1,4 +1,4 @@
-"""Synthetic clients whose models and inputs differ by as much as is asked for."""
+"""Synthetic clients whose models and inputs differ by a chosen amount."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FedDynSyntheticDataModule(NaturalDataModule):
         same_model: Whether one model labels all clients' inputs; ``gamma1`` then has no effect.
         same_inputs: Whether all clients' inputs have the same distribution; ``gamma2`` then has no effect.
         seed: Seed of the data.
-        split: Which clients or samples train, validate and test.
+        split: The clients or samples that train, validate and test.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
@@ -121,7 +121,7 @@ class FedDynSyntheticDataModule(NaturalDataModule):
 class FedProxSyntheticDataModule(NaturalDataModule):
     """synthetic(alpha, beta) of FedProx (Li et al. 2020): 60 features, 10 classes, 30 clients of at least 50 samples.
 
-    Sizes are 50 and a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of each
+    A size is 50 plus a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of each
     client's samples is its test set. The paper's variants are iid, (0, 0), (0.5, 0.5) and (1, 1).
 
     Args:
@@ -130,7 +130,7 @@ class FedProxSyntheticDataModule(NaturalDataModule):
         iid: Whether all clients have the same model and distribution of inputs; alpha and beta then have no effect.
         num_clients: Number of clients.
         seed: Seed of the data.
-        split: Which clients or samples train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if ``None``.
+        split: The clients or samples that train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if ``None``.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:

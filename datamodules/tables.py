@@ -30,7 +30,7 @@ class TableDataModule(NaturalDataModule):
     Args:
         path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
         label: Column of the target. Its distinct values, ascending, are the classes.
-        client: Column that says whose a row is; not needed with a partitioner.
+        client: Column of each row's client; not needed with a partitioner.
         features: Columns of numbers that are inputs; all other columns if ``None``.
         categorical: Input columns that become indicators, numbers or texts.
         partitioner: Shares the rows out in place of the client column.
@@ -102,7 +102,7 @@ class TableDataModule(NaturalDataModule):
         return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Share the rows out, and fill missing numbers by what that says about who may know which."""
+        """Share the rows out, and fill missing numbers with means of training rows alone."""
         split = super().federate(source)
         if self.impute is not None:
             fill_missing(self._tensors_of(source)[0], self.impute, split)
@@ -188,6 +188,6 @@ def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
                 f"Column {column!r} does not hold numbers but {frame[column].dtype}. Name it in `categorical` to make "
                 "indicators of its values, or leave it out by `features`."
             )
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # numbers that are too large become infinite
         values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     return values

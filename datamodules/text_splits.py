@@ -1,4 +1,4 @@
-"""Splits that keep the order of a text: windows of training and of test text never overlap."""
+"""Splits that keep the order of a text, so that windows of training and of test text never overlap."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class OrderedSplit(Split):
 
 
 class CropSplit(Split):
-    """Clients of equal size: of each, one stretch of its training and one of its test samples (as Acar et al. 2021).
+    """Clients of equal size: each has one stretch of its training and one of its test samples (Acar et al. 2021).
 
     Clients are drawn without replacement among those with more samples than a stretch has, and the stretches start
     anywhere.

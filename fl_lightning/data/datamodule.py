@@ -33,16 +33,17 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
     batches; without one, ``train_dataloader`` serves all training clients' samples together.
 
     Args:
-        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition.
+        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition or to
+            the sample indices of each client.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         eval_batch_size: Samples of a validation or test batch.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
         standardize: ``"global"`` standardises inputs by the training clients' samples, ``"local"`` each client by its
             own (validation and test clients by theirs); floating-point ``TensorDataset`` inputs only.
         feature_noise: Standard deviation of the last client's noise, in the units of the source's inputs, before they
-            are standardised; the first client has none, those between a share
-            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. It is drawn
-            with the partitioner's ``seed``, or 0.
+            are standardised; the first client has no noise, and the level grows linearly with the client's number
+            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. The seed of
+            the noise is the partitioner's ``seed``, or 0.
         shuffle: Whether training samples are drawn in a new order each epoch.
         num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
 
@@ -104,7 +105,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         source, split = self._federation
         return [f"{len(self._client_ids)} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
 
-    # ---- what a subclass gives ----
+    # ---- methods for subclasses ----
 
     def load(self) -> Source:
         """Read the data; called once, in every process."""

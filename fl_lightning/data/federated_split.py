@@ -1,4 +1,4 @@
-"""How a split is asked for, and what it returns: who trains, validates and tests on which samples."""
+"""The base class of splits and their result: the samples on which each client trains, validates and tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GLOBAL = -1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedSplit:
-    """Which samples are for training, validation and testing, and whose they are.
+    """The training, validation and test samples of each client.
 
     Each set maps a client id to int64 sample indices; a global set has the client id -1. No sample is in two sets.
     Clients without samples in a set are not in its map.

@@ -52,8 +52,8 @@ def standardize(
     """Return standardised samples.
 
     ``"global"`` uses the statistics of the training samples of all clients together. ``"local"`` uses each client's
-    own: of its training samples where it has some, for its evaluation samples too; otherwise of the evaluation set
-    itself, as also for one of no client (-1).
+    own: those of its training samples, for its evaluation samples too. A client without training samples, and a set of
+    no client (-1), uses those of the evaluation set itself.
 
     Args:
         x: All samples, floating point, shape (N, features, ...).

@@ -33,7 +33,7 @@ class TensorDataModule(FederatedDataModule):
 
     Raises:
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions.
-        TypeError: If something else than tensors is given.
+        TypeError: If anything other than tensors is given.
     """
 
     _hidden = ("split",)

@@ -23,7 +23,7 @@ class ClasswiseDirichletPartitioner(Partitioner):
         num_clients: Number of clients, K.
         alpha: Concentration of the proportions: near 0 gives a class to one client, large values to all alike.
         min_partition_size: Everything is drawn again until every client has at least this many samples.
-        self_balancing: Whether a client that has N / K samples already gets none of the classes that follow.
+        self_balancing: Whether a client that already has N / K samples gets no samples of the classes that follow.
         seed: Seed of proportions and samples.
 
     Raises:

@@ -26,7 +26,7 @@ class DirichletPartitioner(Partitioner):
         alpha: Concentration of the prior: near 0 gives one class to a client, large values give each the same mix.
         size_sigma: 0 gives every client floor(N/K) samples and leaves out the rest. Otherwise sizes are drawn from a
             lognormal distribution with this standard deviation of the logarithm, scaled to N and truncated; the first
-            client gets what is left over.
+            client gets the remainder.
         max_classes_per_partition: Priors and samples are drawn again until no client has samples of more classes.
         seed: Seed of sizes, priors and draws.
 

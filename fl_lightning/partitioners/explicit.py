@@ -1,4 +1,4 @@
-"""A partition that is known beforehand."""
+"""A partition that is already known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fl_lightning.partitioners.partition import Partition
 
 
 class ExplicitPartitioner:
-    """Gives clients the samples that the user says.
+    """Gives each client the samples that the user names.
 
     Indices count the samples that the partitioner is given, so a split that sets samples aside first, such as
     ``SampleSplit``, changes their meaning; ``ClientSplit`` and ``WithinClientSplit`` do not.

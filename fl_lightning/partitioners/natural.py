@@ -12,7 +12,7 @@ from fl_lightning.representation import ShowsArguments
 class NaturalPartitioner(ShowsArguments):
     """Makes one client of all samples with the same key.
 
-    It takes keys where other partitioners take labels: ``NaturalPartitioner()(table["writer_id"])``. Clients are
+    It is called with keys, as other partitioners are with labels: ``NaturalPartitioner()(table["writer_id"])``. Clients are
     numbered in the ascending order of their keys, and hold their samples in the order of the data set.
 
     Args:
@@ -30,7 +30,7 @@ class NaturalPartitioner(ShowsArguments):
         """Return the partition of a data set.
 
         Args:
-            keys: Whose each sample is, whole numbers or texts, shape (num_samples,).
+            keys: The client of each sample, whole numbers or texts, shape (num_samples,).
 
         Raises:
             TypeError: If the keys are neither.
@@ -47,7 +47,7 @@ class NaturalPartitioner(ShowsArguments):
         return [str(key) for key in _check_keys(keys)[first[:number]]]
 
     def _clients(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the client of each sample, the number of clients standing for none, and that number."""
+        """Return the client of each sample and the number of clients, which also stands for "no client"."""
         _, groups, sizes = np.unique(_check_keys(keys), return_inverse=True, return_counts=True)
         large = sizes >= self.min_partition_size
         number = int(large.sum())

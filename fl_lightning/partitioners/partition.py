@@ -1,4 +1,4 @@
-"""Which samples belong to which client."""
+"""The assignment of samples to clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fl_lightning.partitioners import partition_file
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    """Which samples belong to which client.
+    """The assignment of samples to clients.
 
     Samples may be left out, but no sample belongs to two clients.
 

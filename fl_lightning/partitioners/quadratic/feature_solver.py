@@ -1,4 +1,4 @@
-"""The quadratic program of the QP partition by classes and features, and how far from its optimum a matrix can be."""
+"""The quadratic program of the QP partition by classes and features, and a lower bound of its optimum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def solve_grouped_qp(
 
     Returns:
         ``(alpha, bound)``: a solution, float64, shape (T, U), whose margins are right to 1e-9 (1e-12 of the total, if
-        that is more); and a number that no feasible loss is below, see :func:`lower_bound`.
+        that is more); and a lower bound of all feasible losses, see :func:`lower_bound`.
 
     Raises:
         RuntimeError: If the solver fails.
@@ -44,7 +44,7 @@ def solve_grouped_qp(
 
 
 def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> float:
-    """Return a number that no matrix of the given margins has a loss below.
+    """Return a lower bound of the loss of all matrices of the given margins.
 
     The loss is convex, so it is nowhere below its tangent plane at ``alpha``; the plane's minimum over the feasible
     matrices is a transportation problem. The bound equals the loss of ``alpha`` if that is optimal. Arguments as in

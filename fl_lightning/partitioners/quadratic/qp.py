@@ -20,7 +20,7 @@ from fl_lightning.representation import ShowsArguments
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QPSolution(ShowsArguments):
-    """What a QP partition is made from. Matrices have shape (num_clients, num_classes) and count samples.
+    """The stages of a QP partition. Matrices have shape (num_clients, num_classes) and count samples.
 
     Attributes:
         target: Drawn sizes times drawn class mixes; rows sum to the sizes, columns do not sum to the class counts.
@@ -56,11 +56,11 @@ class QPPartitioner(Partitioner):
         size_alpha: mu, concentration of the client sizes; large values make them equal.
         class_alpha: lambda, concentration of the class mixes; near 0 gives one class to a client.
         burn_in: P, moves of the burn-in; 0 switches it off.
-        search: Q, moves of the search; 0 keeps what the burn-in ended with. With both 0 the QP's optimum is taken.
+        search: Q, moves of the search; 0 keeps the result of the burn-in. With both 0 the QP's optimum is taken.
         step: xi, the size of a move.
         step_rule: ``"relative"`` takes ``step`` as a share of the smaller of the two entries that lose, as the original
-            code does. ``"absolute"`` takes it as a number of samples, as the paper writes it; 0.002 samples then hardly
-            move anything.
+            code does. ``"absolute"`` takes it as a number of samples, as the paper writes it; steps of 0.002 samples
+            then change hardly anything.
         burn_in_stop: Ends the burn-in once the distance to the target, the square root of the loss, is this multiple
             of the optimum's (the original code: 1.1). ``None`` makes all ``burn_in`` moves.
         rounding: ``"margins"`` keeps both sizes and class totals exactly. ``"columns"`` is the original code's rule,
@@ -105,7 +105,7 @@ class QPPartitioner(Partitioner):
         return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
     def solve(self, class_counts: np.ndarray) -> QPSolution:
-        """Return how many samples of each class each client gets, and how that came about.
+        """Return the number of samples of each class for each client, with every stage.
 
         Args:
             class_counts: Samples of each class, C_k: integers of at least 1, shape (num_classes,).

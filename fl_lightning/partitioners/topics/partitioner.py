@@ -18,9 +18,9 @@ _IID_SEED = 510
 class TopicGraphPartitioner(ShowsArguments):
     """Shares samples out by topic, after some steps of diffusion along the topics' relations (van Lier 2018).
 
-    Called with the home of each sample, its client in d_0 (:meth:`TopicGraph.homes`), as a partitioner is with its
-    class. The number of steps sets the heterogeneity: none leaves each topic with its own samples, many make the
-    clients' mixes of classes alike. Sizes stay unequal, for related topics attract.
+    It is called with the home of each sample, its client in d_0 (:meth:`TopicGraph.homes`), as other partitioners are
+    called with labels. The number of steps sets the heterogeneity: with 0 each topic keeps its own samples, with many
+    the clients have similar mixes of classes. Sizes stay unequal, because topics with many relations keep more samples.
 
     Args:
         graph: Clients and their relations.
