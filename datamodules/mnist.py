@@ -159,6 +159,7 @@ class EMNISTDataModule(MNISTDataModule):
     ) -> None:
         check_choice("classes", classes, ("letters", "first10"))
         super().__init__(data_dir, partitioner, **options)
+        self.classes = classes
         self.num_classes = 10 if classes == "first10" else 26
 
     def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

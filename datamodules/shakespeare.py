@@ -100,7 +100,8 @@ class ShakespeareDataModule(FederatedDataModule):
                 f"`split` is a {type(self.split).__name__}, which draws samples at random: training and test windows "
                 "would overlap. Give ClientSplit, or OrderedSplit to split each role."
             )
-        self.folder = resolve_data_dir(data_dir) / "shakespeare"
+        self.data_dir = resolve_data_dir(data_dir)
+        self.folder = self.data_dir / "shakespeare"
         self.source = source
         self.stride = stride
         self.min_lines = min_lines

@@ -59,7 +59,17 @@ class _Population:
         return rng.normal(mean, 1.0, (self.num_features, self.num_classes)), rng.normal(mean, 1.0, self.num_classes)
 
 
-class FedDynSyntheticDataModule(NaturalDataModule):
+class _SyntheticDataModule(NaturalDataModule):
+    """Generates its clients."""
+
+    generated_clients: int
+    _hidden = ("num_clients",)  # the attribute of this name counts the training clients, after set-up
+
+    def _facts(self) -> list[str]:
+        return super()._facts() or [f"{self.generated_clients} clients"]
+
+
+class FedDynSyntheticDataModule(_SyntheticDataModule):
     """The synthetic data of FedDyn (Acar et al. 2021): 30 features, 5 classes, about 200 samples a client.
 
     All samples train; the test set is a copy of all of them, as in the original code. With a ``split`` of your own
@@ -100,7 +110,11 @@ class FedDynSyntheticDataModule(NaturalDataModule):
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
         self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
+        self.gamma1 = gamma1
+        self.gamma2 = gamma2
         self.gamma3 = gamma3
+        self.same_model = same_model
+        self.same_inputs = same_inputs
         self.generated_clients = num_clients
         self.seed = seed
         self.test_on_training = split is None
@@ -118,7 +132,7 @@ class FedDynSyntheticDataModule(NaturalDataModule):
         return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels, test)
 
 
-class FedProxSyntheticDataModule(NaturalDataModule):
+class FedProxSyntheticDataModule(_SyntheticDataModule):
     """synthetic(alpha, beta) of FedProx (Li et al. 2020): 60 features, 10 classes, 30 clients of at least 50 samples.
 
     A size is 50 plus a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of
@@ -154,6 +168,9 @@ class FedProxSyntheticDataModule(NaturalDataModule):
         check_not_negative("beta", beta)
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
+        self.alpha = alpha
+        self.beta = beta
+        self.iid = iid
         self.population = _Population(60, 10, alpha, beta, same_model=iid, same_inputs=iid)
         self.generated_clients = num_clients
         self.seed = seed

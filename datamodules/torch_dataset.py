@@ -43,6 +43,8 @@ class TorchDatasetDataModule(NaturalDataModule):
             finds no classes.
     """
 
+    _hidden = ("targets", "test_targets", "clients")
+
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -73,6 +75,9 @@ class TorchDatasetDataModule(NaturalDataModule):
                 "`split=SampleSplit(test='official')`, which needs none for them."
             )
         self.collate_fn = collate_fn
+
+    def _facts(self) -> list[str]:
+        return super()._facts() or [f"{type(self.parts[0]).__name__} of {_length(self.parts[0])} samples"]
 
     def load(self) -> Source:
         """Put the data sets together; only tensors are copied."""
