@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from fl_lightning.arguments import check_choice, check_count, check_not_negative
 from fl_lightning.data.batches import Collate, client_batches, make_loader
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
+from fl_lightning.data.missing import Imputation
 from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.source import Source, fingerprint
@@ -40,6 +41,9 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
         standardize: ``"global"`` standardises inputs by the training clients' samples, ``"local"`` each client by its
             own (validation and test clients by theirs); floating-point ``TensorDataset`` inputs only.
+        impute: ``"global"`` fills NaN in the inputs with the feature's mean over the training samples of all clients,
+            ``"local"`` with each client's own (:func:`~fl_lightning.data.missing.fill_missing`); inputs of a
+            ``TensorDataset``, floating-point, shape (N, features), only.
         feature_noise: Standard deviation of the last client's noise, in the units of the source's inputs, before they
             are standardised; the first client has no noise, and the level grows linearly with the client's number
             (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. The seed of
@@ -50,7 +54,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
         ValueError: If an argument is out of range; at set-up, if there is no partitioner, no training client, or one
-            without samples, or the inputs cannot be standardised.
+            without samples, or the inputs cannot be filled or standardised, for example because one is NaN.
     """
 
     standardized_features: ClassVar[slice] = slice(None)
@@ -67,6 +71,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         eval_batch_size: int = 256,
         split: Split | None = None,
         standardize: Standardization | None = None,
+        impute: Imputation | None = None,
         feature_noise: float = 0.0,
         shuffle: bool = True,
         num_workers: int = 0,
@@ -78,6 +83,8 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         check_count("num_workers", num_workers, minimum=0)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
+        if impute is not None:
+            check_choice("impute", impute, ("local", "global"), "None leaves missing values as they are.")
         if partitioner is not None:
             check_partitioner(partitioner)
         if split is not None:
@@ -88,6 +95,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.split = ClientSplit() if split is None else split
         self.standardize = standardize
+        self.impute = impute
         self.feature_noise = feature_noise
         self.shuffle = shuffle
         self.num_workers = num_workers
@@ -137,7 +145,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         split = self.federate(source)
         check_returned(self, "federate()", split, FederatedSplit)
         check_training_clients(split)
-        if self.feature_noise or self.standardize is not None:
+        if self.feature_noise or self.standardize is not None or self.impute is not None:
             x, *rest = self._tensors_of(source)
             source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
         self._federation = source, split
@@ -145,15 +153,16 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
-        """Return the inputs of all samples with noise added, then standardised, where either is asked for."""
+        """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""
         seed = getattr(self.partitioner, "seed", 0)
-        return prepare_inputs(x, split, self.standardized_features, self.feature_noise, seed, self.standardize)
+        features = self.standardized_features
+        return prepare_inputs(x, split, features, self.feature_noise, seed, self.standardize, self.impute)
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""
         if not isinstance(source.dataset, TensorDataset):
             raise ValueError(
-                f"`standardize`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
+                f"`standardize`, `impute`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
                 f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return a TensorDataset "
                 "from `load()`."
             )

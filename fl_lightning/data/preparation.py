@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.missing import Imputation, check_finite, fill_missing
 from fl_lightning.data.standardize import Standardization, standardize
 from fl_lightning.partitioners.feature_noise import add_feature_noise
 from fl_lightning.representation import short
@@ -39,8 +40,9 @@ def prepare_inputs(
     feature_noise: float,
     seed: int,
     how: Standardization | None,
+    impute: Imputation | None,
 ) -> Tensor:
-    """Return the inputs of all samples with noise added, then standardised, where either is asked for.
+    """Return the inputs of all samples filled up, with noise added and standardised, as far as each is asked for.
 
     Args:
         x: Inputs of all samples, shape (N, features, ...); not changed.
@@ -49,10 +51,18 @@ def prepare_inputs(
         feature_noise: Standard deviation of the last client's noise; 0 for none.
         seed: Seed of the noise.
         how: How to standardise; ``None`` leaves that out.
+        impute: How to fill NaN; ``None`` leaves that out.
+
+    Raises:
+        ValueError: If the inputs cannot be filled or standardised.
     """
+    if impute is not None:
+        x = fill_missing(x, impute, split)
     if feature_noise:
         x, numeric = x.clone(), (slice(None), features)[: x.dim()]
         x[numeric] = add_feature_noise(x[numeric], split.partition, feature_noise, seed)
     if how is not None:
+        if x.is_floating_point() and x.dim() > 1:
+            check_finite(x, split, features, f"standardize={how!r}")
         x = standardize(x, how, split.train, [split.val, split.test], features)
     return x

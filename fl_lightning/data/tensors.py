@@ -12,6 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule, Stage
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.data.missing import Imputation
 from fl_lightning.data.source import Source
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.partitioners import Partition
@@ -30,6 +31,7 @@ class TensorDataModule(FederatedDataModule):
         shuffle: Whether training samples are drawn in a new order each epoch; if not, batches are views of ``clients``.
         eval_batch_size: Samples of a validation or test batch.
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
+        impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
 
     Raises:
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions.
@@ -47,9 +49,14 @@ class TensorDataModule(FederatedDataModule):
         shuffle: bool = True,
         eval_batch_size: int = 256,
         standardize: Standardization | None = None,
+        impute: Imputation | None = None,
     ) -> None:
         super().__init__(
-            batch_size=batch_size, shuffle=shuffle, eval_batch_size=eval_batch_size, standardize=standardize
+            batch_size=batch_size,
+            shuffle=shuffle,
+            eval_batch_size=eval_batch_size,
+            standardize=standardize,
+            impute=impute,
         )
         if len(clients) == 0:
             raise ValueError("`clients` is empty; give one tuple of tensors per client, as [(x, y), ...].")
