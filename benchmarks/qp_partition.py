@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from fl_lightning.partitioners import QPPartitioner, partition_statistics
-from fl_lightning.partitioners.qp_solver import solve_transport_qp
+from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 
 
 def main() -> None:

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
-from torchvision.datasets import CIFAR10, CIFAR100, utils
 
-from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
+from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 
 
@@ -37,7 +36,7 @@ class CIFAR10DataModule(ImageDataModule):
 
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2023, 0.1994, 0.2010)
-    files: ClassVar[type[CIFAR10]] = CIFAR10
+    files: ClassVar[Any] = TorchvisionFiles("CIFAR10")
     label_key: ClassVar[str] = "labels"
     num_train: ClassVar[int] = 50_000
     num_images: ClassVar[int] = 60_000
@@ -57,6 +56,8 @@ class CIFAR10DataModule(ImageDataModule):
 
     def prepare_data(self) -> None:
         """Unpack the archive, or download it, unless the files are there."""
+        from torchvision.datasets import utils
+
         if self._missing() is None:
             return
         archive = self.data_dir / self.files.filename
@@ -96,7 +97,7 @@ class CIFAR10DataModule(ImageDataModule):
 
     @property
     def _name(self) -> str:
-        return {"CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100"}.get(self.files.__name__, self.files.__name__)
+        return str({"CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100"}.get(self.files.__name__, self.files.__name__))
 
     def _path(self, name: str) -> Path:
         return self.data_dir / str(self.files.base_folder) / name
@@ -131,5 +132,5 @@ class CIFAR100DataModule(CIFAR10DataModule):
 
     mean = (0.5071, 0.4867, 0.4408)
     std = (0.2675, 0.2565, 0.2761)
-    files = CIFAR100
+    files = TorchvisionFiles("CIFAR100")
     label_key = "fine_labels"

@@ -24,7 +24,7 @@ PAPER_COUNTS = (211_560, 280_440)
 
 SetUp = Literal["COVCLS-G", "COVCLS-L", "COVFEAT-G", "COVFEAT-L"]
 FeaturePartitioner = Callable[[np.ndarray], PartitionFunction]
-"""Makes a partitioner of the categorical features, int64, shape (N, 2): wilderness area 0-3 and soil type 0-39."""
+"""Makes a partitioner from the categorical features, int64, shape (N, 2): wilderness area 0-3 and soil type 0-39."""
 
 
 def covfeat_partitioner(features: np.ndarray) -> PartitionFunction:
@@ -42,9 +42,9 @@ class CovertypeDataModule(FederatedDataModule):
         data_dir: Folder that holds ``covertype/covtype.data.gz`` or ``covertype/covtype.data``, or into which the first
             is downloaded; if ``None`` the environment variable ``FL_LIGHTNING_DATA``, else ``data``.
         partitioner: Shares the samples out among clients by their classes.
-        feature_partitioner: In place of ``partitioner``, a function that makes one of the samples' categorical
-            features, an array of shape (N, 2): wilderness area 0 to 3, soil type 0 to 39.
-        class_counts: Samples that are kept of each class, drawn at random; ``None`` keeps all, 211,840 and 283,301.
+        feature_partitioner: In place of ``partitioner``, a function that makes a partitioner from the samples'
+            categorical features, an array of shape (N, 2): wilderness area 0 to 3, soil type 0 to 39.
+        class_counts: Number of samples kept of each class, drawn at random; ``None`` keeps all, 211,840 and 283,301.
             Xue et al. have 211,560 and 280,440 and do not say which.
         sample_seed: Seed of that draw.
         download: Whether to download the file when it is missing.

@@ -14,7 +14,7 @@ from fl_lightning.atomic_file import atomic_file
 
 NUM_NUMERIC, NUM_AREAS, NUM_SOILS = 10, 4, 40
 CONTENT_SHA256 = "17892fe2e90e1e082c4fd4a4aba9dbee1448d1ace7cddbf59ddaccc6c2676377"
-"""SHA-256 of the table's arrays, of whichever file they were read."""
+"""SHA-256 of the table's arrays, whichever file they were read from."""
 
 _SOURCES = ("covtype.data.gz", "covtype.data")
 _CACHE = "covtype.fl_lightning.npz"
@@ -52,7 +52,7 @@ def find_source(folder: Path) -> Path | None:
 
 
 def load_table(folder: Path) -> CovertypeTable:
-    """Return the table, of the cache if there is a sound one, else of the UCI file.
+    """Return the table from the cache if that is sound, otherwise from the UCI file.
 
     Raises:
         FileNotFoundError: If there is neither.
@@ -118,7 +118,7 @@ def write_cache(folder: Path, table: CovertypeTable) -> None:
 
 
 def _position(indicators: np.ndarray, path: Path) -> np.ndarray:
-    """Return which of the 0/1 columns holds the 1, uint8, shape (N,)."""
+    """Return the position of the 1 among the 0/1 columns, uint8, shape (N,)."""
     wrong = (indicators.sum(axis=1) != 1) | (indicators.min(axis=1) < 0)
     if wrong.any():
         raise RuntimeError(

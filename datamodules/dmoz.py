@@ -32,19 +32,19 @@ class DMOZDataModule(FederatedDataModule):
 
     A client is a topic with at least ``min_samples`` pages that is connected with the other clients by relations
     (:func:`~fl_lightning.partitioners.pick_client_topics`; 1,984 clients in the thesis). In d_0 a page is at its own
-    topic or the nearest one above it; in d_i it has made i random steps along relations, so that larger i mix the
-    classes more; in d_iid it is at a random client. By default 30 % of the pages, stratified by client, are a global
-    test set, and there is no validation set.
+    topic or the nearest client topic above it; in d_i it has made i random steps along relations, so that a larger i
+    mixes the classes more; in d_iid it is at a random client. By default 30 % of the pages, stratified by client, are
+    a global test set, and there is no validation set.
 
-    A batch's inputs are the word vectors of title, separator and description, zeros behind: float32, shape
-    (n, max_tokens, 50), 8,250 numbers a page. In memory and on disk a page is 165 numbers of words; vectors are looked
-    up on the device, a batch at a time. They are not trained.
+    A batch's inputs are the word vectors of title, separator and description, followed by zeros: float32, shape
+    (n, max_tokens, 50), 8,250 numbers a page. In memory and on disk a page is the numbers of its 165 words;
+    vectors are looked up on the device, a batch at a time. They are not trained.
 
     The dumps are read once, in a few minutes, in ``prepare_data``; later starts map a cache of 660 bytes a page.
 
     Args:
-        data_dir: Folder that holds ``dmoz/content.rdf.u8`` and ``dmoz/structure.rdf.u8``, plain or gzipped with ``.gz``
-            behind the name, and ``glove/glove.6B.50d.txt``; if ``None`` the environment variable
+        data_dir: Folder that holds ``dmoz/content.rdf.u8`` and ``dmoz/structure.rdf.u8``, plain or gzipped with the
+            suffix ``.gz``, and ``glove/glove.6B.50d.txt``; if ``None`` the environment variable
             ``FL_LIGHTNING_DATA``, else ``data``.
         partitioner: Shares the samples out by their classes, in place of ``distribution``.
         distribution: i of d_i, or ``"iid"`` for d_iid.
@@ -136,7 +136,7 @@ class DMOZDataModule(FederatedDataModule):
         """Return the joint entropy of client and class over the training pages, in nats (eq. (53)).
 
         Returns:
-            That of d_0, ..., ``d_steps``, float64, shape (steps + 1,), and that of d_iid.
+            The entropies of d_0, ..., ``d_steps``, float64, shape (steps + 1,), and the entropy of d_iid.
         """
         training = np.sort(np.concatenate(list(self._parts("train").values())))
         homes, classes = self.homes[training], self._client_labels[self._homes[training]]
@@ -150,7 +150,7 @@ class DMOZDataModule(FederatedDataModule):
         return F.embedding(tokens, self._tables[tokens.device])
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Look a batch's words up on its device; replaced inputs stay as they are."""
+        """Look up the words of a batch on its device; replaced inputs stay as they are."""
         if self.inputs_replaced:
             return batch
         x, y = batch

@@ -25,7 +25,7 @@ _FILES = ("tokens.bin", "page_topics.npy", "topics.json", "relations.npy", "vect
 
 @dataclass(frozen=True)
 class DumpSource:
-    """What the pages are read from, and how.
+    """The files from which the pages are read, and the settings.
 
     Attributes:
         content: ``content.rdf.u8``, plain or gzipped.
@@ -56,8 +56,8 @@ class EncodedPages:
         tokens: Rows of the table of word vectors, int32, shape (N, max_tokens); mapped from disk.
         page_topics: Each page's topic, int32, shape (N,).
         topics: Paths of the topics with pages or relations.
-        relations: Pairs of related topics, each once, int32, shape (R, 2). A topic that is left out is represented by
-            that of the top level above it.
+        relations: Pairs of related topics, each once, int32, shape (R, 2). A topic that is left out is replaced by
+            the top-level topic above it.
         vectors: The table of word vectors, float32, shape (number of words, dimensions).
     """
 
@@ -103,7 +103,7 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return how many bytes each file of a cache has."""
+    """Return the number of bytes of each file of a cache."""
     try:
         content = json.loads((folder / "sizes.json").read_text())
         return {name: int(content[name]) for name in _FILES}
@@ -175,7 +175,7 @@ def _write_tokens(pages: Iterator[tuple[list[int], int]], max_tokens: int, path:
 
 
 def _read_relations(source: DumpSource, topics: dict[str, int]) -> np.ndarray:
-    """Return the pairs of related topics of which one or both are kept; number those that have no pages, too."""
+    """Return the pairs of related topics of which at least one is kept; number topics without pages as well."""
     kept = {top_level(topic) for topic in topics}
     pairs = array("q")
     for relation in read_relations(source.structure):

@@ -1,4 +1,4 @@
-"""eICU collaborative research database: death in hospital by the variables underlying APACHE, by hospital."""
+"""eICU collaborative research database: death in hospital predicted from APACHE's variables; hospitals are clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import Imputation, fill_missing
 from datamodules.files import ENVIRONMENT_VARIABLE, UNREADABLE, resolve_data_dir
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
-from fl_lightning.data import FederatedSplit, PartitionFunction, Source
+from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data.missing import Imputation
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,9 +48,9 @@ class EICUDataModule(NaturalDataModule):
     """Stays in intensive care with an APACHE result; class 1 died in hospital. Each hospital is a client.
 
     A sample has the 49 features ``FEATURES``: those of apacheApsVar, then those of apachePredVar. Columns that the
-    release holds constant, outcomes and the text of the diagnosis are left out. -1 stands for a missing value there and
-    is filled with a mean; a missing ``electivesurgery`` is none, and a stay without outcome is left out. The papers do
-    not list theirs.
+    release holds constant, outcomes and the text of the diagnosis are left out. There -1 stands for a missing value and
+    is filled with a mean; a missing ``electivesurgery`` counts as 0, and a stay without outcome is left out. The papers
+    do not list their features.
 
     Reads ``patient``, ``apacheApsVar``, ``apachePredVar`` and ``apachePatientResult`` of the full release 2.0 or of the
     open demo, ``.csv`` or ``.csv.gz``, names in upper or lower case. The full release needs credentials; it is never
@@ -82,12 +82,11 @@ class EICUDataModule(NaturalDataModule):
         impute: Imputation = "local",
         **options: Any,
     ) -> None:
-        super().__init__(partitioner, **options)
         check_choice("cohort", cohort, tuple(_LIMITS))
         check_choice("impute", impute, ("local", "global"))
+        super().__init__(partitioner, impute=impute, **options)
         self.data_dir = resolve_data_dir(data_dir)
         self.cohort: Cohort = cohort
-        self.impute = impute
 
     def load(self) -> Source:
         """Read the tables and select the cohort: float32, shape (N, 49), NaN where a value is missing."""
@@ -100,12 +99,6 @@ class EICUDataModule(NaturalDataModule):
         self._set_clients(stays["hospitalid"].to_numpy())
         dataset = TensorDataset(torch.from_numpy(features), torch.from_numpy(labels))
         return Source(dataset, labels, class_names=["survived", "died"])
-
-    def federate(self, source: Source) -> FederatedSplit:
-        """Give each hospital its stays, and fill missing values."""
-        split = super().federate(source)
-        fill_missing(self._tensors_of(source)[0], self.impute, split)
-        return split
 
     def _read_stays(self) -> DataFrame:
         """Return the stays that are in all tables and whose outcome is known, ascending."""

@@ -1,4 +1,4 @@
-"""Where data modules find their files, and whether those are whole."""
+"""Places of the data modules' files, and checks that they are whole."""
 
 from __future__ import annotations
 
@@ -6,11 +6,29 @@ import hashlib
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
-"""What readers of tables raise at a file that is damaged, cut off or of another kind."""
+"""Errors that readers of tables raise when a file is damaged, cut off or of another kind."""
+
+
+class TorchvisionFiles:
+    """A class attribute that holds one of torchvision's data sets, which is imported when it is first asked for.
+
+    Args:
+        name: Name of the class in ``torchvision.datasets``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Return the class."""
+        from torchvision import datasets
+
+        return getattr(datasets, self.name)
 
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:

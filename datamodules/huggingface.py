@@ -28,28 +28,28 @@ _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "
 class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
     """Serves ``(x, y)`` from columns of a data set, by its client column or by a partitioner.
 
-    What x is depends on the column: images stay bytes, shape (n, C, H, W), which are scaled to [0, 1] and normalised a
-    batch at a time on the device; numbers and lists of numbers become tensors; texts need a ``transform``.
+    The kind of x depends on the column: images stay bytes, shape (n, C, H, W), which are scaled to [0, 1] and
+    normalised a batch at a time on the device; numbers and lists of numbers become tensors; texts need a ``transform``.
 
     Args:
         path: Name on the Hub, such as ``"flwrlabs/femnist"``; a folder that ``save_to_disk`` wrote; a ``.parquet``,
             ``.json``, ``.jsonl``, ``.csv`` or ``.arrow`` file; or one of ``datasets``' builders, with ``data_files``.
         inputs: The input column, or several columns of numbers, which become one vector each.
         label: Column of the target: classes as numbers or texts.
-        client: Column that says whose a sample is, such as ``writer_id``; not needed with a partitioner.
+        client: Column of each sample's client, such as ``writer_id``; not needed with a partitioner.
         partitioner: Shares the samples out in place of the client column.
         name: Configuration of the data set.
-        train_split: Which of the data set's splits to read.
+        train_split: The split of the data set to read.
         test_split: Split that is the official test set, for ``SampleSplit(test="official")``.
         data_files: Files by split, as ``datasets.load_dataset`` takes them.
-        cache_dir: Where downloads and converted files are kept; that of ``datasets`` if ``None``.
+        cache_dir: Folder of downloads and converted files; that of ``datasets`` if ``None``.
         transform: Makes an array of one value of the input column, for example the token ids of a text.
         pad_value: Fills up lists of numbers and 1-D results of ``transform`` to the longest, if ``in_memory``.
         mean: Mean of each channel of images after division by 255, or one for all.
         std: Standard deviation of each channel, or one for all.
         regression: Whether the target is a number, float32, instead of a class.
-        in_memory: Whether all samples are converted at once; if not, each when it is asked for, which is slow but
-            needs little memory.
+        in_memory: Whether all samples are converted at once. Otherwise each is converted when it is asked for, which is
+            slow but needs little memory.
         **options: Further arguments of :class:`~fl_lightning.data.ImageDataModule`.
 
     Raises:
@@ -128,7 +128,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             return Source(LazyRows(whole, self.inputs[0], convert, target), labels, test, names)
         try:
             x = torch.from_numpy(stack_columns(whole, self.inputs, self.transform, self.pad_value))
-        except (OSError, SyntaxError) as error:  # what PIL raises at a broken image
+        except (OSError, SyntaxError) as error:  # PIL's errors at a broken image
             raise RuntimeError(
                 f"A value in column {self.inputs[0]!r} of {self.path} cannot be decoded ({error}). Delete the data "
                 "set and fetch it again."

@@ -34,12 +34,12 @@ def read_column(content: datasets.Dataset, column: str) -> np.ndarray:
 
 
 def converter(feature: Any, column: str, transform: Callable[[Any], Any] | None) -> Convert:
-    """Return what makes an array of one value of a column.
+    """Return the function that makes an array of one value of a column.
 
     Args:
         feature: The column's type.
         column: The column's name.
-        transform: The user's function, which goes before all else.
+        transform: The user's function, which takes precedence.
 
     Raises:
         ValueError: If the column needs a transform.

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
-from torchvision.datasets import EMNIST, MNIST, FashionMNIST
 
-from datamodules.files import ENVIRONMENT_VARIABLE, check_md5, resolve_data_dir
+from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 
@@ -35,7 +34,7 @@ class MNISTDataModule(FederatedDataModule):
         RuntimeError: At set-up, if a file is damaged or the download fails.
     """
 
-    files: ClassVar[type[MNIST]] = MNIST
+    files: ClassVar[Any] = TorchvisionFiles("MNIST")
     checksums: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
         "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -78,7 +77,7 @@ class MNISTDataModule(FederatedDataModule):
             class_names=self.names_of_classes(),
         )
 
-    def _read(self) -> list[MNIST]:
+    def _read(self) -> list[Any]:
         """Return training and test set as torchvision reads them."""
         if not self._is_there():
             raise FileNotFoundError(f"There is no whole {self._name} in {self.data_dir}. {self._way_out()}")
@@ -103,7 +102,7 @@ class MNISTDataModule(FederatedDataModule):
 
     @property
     def _name(self) -> str:
-        return self.files.__name__
+        return str(self.files.__name__)
 
     def _file_names(self) -> list[str]:
         return [os.path.splitext(os.path.basename(url))[0] for url, _ in self.files.resources]
@@ -124,7 +123,7 @@ class MNISTDataModule(FederatedDataModule):
 class FashionMNISTDataModule(MNISTDataModule):
     """Fashion-MNIST: 70,000 pictures of clothes in 10 classes; arguments as for :class:`MNISTDataModule`."""
 
-    files = FashionMNIST
+    files = TorchvisionFiles("FashionMNIST")
     checksums: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
         "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
@@ -146,7 +145,7 @@ class EMNISTDataModule(MNISTDataModule):
         ValueError: If ``classes`` is unknown.
     """
 
-    files = EMNIST
+    files = TorchvisionFiles("EMNIST")
     checksums: ClassVar[dict[str, str]] = {}  # there are none of the unpacked files
     file_options: ClassVar[dict[str, Any]] = {"split": "letters"}
 
@@ -160,6 +159,7 @@ class EMNISTDataModule(MNISTDataModule):
     ) -> None:
         check_choice("classes", classes, ("letters", "first10"))
         super().__init__(data_dir, partitioner, **options)
+        self.classes = classes
         self.num_classes = 10 if classes == "first10" else 26
 
     def choose(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

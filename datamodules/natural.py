@@ -14,7 +14,7 @@ class NaturalDataModule(FederatedDataModule):
     """Gives each sample to the client that it comes from, unless there is a partitioner.
 
     A subclass calls :meth:`_set_clients` in ``load``. Clients are numbered in the order of their sorted keys;
-    one whose samples a split sets aside altogether is left out.
+    a client is left out if a split sets all its samples aside.
 
     Args:
         partitioner: Shares the samples out in place of their own clients.

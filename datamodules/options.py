@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser, key: str, cls: type, *, prefix:
 
     Args:
         parser: The parser.
-        key: Name of the class's part, by which :func:`given_options` finds the values.
+        key: Name under which :func:`given_options` finds the values.
         cls: The class.
         prefix: Whether to put ``key`` before the name of every option; else only where the parser has that option.
     """
@@ -71,7 +71,7 @@ def _text_arguments(cls: type) -> dict[str, tuple[Convert, Any]]:
 
 
 def _reader(hint: Any) -> Convert | None:
-    """Return what reads a value of a type from a text, ``None`` where no text can be meant.
+    """Return the function that reads a value of a type from a text, or ``None`` if a text cannot express the type.
 
     A reader raises ``ValueError`` at a wrong text, and its ``__name__`` says what it expects.
     """
@@ -96,7 +96,7 @@ def _is_text(hint: Any) -> bool:
 
 
 def _union(members: tuple[Any, ...]) -> Convert | None:
-    # every number is a text, too, so texts are tried last
+    # every number is also a text, so texts are tried last
     order = sorted(members, key=_is_text)
     readers = [reader for member in order if (reader := _reader(member)) is not None]
     if not readers:

@@ -43,7 +43,7 @@ _NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
 
 @dataclass(frozen=True, eq=False)
 class RoleText:
-    """What one role says, and the windows of it that are samples.
+    """The text of one role, and its windows that are samples.
 
     Attributes:
         name: The play and the role.
@@ -103,7 +103,7 @@ def parse_gutenberg(text: str) -> list[Play]:
         elif plays and title not in _POEMS:
             spoken = _parse_line(line, plays[-1][1], spoken, indented=title != _UNINDENTED)
         above = line.strip() or above
-    # a play has more than one role; what has fewer is a poem or the file's preface
+    # a play has more than one role; a text with fewer is a poem or the file's preface
     return [play for play in plays if len(play[1]) > 1]
 
 
@@ -162,7 +162,7 @@ def read_leaf(train: Sequence[Path], test: Sequence[Path]) -> list[RoleText]:
 
 
 def sample_roles(roles: Sequence[RoleText], fraction: float, rng: np.random.Generator) -> list[RoleText]:
-    """Draw whole roles until they have a share of all windows; the last one gives its first windows only.
+    """Draw whole roles until they have a share of all windows; the last role gives only its first windows.
 
     Args:
         roles: Roles to draw from; their order is kept.

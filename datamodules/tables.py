@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import Imputation, check_names, encode_classes, fill_missing
+from datamodules.columns import check_names, encode_classes
 from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
-from fl_lightning.data import FederatedSplit, PartitionFunction, Source
+from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data.missing import Imputation
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,7 +31,7 @@ class TableDataModule(NaturalDataModule):
     Args:
         path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
         label: Column of the target. Its distinct values, ascending, are the classes.
-        client: Column that says whose a row is; not needed with a partitioner.
+        client: Column of each row's client; not needed with a partitioner.
         features: Columns of numbers that are inputs; all other columns if ``None``.
         categorical: Input columns that become indicators, numbers or texts.
         partitioner: Shares the rows out in place of the client column.
@@ -60,9 +61,9 @@ class TableDataModule(NaturalDataModule):
         regression: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(partitioner, **options)
         if impute is not None:
             check_choice("impute", impute, ("local", "global"), "None refuses missing numbers.")
+        super().__init__(partitioner, impute=impute, **options)
         inputs = [
             *check_names("features", () if features is None else features),
             *check_names("categorical", categorical),
@@ -78,7 +79,6 @@ class TableDataModule(NaturalDataModule):
         self.features = features
         self.categorical = tuple(categorical)
         self.test_path = None if test_path is None else as_path("test_path", test_path)
-        self.impute = impute
         self.regression = regression
         self.feature_names: list[str] = []
 
@@ -100,13 +100,6 @@ class TableDataModule(NaturalDataModule):
             return Source(TensorDataset(x, torch.from_numpy(_numbers(frame, [self.label])[:, 0].copy())), None, test)
         labels, names = encode_classes(target, f"`label` column {self.label!r}")
         return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
-
-    def federate(self, source: Source) -> FederatedSplit:
-        """Share the rows out, and fill missing numbers by what that says about who may know which."""
-        split = super().federate(source)
-        if self.impute is not None:
-            fill_missing(self._tensors_of(source)[0], self.impute, split)
-        return split
 
     def _numeric_columns(self, frame: DataFrame) -> list[str]:
         if self.features is not None:
@@ -188,6 +181,6 @@ def _numbers(frame: DataFrame, columns: Sequence[str]) -> np.ndarray:
                 f"Column {column!r} does not hold numbers but {frame[column].dtype}. Name it in `categorical` to make "
                 "indicators of its values, or leave it out by `features`."
             )
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # numbers that are too large become infinite
         values: np.ndarray = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     return values

@@ -1,4 +1,4 @@
-"""Splits that keep the order of a text: windows of training and of test text never overlap."""
+"""Splits that keep the order of a text, so that windows of training and of test text never overlap."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class OrderedSplit(Split):
         self.test = test
         self.gap = gap
 
-    def _apply(
+    def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
+        """Partition, then cut each client's text; see :meth:`~fl_lightning.data.Split.split`."""
         if isinstance(self.test, str) and test_indices is None:
             raise ValueError("`test` is 'official', but the files have no test part. Give a fraction such as 0.2.")
         official = np.empty(0, dtype=np.int64) if test_indices is None else test_indices
@@ -71,7 +72,7 @@ class OrderedSplit(Split):
 
 
 class CropSplit(Split):
-    """Clients of equal size: of each, one stretch of its training and one of its test samples (as Acar et al. 2021).
+    """Clients of equal size: each has one stretch of its training and one of its test samples (Acar et al. 2021).
 
     Clients are drawn without replacement among those with more samples than a stretch has, and the stretches start
     anywhere.
@@ -105,9 +106,10 @@ class CropSplit(Split):
         self.base = OrderedSplit() if base is None else base
         self.seed = seed
 
-    def _apply(
+    def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
+        """Cut the stretches of the drawn clients; see :meth:`~fl_lightning.data.Split.split`."""
         whole = self.base.apply(labels, partitioner, test_indices)
         clients = [client for client, test in whole.test.items() if len(test) > self.test]
         clients = [client for client in clients if len(whole.train[client]) > self.train]

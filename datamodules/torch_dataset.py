@@ -24,7 +24,7 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     Samples are fetched one at a time, unless the data set is a ``TensorDataset`` or made of such by ``Subset`` and
     ``ConcatDataset``. Classes are taken from the data set's ``targets``, ``labels``, ``_labels`` or ``y``, or from the
-    last tensor of a ``TensorDataset``; of a ``Subset`` or ``ConcatDataset`` those of the data sets within.
+    last tensor of a ``TensorDataset``; a ``Subset`` or ``ConcatDataset`` takes them from the data sets within.
 
     Args:
         dataset: The samples.
@@ -39,8 +39,11 @@ class TorchDatasetDataModule(NaturalDataModule):
     Raises:
         TypeError: If a data set is not map-style, or targets are no whole numbers.
         ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``test_dataset``, whose
-            samples belong to nobody, but another split; at set-up, if a partitioner finds no classes.
+            samples belong to nobody, but the split is not ``SampleSplit(test="official")``; at set-up, if a partitioner
+            finds no classes.
     """
+
+    _hidden = ("targets", "test_targets", "clients")
 
     def __init__(
         self,
@@ -73,8 +76,11 @@ class TorchDatasetDataModule(NaturalDataModule):
             )
         self.collate_fn = collate_fn
 
+    def _facts(self) -> list[str]:
+        return super()._facts() or [f"{type(self.parts[0]).__name__} of {_length(self.parts[0])} samples"]
+
     def load(self) -> Source:
-        """Put the data sets together, without copying what is no tensor."""
+        """Put the data sets together; only tensors are copied."""
         if self.clients is not None:
             # an official test set is set aside before clients are looked at
             self._set_clients(np.pad(self.clients, (0, sum(map(_length, self.parts[1:]))), mode="edge"))

@@ -14,11 +14,15 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import check_choice, check_count, check_not_negative
 from fl_lightning.data.batches import Collate, client_batches, make_loader
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
+from fl_lightning.data.missing import Imputation
 from fl_lightning.data.partition_view import PartitionView
+from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.source import Source, fingerprint
-from fl_lightning.data.splits import GLOBAL, ClientSplit, FederatedSplit, PartitionFunction, Split
-from fl_lightning.data.standardize import Standardization, standardize
-from fl_lightning.partitioners.feature_noise import add_feature_noise
+from fl_lightning.data.splits import ClientSplit
+from fl_lightning.data.standardize import Standardization
+from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
+from fl_lightning.representation import represent
 
 Stage = Literal["train", "val", "test"]
 
@@ -30,27 +34,34 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
     batches; without one, ``train_dataloader`` serves all training clients' samples together.
 
     Args:
-        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition.
+        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition or
+            to the sample indices of each client.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         eval_batch_size: Samples of a validation or test batch.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
         standardize: ``"global"`` standardises inputs by the training clients' samples, ``"local"`` each client by its
             own (validation and test clients by theirs); floating-point ``TensorDataset`` inputs only.
+        impute: ``"global"`` fills NaN in the inputs with the feature's mean over the training samples of all clients,
+            ``"local"`` with each client's own (:func:`~fl_lightning.data.missing.fill_missing`); inputs of a
+            ``TensorDataset``, floating-point, shape (N, features), only.
         feature_noise: Standard deviation of the last client's noise, in the units of the source's inputs, before they
-            are standardised; the first client has none, those between a share
-            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. It is drawn
-            with the partitioner's ``seed``, or 0.
+            are standardised; the first client has no noise, and the level grows linearly with the client's number
+            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. The seed of
+            the noise is the partitioner's ``seed``, or 0.
         shuffle: Whether training samples are drawn in a new order each epoch.
         num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
 
     Raises:
-        TypeError: If ``split`` is no split.
+        TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
         ValueError: If an argument is out of range; at set-up, if there is no partitioner, no training client, or one
-            without samples, or the inputs cannot be standardised.
+            without samples, or the inputs cannot be filled or standardised, for example because one is NaN.
     """
 
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
+
+    _hidden: ClassVar[tuple[str, ...]] = ()
+    """Arguments that ``repr`` leaves out."""
 
     def __init__(
         self,
@@ -60,6 +71,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         eval_batch_size: int = 256,
         split: Split | None = None,
         standardize: Standardization | None = None,
+        impute: Imputation | None = None,
         feature_noise: float = 0.0,
         shuffle: bool = True,
         num_workers: int = 0,
@@ -71,17 +83,19 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         check_count("num_workers", num_workers, minimum=0)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
-        if split is not None and not callable(getattr(split, "apply", None)):
-            raise TypeError(
-                f"`split` must be a split such as ClientSplit(num_folds=5), SampleSplit() or WithinClientSplit(), got "
-                f"{split!r}."
-            )
+        if impute is not None:
+            check_choice("impute", impute, ("local", "global"), "None leaves missing values as they are.")
+        if partitioner is not None:
+            check_partitioner(partitioner)
+        if split is not None:
+            check_split(split)
         check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.split = ClientSplit() if split is None else split
         self.standardize = standardize
+        self.impute = impute
         self.feature_noise = feature_noise
         self.shuffle = shuffle
         self.num_workers = num_workers
@@ -89,7 +103,17 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         self._features: TensorDataset | None = None
         self._fingerprint: str | None = None
 
-    # ---- what a subclass gives ----
+    def __repr__(self) -> str:
+        return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
+
+    def _facts(self) -> list[str]:
+        """Return what ``repr`` says before the arguments."""
+        if self._federation is None:
+            return []
+        source, split = self._federation
+        return [f"{len(self._client_ids)} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
+
+    # ---- methods for subclasses ----
 
     def load(self) -> Source:
         """Read the data; called once, in every process."""
@@ -117,18 +141,11 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         if self._federation is not None:
             return
         source = self.load()
+        check_returned(self, "load()", source, Source)
         split = self.federate(source)
-        if not split.train:
-            raise ValueError(
-                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
-            )
-        empty = [client for client, indices in split.train.items() if len(indices) == 0]
-        if empty:
-            raise ValueError(
-                f"Client {empty[0]} has no training samples ({len(empty)} of {len(split.train)} training clients have "
-                "none). Use fewer clients, a partitioner with a minimum size, or another seed."
-            )
-        if self.feature_noise or self.standardize is not None:
+        check_returned(self, "federate()", split, FederatedSplit)
+        check_training_clients(split)
+        if self.feature_noise or self.standardize is not None or self.impute is not None:
             x, *rest = self._tensors_of(source)
             source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
         self._federation = source, split
@@ -136,20 +153,16 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
         self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
-        """Return the inputs of all samples with noise added, then standardised, where either is asked for."""
-        if self.feature_noise:
-            x, numeric = x.clone(), (slice(None), self.standardized_features)[: x.dim()]
-            seed = getattr(self.partitioner, "seed", 0)
-            x[numeric] = add_feature_noise(x[numeric], split.partition, self.feature_noise, seed)
-        if self.standardize is not None:
-            x = standardize(x, self.standardize, split.train, [split.val, split.test], self.standardized_features)
-        return x
+        """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""
+        seed = getattr(self.partitioner, "seed", 0)
+        features = self.standardized_features
+        return prepare_inputs(x, split, features, self.feature_noise, seed, self.standardize, self.impute)
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""
         if not isinstance(source.dataset, TensorDataset):
             raise ValueError(
-                f"`standardize`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
+                f"`standardize`, `impute`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
                 f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return a TensorDataset "
                 "from `load()`."
             )

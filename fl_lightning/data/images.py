@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.data.splits import PartitionFunction
+from fl_lightning.partitioners.functions import PartitionFunction
 
 
 class ImageDataModule(FederatedDataModule):
@@ -39,7 +39,7 @@ class ImageDataModule(FederatedDataModule):
         return self.augment
 
     def preprocess(self, x: Tensor, training: bool) -> Tensor:
-        """Return a batch of images as the module takes them: float32, normalised, augmented for training.
+        """Return a batch of images ready for the module: float32, normalised, augmented for training.
 
         The arithmetic is that of torchvision's ``ToTensor`` and ``Normalize``. Augmentation draws from torch's global
         generator of the batch's device.

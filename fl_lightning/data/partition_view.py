@@ -1,4 +1,4 @@
-"""What a data module tells of its partition."""
+"""The properties of a data module that describe its partition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import FederatedSplit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +23,11 @@ class PartitionView(ABC):
 
     @abstractmethod
     def _ready(self) -> tuple[Source, FederatedSplit]:
-        """Return the source and who holds what of it."""
+        """Return the source and the samples of each client."""
 
     @property
     def partition(self) -> Partition:
-        """Which client holds which samples, over all clients."""
+        """The samples of each client, over all clients."""
         return self._ready()[1].partition
 
     @property

@@ -1,4 +1,4 @@
-"""What a data module reads: a data set and what is known about its samples."""
+"""The data that a data module reads: the samples and their labels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fl_lightning.arguments import to_array
 from fl_lightning.data.batches import Collate
+from fl_lightning.representation import ShowsArguments
 
 
-@dataclass(frozen=True)
-class Source:
+@dataclass(frozen=True, repr=False)
+class Source(ShowsArguments):
     """All samples that are shared out among clients.
 
     Attributes:
         dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
-        labels: Class of each sample, whole numbers, shape (N,), by which a partitioner shares them out; ``None`` if
-            there are none, which a partitioner sees as a single class.
+        labels: Class of each sample, whole numbers, shape (N,), by which a partitioner shares them out. With
+            ``None`` a partitioner gets a single class.
         test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
         class_names: Names of the classes.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
 
     Raises:
+        TypeError: If ``labels`` or ``test_indices`` are no array, list or tensor.
         ValueError: If ``labels`` are not one per sample.
     """
 
@@ -38,12 +41,16 @@ class Source:
     collate_fn: Collate | None = None
 
     def __post_init__(self) -> None:
-        """Check the labels."""
+        """Check the labels and turn lists and tensors into arrays."""
         samples = len(self)
-        if self.labels is not None and self.labels.shape != (samples,):
-            raise ValueError(
-                f"`labels` must have one entry per sample, shape ({samples},), got shape {self.labels.shape}."
-            )
+        if self.labels is not None:
+            object.__setattr__(self, "labels", to_array("labels", self.labels))
+            if self.labels.shape != (samples,):
+                raise ValueError(
+                    f"`labels` must have one entry per sample, shape ({samples},), got shape {self.labels.shape}."
+                )
+        if self.test_indices is not None:
+            object.__setattr__(self, "test_indices", to_array("test_indices", self.test_indices))
 
     def __len__(self) -> int:
         """Return the number of samples N."""

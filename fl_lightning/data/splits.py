@@ -2,86 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_fraction
+from fl_lightning.arguments import check_count, check_fraction, to_array
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
+from fl_lightning.partitioners.functions import PartitionFunction
 
-GLOBAL = -1
-"""Client id of a set that belongs to no client."""
-
-PartitionFunction = Callable[[np.ndarray], Partition]
-
-
-@dataclass(frozen=True, eq=False)
-class FederatedSplit:
-    """Which samples are for training, validation and testing, and whose they are.
-
-    Each set maps a client id to int64 sample indices; a global set has the client id -1. No sample is in two sets.
-    Clients without samples in a set are not in its map.
-
-    Attributes:
-        train: Training samples by client.
-        val: Validation samples by client.
-        test: Test samples by client.
-        partition: All samples of all clients, in whichever set.
-    """
-
-    train: dict[int, np.ndarray]
-    val: dict[int, np.ndarray]
-    test: dict[int, np.ndarray]
-    partition: Partition
-
-
-class Split(ABC):
-    """A way to split a federated data set; a pure function of the labels and its seed."""
-
-    def apply(
-        self,
-        labels_or_num_samples: np.ndarray | int,
-        partitioner: PartitionFunction,
-        test_indices: np.ndarray | None = None,
-    ) -> FederatedSplit:
-        """Partition a data set and split it.
-
-        Args:
-            labels_or_num_samples: The class of each sample, integers, shape (num_samples,). A number of samples N does
-                for partitioners that do not look at labels; any other sees N samples of one class.
-            partitioner: A partitioner, or any function from labels to a partition.
-            test_indices: The samples that the data set itself declares to be its test part. Only ``test="official"``
-                of :class:`SampleSplit` honours it; all other splits pool training and test part.
-
-        Raises:
-            ValueError: If the split does not fit the numbers of samples and clients.
-        """
-        if not callable(partitioner):
-            raise TypeError(
-                f"`partitioner` must be a function from labels to a partition, got {partitioner!r}. Give one, such as "
-                "IIDPartitioner(num_clients=100)."
-            )
-        if isinstance(labels_or_num_samples, int):
-            check_count("labels_or_num_samples", labels_or_num_samples)
-            labels = np.zeros(labels_or_num_samples, dtype=np.int64)
-        else:
-            labels = np.asarray(labels_or_num_samples)
-            if labels.ndim != 1:
-                raise ValueError(
-                    "`labels_or_num_samples` must be the class of each sample, 1-D, or a whole number of samples, got "
-                    f"{labels_or_num_samples!r}."
-                )
-        return self._apply(labels, partitioner, test_indices)
-
-    @abstractmethod
-    def _apply(
-        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
-    ) -> FederatedSplit:
-        """Partition and split; arguments as in :meth:`apply`."""
+__all__ = ["GLOBAL", "ClientSplit", "FederatedSplit", "PartitionFunction", "SampleSplit", "Split", "WithinClientSplit"]
 
 
 class ClientSplit(Split):
@@ -120,9 +51,10 @@ class ClientSplit(Split):
         self.val_fold = val_fold
         self.seed = seed
 
-    def _apply(
+    def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
+        """Partition, then hold out whole clients; see :meth:`Split.split`."""
         partition = partitioner(labels)
         if partition.num_clients < self.num_folds:
             raise ValueError(
@@ -177,9 +109,10 @@ class SampleSplit(Split):
         self.seed = seed
         self.stratify = stratify
 
-    def _apply(
+    def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
+        """Set samples aside, then partition the others; see :meth:`Split.split`."""
         samples = np.arange(len(labels))
         test = _check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else samples[:0]
         rng = np.random.default_rng(self.seed)
@@ -213,9 +146,10 @@ class WithinClientSplit(Split):
         self.test = test
         self.seed = seed
 
-    def _apply(
+    def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
     ) -> FederatedSplit:
+        """Partition, then cut each client's samples; see :meth:`Split.split`."""
         rng = np.random.default_rng(self.seed)
         partition = partitioner(labels)
         parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
@@ -274,7 +208,7 @@ def _check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np
             "`test` is 'official', but this data set has no test part of its own: `test_indices` is None. Give `test` "
             "a fraction such as 0.1."
         )
-    unique = np.unique(np.asarray(test_indices))
+    unique = np.unique(to_array("test_indices", test_indices))
     if len(unique) and (unique.dtype.kind not in "iu" or unique[0] < 0 or unique[-1] >= num_samples):
         raise ValueError(f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.")
     return unique.astype(np.int64)

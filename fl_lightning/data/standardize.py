@@ -22,7 +22,8 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
         x: Samples, shape (n, features), or (n, channels, ...), where a channel counts as one feature.
 
     Returns:
-        ``(mean, std)``, float64, each of shape (features,); a standard deviation of 0 is given as 1.
+        ``(mean, std)``, float64, each of shape (features,). The standard deviation of a constant feature is given as 1.
+        A feature is also constant if its values differ by rounding alone.
 
     Raises:
         ValueError: If ``x`` has fewer than two dimensions or no samples.
@@ -38,7 +39,24 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     mean = total.sum(0) / count
     squares = torch.stack([(chunk.double() - _along(mean, x)).square_().sum(axes) for chunk in chunks])
     std = (squares.sum(0) / count).sqrt()
-    return mean, torch.where(std == 0, 1.0, std)
+    return mean, torch.where((std == 0) | _is_constant(chunks, axes), 1.0, std)
+
+
+def _is_constant(chunks: Sequence[Tensor], axes: list[int]) -> Tensor:
+    """Return which features are constant up to rounding, bool, shape (features,).
+
+    The range of the values tells, not their standard deviation: that of a constant such as 0.2 may be the rounding
+    error of its mean, and dividing by that makes huge numbers of nothing.
+    """
+    low = torch.stack([chunk.amin(axes) for chunk in chunks]).amin(0).double()
+    high = torch.stack([chunk.amax(axes) for chunk in chunks]).amax(0).double()
+    kind = chunks[0].dtype
+    if not kind.is_floating_point:
+        return low == high
+    # sums in another order differ by some units in the last place. Narrow types are left one: they hold real data at
+    # the limit of their precision, such as counts of millions in float32
+    units = 4 if kind == torch.float64 else 1
+    return high - low <= units * torch.finfo(kind).eps * torch.maximum(low.abs(), high.abs())
 
 
 def apply_statistics(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -52,8 +70,8 @@ def standardize(
     """Return standardised samples.
 
     ``"global"`` uses the statistics of the training samples of all clients together. ``"local"`` uses each client's
-    own: of its training samples where it has some, for its evaluation samples too; otherwise of the evaluation set
-    itself, as also for one of no client (-1).
+    own: those of its training samples, for its evaluation samples too. A client without training samples, and a set of
+    no client (-1), uses those of the evaluation set itself.
 
     Args:
         x: All samples, floating point, shape (N, features, ...).

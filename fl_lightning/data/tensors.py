@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from fl_lightning.data.datamodule import FederatedDataModule, Stage
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.data.missing import Imputation
 from fl_lightning.data.source import Source
-from fl_lightning.data.splits import GLOBAL, FederatedSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.partitioners import Partition
 
@@ -30,11 +31,14 @@ class TensorDataModule(FederatedDataModule):
         shuffle: Whether training samples are drawn in a new order each epoch; if not, batches are views of ``clients``.
         eval_batch_size: Samples of a validation or test batch.
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
+        impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
 
     Raises:
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions.
-        TypeError: If something else than tensors is given.
+        TypeError: If anything other than tensors is given.
     """
+
+    _hidden = ("split",)
 
     def __init__(
         self,
@@ -45,9 +49,14 @@ class TensorDataModule(FederatedDataModule):
         shuffle: bool = True,
         eval_batch_size: int = 256,
         standardize: Standardization | None = None,
+        impute: Imputation | None = None,
     ) -> None:
         super().__init__(
-            batch_size=batch_size, shuffle=shuffle, eval_batch_size=eval_batch_size, standardize=standardize
+            batch_size=batch_size,
+            shuffle=shuffle,
+            eval_batch_size=eval_batch_size,
+            standardize=standardize,
+            impute=impute,
         )
         if len(clients) == 0:
             raise ValueError("`clients` is empty; give one tuple of tensors per client, as [(x, y), ...].")
@@ -56,6 +65,10 @@ class TensorDataModule(FederatedDataModule):
             "val": _evaluation("val", val),
             "test": _evaluation("test", test),
         }
+
+    def _facts(self) -> list[str]:
+        train = self._sets["train"].values()
+        return [f"{len(train)} client{'s' * (len(train) != 1)}", f"{sum(map(len, train))} samples"]
 
     def load(self) -> Source:
         """Return all clients' tensors, one after the other."""

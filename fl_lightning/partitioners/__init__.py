@@ -1,19 +1,26 @@
 """Partitioners share a data set out over clients; the statistics say how heterogeneous the result is."""
 
-from fl_lightning.partitioners.base import Partition, Partitioner
+from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.classwise_dirichlet import ClasswiseDirichletPartitioner
-from fl_lightning.partitioners.configurations import quantile_buckets
 from fl_lightning.partitioners.device_experiments import device_experiment_partitioner
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
 from fl_lightning.partitioners.explicit import ExplicitPartitioner
 from fl_lightning.partitioners.feature_noise import add_feature_noise
-from fl_lightning.partitioners.feature_qp import FeatureQPPartitioner, FeatureQPSolution
 from fl_lightning.partitioners.iid import IIDPartitioner
 from fl_lightning.partitioners.limited_classes import LimitedClassesPartitioner
 from fl_lightning.partitioners.natural import NaturalPartitioner
+from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.pathological import PathologicalPartitioner
 from fl_lightning.partitioners.plot import plot_label_distributions
-from fl_lightning.partitioners.qp import QPPartitioner, QPSolution
+from fl_lightning.partitioners.quadratic import (
+    FeatureQPPartitioner,
+    FeatureQPSolution,
+    QPPartitioner,
+    QPSolution,
+    RoundingMethod,
+    SampleFeatures,
+    quantile_buckets,
+)
 from fl_lightning.partitioners.quantity_skew import QuantitySkewPartitioner
 from fl_lightning.partitioners.shards import ShardPartitioner
 from fl_lightning.partitioners.statistics import (
@@ -23,8 +30,13 @@ from fl_lightning.partitioners.statistics import (
     label_entropy,
     partition_statistics,
 )
-from fl_lightning.partitioners.topic_graph import TopicGraph, TopicGraphPartitioner, diffuse, entropy_curve
-from fl_lightning.partitioners.topic_picking import pick_client_topics
+from fl_lightning.partitioners.topics import (
+    TopicGraph,
+    TopicGraphPartitioner,
+    diffuse,
+    entropy_curve,
+    pick_client_topics,
+)
 
 __all__ = [
     "ClasswiseDirichletPartitioner",
@@ -42,6 +54,8 @@ __all__ = [
     "QPPartitioner",
     "QPSolution",
     "QuantitySkewPartitioner",
+    "RoundingMethod",
+    "SampleFeatures",
     "ShardPartitioner",
     "TopicGraph",
     "TopicGraphPartitioner",

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_lightning.arguments import check_count, check_positive
-from fl_lightning.partitioners.base import Partitioner, check_minimum
+from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
+from fl_lightning.partitioners.labels import check_minimum
 
 _MAX_DRAWS = 1000
 
@@ -22,7 +23,7 @@ class ClasswiseDirichletPartitioner(Partitioner):
         num_clients: Number of clients, K.
         alpha: Concentration of the proportions: near 0 gives a class to one client, large values to all alike.
         min_partition_size: Everything is drawn again until every client has at least this many samples.
-        self_balancing: Whether a client that has N / K samples already gets none of the classes that follow.
+        self_balancing: Whether a client that already has N / K samples gets no samples of the classes that follow.
         seed: Seed of proportions and samples.
 
     Raises:
@@ -45,9 +46,10 @@ class ClasswiseDirichletPartitioner(Partitioner):
         self.min_partition_size = min_partition_size
         self.self_balancing = self_balancing
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
         check_minimum(self.num_clients, self.min_partition_size, len(classes))
-        rng = self._generator()
+        rng = self.generator()
         totals = np.bincount(classes)
         for _ in range(_MAX_DRAWS):
             counts = self._draw_counts(totals, rng)

@@ -1,4 +1,4 @@
-"""From counts to samples: every client takes as many samples of each class as it is given."""
+"""From counts to samples: every client takes its number of samples of each class."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def share_equally(holders: np.ndarray, totals: np.ndarray) -> np.ndarray:
     """Share out each class among its holders, whole and as equally as possible.
 
     Args:
-        holders: Who holds which class, bool, shape (num_clients, num_classes).
+        holders: Whether a client (row) holds a class (column), bool, shape (num_clients, num_classes).
         totals: Samples of each class, shape (num_classes,).
 
     Returns:

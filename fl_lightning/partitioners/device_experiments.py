@@ -1,4 +1,4 @@
-"""Who holds which classes in the experiments on fast and slow devices."""
+"""The classes that clients hold in the experiments on fast and slow devices."""
 
 from __future__ import annotations
 

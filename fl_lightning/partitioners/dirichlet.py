@@ -26,7 +26,7 @@ class DirichletPartitioner(Partitioner):
         alpha: Concentration of the prior: near 0 gives one class to a client, large values give each the same mix.
         size_sigma: 0 gives every client floor(N/K) samples and leaves out the rest. Otherwise sizes are drawn from a
             lognormal distribution with this standard deviation of the logarithm, scaled to N and truncated; the first
-            client gets what is left over.
+            client gets the remainder.
         max_classes_per_partition: Priors and samples are drawn again until no client has samples of more classes.
         seed: Seed of sizes, priors and draws.
 
@@ -52,8 +52,9 @@ class DirichletPartitioner(Partitioner):
         self.size_sigma = size_sigma
         self.max_classes_per_partition = max_classes_per_partition
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
-        rng = self._generator()
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        rng = self.generator()
         sizes = self._sizes(len(classes), rng)
         counts = np.bincount(classes)
         samples_by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])

@@ -1,4 +1,4 @@
-"""A partition that is known beforehand."""
+"""A partition that is already known."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
 
 
 class ExplicitPartitioner:
-    """Gives clients the samples that the user says.
+    """Gives each client the samples that the user names.
 
     Indices count the samples that the partitioner is given, so a split that sets samples aside first, such as
     ``SampleSplit``, changes their meaning; ``ClientSplit`` and ``WithinClientSplit`` do not.
@@ -31,6 +31,9 @@ class ExplicitPartitioner:
         assignment: Partition | str | os.PathLike[str] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
     ) -> None:
         self.partition = _as_partition(assignment)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.partition!r})"
 
     def __call__(self, labels: np.ndarray) -> Partition:
         """Return the partition; of the labels, shape (num_samples,), only their number matters."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_count, check_not_negative
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
 
 
 def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int = 0) -> Tensor:
@@ -19,7 +19,7 @@ def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int =
 
     Args:
         x: Inputs of the data set, floating point, shape (num_samples, ...); not changed.
-        partition: Which samples belong to which client, usually of an :class:`IIDPartitioner`.
+        partition: The samples of each client, usually of an :class:`IIDPartitioner`.
         level: Standard deviation of the last client's noise, in the units of ``x``.
         seed: Seed of the noise.
 
@@ -36,7 +36,9 @@ def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int =
         raise ValueError(f"`x` must be floating point, got {x.dtype}. Convert it first, for example with `x.float()`.")
     last = max(int(indices.max(initial=-1)) for indices in partition.indices)
     if last >= len(x):
-        raise ValueError(f"`partition` has sample {last}, but `x` has only {len(x)}. Give inputs and partition of one.")
+        raise ValueError(
+            f"`partition` has sample {last}, but `x` has only {len(x)}. Give inputs and partition of the same data set."
+        )
     noisy = x.clone()
     for client, indices in enumerate(partition.indices[1:], start=1):
         std = level * client / (partition.num_clients - 1)

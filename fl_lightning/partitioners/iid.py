@@ -17,5 +17,6 @@ class IIDPartitioner(Partitioner):
         seed: Seed of the shuffle.
     """
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
-        return np.array_split(self._generator().permutation(len(classes)), self.num_clients)
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        return np.array_split(self.generator().permutation(len(classes)), self.num_clients)

@@ -16,12 +16,12 @@ class LimitedClassesPartitioner(Partitioner):
     """Fast and slow devices differ in the classes they hold (Gao et al. 2024, experiments 1.2 and 1.3).
 
     A client with all classes takes floor(N_c / K) samples of each class c. The j-th limited client holds the classes
-    kj, kj + 1, ..., kj + k - 1 modulo C, and what is left of a class is shared equally among the limited clients that
-    hold it, or among all others if none does. All samples are used.
+    kj, kj + 1, ..., kj + k - 1 modulo C, and the rest of a class is shared equally among the limited clients that hold
+    it, or among all others if none does. All samples are used.
 
     Args:
         num_clients: Number of clients, K.
-        limited_clients: Those with few classes; at least one, and not all.
+        limited_clients: The clients with few classes; at least one, and not all.
         num_classes_per_partition: Classes of a limited client, k.
         seed: Seed of the samples.
 
@@ -53,14 +53,15 @@ class LimitedClassesPartitioner(Partitioner):
         self.limited_clients = limited
         self.num_classes_per_partition = num_classes_per_partition
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
         counts = self._counts(np.bincount(classes))
         if (counts.sum(axis=1) == 0).any():
             raise ValueError(
                 f"Client {int(counts.sum(axis=1).argmin())} gets none of the {len(classes)} samples. Give fewer "
                 "clients or more samples."
             )
-        return deal(classes, counts, self._generator())
+        return deal(classes, counts, self.generator())
 
     def _counts(self, totals: np.ndarray) -> np.ndarray:
         k, num_classes = self.num_classes_per_partition, len(totals)

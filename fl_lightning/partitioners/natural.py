@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
+from fl_lightning.representation import ShowsArguments
 
 
-class NaturalPartitioner:
+class NaturalPartitioner(ShowsArguments):
     """Makes one client of all samples with the same key.
 
-    It takes keys where other partitioners take labels: ``NaturalPartitioner()(table["writer_id"])``. Clients are
-    numbered in the ascending order of their keys, and hold their samples in the order of the data set.
+    It is called with keys, as other partitioners are with labels: ``NaturalPartitioner()(table["writer_id"])``. Clients
+    are numbered in the ascending order of their keys, and hold their samples in the order of the data set.
 
     Args:
         min_partition_size: Clients with fewer samples are left out.
@@ -29,7 +30,7 @@ class NaturalPartitioner:
         """Return the partition of a data set.
 
         Args:
-            keys: Whose each sample is, whole numbers or texts, shape (num_samples,).
+            keys: The client of each sample, whole numbers or texts, shape (num_samples,).
 
         Raises:
             TypeError: If the keys are neither.
@@ -46,7 +47,7 @@ class NaturalPartitioner:
         return [str(key) for key in _check_keys(keys)[first[:number]]]
 
     def _clients(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the client of each sample, the number of clients standing for none, and that number."""
+        """Return the client of each sample and the number of clients, which also stands for "no client"."""
         _, groups, sizes = np.unique(_check_keys(keys), return_inverse=True, return_counts=True)
         large = sizes >= self.min_partition_size
         number = int(large.sum())

@@ -46,8 +46,9 @@ class PathologicalPartitioner(Partitioner):
         self.num_classes_per_partition = num_classes_per_partition
         self.class_assignment_mode = class_assignment_mode
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
-        rng = self._generator()
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        rng = self.generator()
         totals = np.bincount(classes)
         if self.num_classes_per_partition > len(totals):
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count
-from fl_lightning.partitioners.base import Partition
+from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def plot_label_distributions(
     """Draw how many samples of each class each client has.
 
     Args:
-        partition: Which samples belong to which client.
+        partition: The samples of each client.
         labels: The class of each sample of the data set, integers, shape (num_samples,).
         max_clients: Most clients to draw: the first ones, in the given order.
         class_names: Name of each class in ``labels``, ascending; the class itself if ``None``.

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_lightning.arguments import check_count, check_positive
-from fl_lightning.partitioners.base import Partitioner, check_minimum
+from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.partitioners.labels import check_minimum
 
 _MAX_DRAWS = 1000
 
@@ -35,9 +36,10 @@ class QuantitySkewPartitioner(Partitioner):
         self.alpha = alpha
         self.min_partition_size = min_partition_size
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
         check_minimum(self.num_clients, self.min_partition_size, len(classes))
-        rng = self._generator()
+        rng = self.generator()
         for _ in range(_MAX_DRAWS):
             shares = rng.dirichlet(np.full(self.num_clients, self.alpha))
             ends = (np.cumsum(shares)[:-1] * len(classes)).astype(np.int64)

@@ -38,7 +38,8 @@ class ShardPartitioner(Partitioner):
         self.num_shards_per_partition = num_shards_per_partition
         self.shard_size = shard_size
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
         needed = self.num_clients * self.num_shards_per_partition
         available = needed if self.shard_size is None else len(classes) // self.shard_size
         if needed > min(available, len(classes)):
@@ -52,5 +53,5 @@ class ShardPartitioner(Partitioner):
             shards = np.array_split(order, needed)
         else:
             shards = list(order[: available * self.shard_size].reshape(available, self.shard_size))
-        drawn = self._generator().permutation(available)[:needed].reshape(self.num_clients, -1)
+        drawn = self.generator().permutation(available)[:needed].reshape(self.num_clients, -1)
         return [np.concatenate([shards[shard] for shard in mine]) for mine in drawn]

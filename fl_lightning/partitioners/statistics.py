@@ -1,4 +1,4 @@
-"""How heterogeneous a partition is: client sizes and class mixes."""
+"""Statistics of the heterogeneity of a partition: client sizes and class mixes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fl_lightning.partitioners.base import Partition, check_labels
+from fl_lightning.partitioners.labels import check_labels
+from fl_lightning.partitioners.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ class PartitionStatistics:
 
 
 def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
-    """Return how many samples of each class each client has.
+    """Return the number of samples of each class on each client.
 
     Args:
-        partition: Which samples belong to which client.
+        partition: The samples of each client.
         labels: The class of each sample of the data set, integers, shape (num_samples,).
 
     Returns:
@@ -118,7 +119,7 @@ def c_score(counts: np.ndarray) -> float:
 def label_entropy(counts: np.ndarray) -> float:
     """Return the joint entropy of client and class in nats (eq. (53)).
 
-    It is ``-sum_ky p_ky log p_ky`` with p_ky = n_ky / n, the higher the more evenly samples are spread: at most
+    It is ``-sum_ky p_ky log p_ky`` with p_ky = n_ky / n, and grows as samples are spread more evenly: at most
     log(K C) for K clients and C classes.
 
     Args:

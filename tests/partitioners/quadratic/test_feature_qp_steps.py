@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from fl_lightning.partitioners import quantile_buckets
 from fl_lightning.partitioners.dealing import deal, share_equally
-from fl_lightning.partitioners.feature_qp_solver import lower_bound, solve_grouped_qp
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves, group_sums
+from fl_lightning.partitioners.quadratic.feature_solver import lower_bound, solve_grouped_qp
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, group_sums
 
 # oracle O13e: (class, feature) = 00, 01, 10, 11 with 3, 2, 1, 4 samples; two clients of 5
 GROUPS = np.array([[0, 2], [0, 3], [1, 2], [1, 3]])
@@ -40,6 +40,34 @@ def test_the_solver_finds_the_least_loss_and_proves_it() -> None:
 def test_optima_have_the_loss_of_the_bound(alpha: np.ndarray) -> None:
     assert loss(alpha) == pytest.approx(1.0)
     assert lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1 / 3, 0.7, 1.0])
+def test_the_bound_is_never_above_the_optimum(share: float) -> None:
+    # between the two optima of O13e all are optimal, of loss exactly 1, and so is what the solver finds
+    between = share * OPTIMA[0] + (1 - share) * OPTIMA[1]
+    solved, bound = solve_grouped_qp(TARGET, GROUPS, ROWS, COLS)
+    for alpha in (between, solved):
+        assert 1.0 - 1e-7 <= lower_bound(alpha, TARGET, GROUPS, ROWS, COLS) <= 1.0
+    assert bound <= 1.0
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e5])
+def test_the_bound_holds_whatever_the_prices_of_the_solver(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # prices that are wrong by the solver's tolerance, and by more, lower the bound and never raise it
+    from scipy import optimize
+
+    original = optimize.linprog
+
+    def disturbed(*args: object, **options: object) -> object:
+        solution = original(*args, **options)
+        rng = np.random.default_rng(0)
+        solution.eqlin.marginals = solution.eqlin.marginals + rng.normal(scale=1e-7 * factor, size=6)
+        solution.fun += 1.0
+        return solution
+
+    monkeypatch.setattr(optimize, "linprog", disturbed)
+    assert lower_bound(OPTIMA[0], TARGET, GROUPS, ROWS, COLS) <= 1.0
 
 
 def test_the_bound_of_another_matrix_is_below_the_optimum() -> None:

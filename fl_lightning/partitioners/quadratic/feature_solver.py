@@ -1,13 +1,14 @@
-"""The quadratic program of the QP partition by classes and features, and how far from its optimum a matrix can be."""
+"""The quadratic program of the QP partition by classes and features, and a lower bound of its optimum."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from fl_lightning.partitioners.qp_solver import polish
-from fl_lightning.partitioners.rectangle_moves import group_sums
+from fl_lightning.partitioners.quadratic.rectangle_moves import group_sums
+from fl_lightning.partitioners.quadratic.solver import polish
 
 
 def solve_grouped_qp(
@@ -28,7 +29,7 @@ def solve_grouped_qp(
 
     Returns:
         ``(alpha, bound)``: a solution, float64, shape (T, U), whose margins are right to 1e-9 (1e-12 of the total, if
-        that is more); and a number that no feasible loss is below, see :func:`lower_bound`.
+        that is more); and a lower bound of all feasible losses, see :func:`lower_bound`.
 
     Raises:
         RuntimeError: If the solver fails.
@@ -44,11 +45,13 @@ def solve_grouped_qp(
 
 
 def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> float:
-    """Return a number that no matrix of the given margins has a loss below.
+    """Return a lower bound of the loss of all matrices of the given margins.
 
     The loss is convex, so it is nowhere below its tangent plane at ``alpha``; the plane's minimum over the feasible
-    matrices is a transportation problem. The bound equals the loss of ``alpha`` if that is optimal. Arguments as in
-    :func:`solve_grouped_qp`.
+    matrices is a transportation problem. Any prices of rows and columns that nowhere exceed the slope together bound
+    that minimum. So the bound holds although the problem is solved to a tolerance only: the prices that the solver
+    finds are corrected to that effect, and the rounding errors are subtracted. The bound is the loss of ``alpha``, to
+    rounding, if that is optimal. Arguments as in :func:`solve_grouped_qp`.
     """
     from scipy import optimize, sparse
 
@@ -69,7 +72,14 @@ def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows:
     plane = optimize.linprog(slope.ravel() / scale, A_eq=margins, b_eq=sums, method="highs-ds", options=options)
     if plane.fun is None:
         raise RuntimeError(f"The transportation problem of the bound was not solved: {plane.message} Try another seed.")
-    return max(0.0, float((residual**2).sum() - (slope * alpha).sum() + scale * plane.fun))
+    col_prices = plane.eqlin.marginals[len(rows) :] * scale
+    row_prices = (slope - col_prices).min(axis=1)
+    col_prices = (slope - row_prices[:, None]).min(axis=0)
+    terms = [(residual**2).ravel(), (-slope * alpha).ravel(), rows * row_prices, cols * col_prices]
+    # each term, price and slope is right to a few units in the last place; the sum of all is exact
+    largest = np.abs(slope).max() + np.abs(row_prices).max() + np.abs(col_prices).max()
+    rounding = 4 * np.finfo(np.float64).eps * (sum(np.abs(part).sum() for part in terms) + rows.sum() * largest)
+    return max(0.0, math.fsum(np.concatenate(terms)) - float(rounding))
 
 
 def _approximate(target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_choice, check_positive
-from fl_lightning.partitioners.base import Partitioner, check_enough
+from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.qp_draws import RandomSolution, draw_sizes
-from fl_lightning.partitioners.qp_solver import solve_transport_qp
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule
-from fl_lightning.partitioners.rounding import Rounding, round_columns, round_margins
+from fl_lightning.partitioners.labels import check_enough
+from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
+from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
+from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
+from fl_lightning.representation import ShowsArguments
 
 
-@dataclass(frozen=True, eq=False)
-class QPSolution:
-    """What a QP partition is made from. Matrices have shape (num_clients, num_classes) and count samples.
+@dataclass(frozen=True, eq=False, repr=False)
+class QPSolution(ShowsArguments):
+    """The stages of a QP partition. Matrices have shape (num_clients, num_classes) and count samples.
 
     Attributes:
         target: Drawn sizes times drawn class mixes; rows sum to the sizes, columns do not sum to the class counts.
@@ -54,11 +56,11 @@ class QPPartitioner(Partitioner):
         size_alpha: mu, concentration of the client sizes; large values make them equal.
         class_alpha: lambda, concentration of the class mixes; near 0 gives one class to a client.
         burn_in: P, moves of the burn-in; 0 switches it off.
-        search: Q, moves of the search; 0 keeps what the burn-in ended with. With both 0 the QP's optimum is taken.
+        search: Q, moves of the search; 0 keeps the result of the burn-in. With both 0 the QP's optimum is taken.
         step: xi, the size of a move.
         step_rule: ``"relative"`` takes ``step`` as a share of the smaller of the two entries that lose, as the original
-            code does. ``"absolute"`` takes it as a number of samples, as the paper writes it; 0.002 samples then hardly
-            move anything.
+            code does. ``"absolute"`` takes it as a number of samples, as the paper writes it; steps of 0.002 samples
+            then change hardly anything.
         burn_in_stop: Ends the burn-in once the distance to the target, the square root of the loss, is this multiple
             of the optimum's (the original code: 1.1). ``None`` makes all ``burn_in`` moves.
         rounding: ``"margins"`` keeps both sizes and class totals exactly. ``"columns"`` is the original code's rule,
@@ -79,7 +81,7 @@ class QPPartitioner(Partitioner):
         step: float = 0.002,
         step_rule: StepRule = "relative",
         burn_in_stop: float | None = None,
-        rounding: Rounding = "margins",
+        rounding: RoundingMethod = "margins",
         seed: int = 0,
     ) -> None:
         super().__init__(num_clients, seed)
@@ -88,11 +90,22 @@ class QPPartitioner(Partitioner):
         check_choice("rounding", rounding, ("margins", "columns"))
         self.size_alpha = size_alpha
         self.class_alpha = class_alpha
-        self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
-        self.rounding = rounding
+        self.burn_in = burn_in
+        self.search = search
+        self.step = step
+        self.step_rule: StepRule = step_rule
+        self.burn_in_stop = burn_in_stop
+        self.rounding: RoundingMethod = rounding
+        _ = self.random_solution  # checks its arguments
+
+    @property
+    def random_solution(self) -> RandomSolution:
+        """Algorithm 3 with this partitioner's arguments."""
+        moves = RectangleMoves(self.step, self.step_rule)
+        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
     def solve(self, class_counts: np.ndarray) -> QPSolution:
-        """Return how many samples of each class each client gets, and how that came about.
+        """Return the number of samples of each class for each client, with every stage.
 
         Args:
             class_counts: Samples of each class, C_k: integers of at least 1, shape (num_classes,).
@@ -102,10 +115,11 @@ class QPPartitioner(Partitioner):
         """
         class_counts = _check_class_counts(class_counts)
         check_enough(self.num_clients, int(class_counts.sum()))
-        return self._solve(class_counts, self._generator())
+        return self._solve(class_counts, self.generator())
 
-    def _assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
-        rng = self._generator()
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        rng = self.generator()
         counts = self._solve(np.bincount(classes), rng).counts
         return deal(classes, counts, rng, mix=False)
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fl_lightning.arguments import check_count, check_positive
-from fl_lightning.partitioners.base import Partition, check_enough, check_labels
-from fl_lightning.partitioners.configurations import Configurations, Features, as_categories, find_configurations
 from fl_lightning.partitioners.dealing import deal
-from fl_lightning.partitioners.feature_qp_solver import solve_grouped_qp
-from fl_lightning.partitioners.qp_draws import RandomSolution, draw_sizes
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves, StepRule, group_sums
-from fl_lightning.partitioners.rounding import round_margins
+from fl_lightning.partitioners.labels import check_enough, check_labels
+from fl_lightning.partitioners.partition import Partition
+from fl_lightning.partitioners.quadratic.configurations import (
+    Configurations,
+    SampleFeatures,
+    as_categories,
+    find_configurations,
+)
+from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.feature_solver import solve_grouped_qp
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule, group_sums
+from fl_lightning.partitioners.quadratic.rounding import round_margins
+from fl_lightning.representation import ShowsArguments
 
 _MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some minutes and 1 GB for as many
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureQPSolution:
-    """What a QP partition by classes and features is made from; all numbers count samples.
+@dataclass(frozen=True, eq=False, repr=False)
+class FeatureQPSolution(ShowsArguments):
+    """The stages of a QP partition by classes and features; all numbers count samples.
 
     Attributes:
         configurations: The combinations of a class and categories that occur, shape (U, 1 + J).
@@ -29,7 +37,7 @@ class FeatureQPSolution:
         optimal: A solution of the QP, float64, shape (num_clients, U).
         chosen: The random solution that Algorithm 3 ended with, float64, shape (num_clients, U).
         counts: ``chosen`` in whole samples, int64, shape (num_clients, U).
-        bound: No feasible matrix has a loss, eq. (51), below this number, in samples squared.
+        bound: A lower bound of the loss, eq. (51), of all feasible matrices, in samples squared.
         optimal_loss: Loss of ``optimal``.
         chosen_loss: Loss of ``chosen``.
         counts_loss: Loss of ``counts``.
@@ -46,16 +54,16 @@ class FeatureQPSolution:
     counts_loss: float
 
 
-class FeatureQPPartitioner:
+class FeatureQPPartitioner(ShowsArguments):
     """The partition of RADFed's COVFEAT experiments (Xue et al. 2021, section IV-A; eq. (44), (45), (47)-(51)).
 
-    As :class:`QPPartitioner`, but with a mix of the categories of each feature drawn for each client, too. What is
-    shared out are configurations, the combinations of a class and categories that occur: the quadratic program finds
-    how many samples of each configuration each client gets, so that clients have the drawn sizes, all samples are used,
-    and the clients' classes and categories are as near to the drawn mixes as can be. That solution is not unique;
-    Algorithm 3 moves it at random.
+    Like :class:`QPPartitioner`, but a mix of the categories of each feature is drawn for each client as well. The
+    partitioner shares out configurations, the combinations of a class and categories that occur: the quadratic program
+    finds the number of samples of each configuration for each client, so that clients have the drawn sizes, all samples
+    are used, and the clients' classes and categories are as near to the drawn mixes as possible. That solution is not
+    unique; Algorithm 3 moves it at random.
 
-    It takes features beside the labels. Where only labels are handed over, as by a split, bind them:
+    It takes features besides the labels. A split or a data module passes labels alone, so bind the features:
     ``functools.partial(partitioner, features=features)``.
 
     Args:
@@ -63,9 +71,9 @@ class FeatureQPPartitioner:
         size_alpha: mu, concentration of the client sizes; large values make them equal.
         class_alpha: lambda, concentration of the class mixes; near 0 gives one class to a client.
         feature_alpha: theta, concentration of the mixes of each feature's categories.
-        num_buckets: Into how many quantile buckets floating-point features are cut.
+        num_buckets: Number of quantile buckets for floating-point features.
         burn_in: P, moves of the burn-in; 0 switches it off.
-        search: Q, moves of the search; 0 keeps what the burn-in ended with. With both 0 the QP's optimum is taken, as
+        search: Q, moves of the search; 0 keeps the result of the burn-in. With both 0 the QP's optimum is taken, as
             the original code does for COVFEAT.
         step: xi, the size of a move.
         step_rule: ``"relative"`` takes ``step`` as a share of the smaller of the two entries that lose, ``"absolute"``
@@ -77,6 +85,8 @@ class FeatureQPPartitioner:
     Raises:
         ValueError: If an argument is out of range.
     """
+
+    shown_always: ClassVar[tuple[str, ...]] = ("seed",)
 
     def __init__(
         self,
@@ -103,18 +113,29 @@ class FeatureQPPartitioner:
         self.class_alpha = class_alpha
         self.feature_alpha = feature_alpha
         self.num_buckets = num_buckets
-        self.random_solution = RandomSolution(RectangleMoves(step, step_rule), burn_in, search, burn_in_stop)
+        self.burn_in = burn_in
+        self.search = search
+        self.step = step
+        self.step_rule: StepRule = step_rule
+        self.burn_in_stop = burn_in_stop
         self.seed = seed
+        _ = self.random_solution  # checks its arguments
 
-    def __call__(self, labels: np.ndarray, features: Features) -> Partition:
+    @property
+    def random_solution(self) -> RandomSolution:
+        """Algorithm 3 with this partitioner's arguments."""
+        moves = RectangleMoves(self.step, self.step_rule)
+        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
+
+    def __call__(self, labels: np.ndarray, features: SampleFeatures) -> Partition:
         """Return the partition of a data set; every sample is given to exactly one client.
 
         Args:
             labels: The class of each sample, integers, shape (num_samples,).
             features: Categorical features of each sample: shape (num_samples, J), or arrays of shape (num_samples,) by
                 name. Whole numbers, booleans and texts are categories as they are, floating-point numbers are cut into
-                buckets; :func:`quantile_buckets` does that for whole numbers. The original code's reading, each
-                category a feature of its own, is had by indicator columns.
+                buckets; :func:`quantile_buckets` does that for whole numbers. For the original code's
+                reading, in which each category is a feature of its own, give indicator columns.
 
         Raises:
             TypeError: If labels are no integers, or features neither numbers, booleans nor texts.
@@ -126,11 +147,11 @@ class FeatureQPPartitioner:
         counts = self._solve(configurations, rng).counts
         return Partition(tuple(deal(configurations.of_sample, counts, rng, mix=False)))
 
-    def solve(self, labels: np.ndarray, features: Features) -> FeatureQPSolution:
-        """Return how many samples of each configuration each client gets, and how that came about; as in the call."""
+    def solve(self, labels: np.ndarray, features: SampleFeatures) -> FeatureQPSolution:
+        """Return the number of samples of each configuration for each client, with every stage; as in the call."""
         return self._solve(self._configurations(labels, features), np.random.default_rng(self.seed))
 
-    def _configurations(self, labels: np.ndarray, features: Features) -> Configurations:
+    def _configurations(self, labels: np.ndarray, features: SampleFeatures) -> Configurations:
         labels = check_labels(labels)
         check_enough(self.num_clients, len(labels))
         categories = as_categories(features, len(labels), self.num_buckets)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_count
+from fl_lightning.representation import ShowsArguments
 
-Features = np.ndarray | Mapping[str, np.ndarray]
+SampleFeatures = np.ndarray | Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Configurations:
+@dataclass(frozen=True, eq=False, repr=False)
+class Configurations(ShowsArguments):
     """The combinations of a class and categories that occur in a data set, ascending.
 
     Attributes:
@@ -47,7 +48,7 @@ def find_configurations(columns: list[np.ndarray]) -> Configurations:
     return Configurations(np.stack([column[first] for column in columns], axis=1), counts, of_sample)
 
 
-def as_categories(features: Features, num_samples: int, num_buckets: int) -> list[np.ndarray]:
+def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) -> list[np.ndarray]:
     """Return each feature as whole numbers from 0 without gaps; floating-point ones in buckets.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What both QP partitions draw at random: client sizes, and a solution near the optimum."""
+"""The random draws of both QP partitions: client sizes, and a solution near the optimum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves
 
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000
@@ -18,7 +18,7 @@ class RandomSolution:
     """Algorithm 3: ``burn_in`` moves away from the optimum, then ``search`` moves of which the best is kept.
 
     Args:
-        moves: How a move is drawn.
+        moves: The rule by which a move is drawn.
         burn_in: P.
         search: Q.
         burn_in_stop: Ends the burn-in once the square root of the loss is this multiple of the optimum's.

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fl_lightning.partitioners.qp_solver import solve_transport_qp
-from fl_lightning.partitioners.rectangle_moves import RectangleMoves
-from fl_lightning.partitioners.rounding import round_columns, round_margins
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves
+from fl_lightning.partitioners.quadratic.rounding import round_columns, round_margins
+from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 
 # oracle O13a: target, and the optimum for rows (5, 5) and columns (6, 4)
 TARGET = np.array([[4.0, 1.0], [1.0, 4.0]])
@@ -92,8 +92,8 @@ def test_a_failing_solver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr("cvxpy.Problem.solve", lambda *args, **kwargs: None)
         with pytest.raises(RuntimeError, match="CLARABEL found no solution of the QP"):
             solve_transport_qp(*problem)
-    monkeypatch.setattr("fl_lightning.partitioners.qp_solver._approximate", lambda *args: np.ones((2, 2)))
-    monkeypatch.setattr("fl_lightning.partitioners.qp_solver._MAX_ITERATIONS", 1)
+    monkeypatch.setattr("fl_lightning.partitioners.quadratic.solver._approximate", lambda *args: np.ones((2, 2)))
+    monkeypatch.setattr("fl_lightning.partitioners.quadratic.solver._MAX_ITERATIONS", 1)
     with pytest.raises(RuntimeError, match=r"margins are off by .* after 1 Newton steps"):
         solve_transport_qp(*problem)
 

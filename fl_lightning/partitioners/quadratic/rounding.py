@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-Rounding = Literal["margins", "columns"]
+RoundingMethod = Literal["margins", "columns"]
 
 _EXACT = 1e-7  # entries nearer to a whole number than this are that number
 _MAX_DRAWS = 1000

@@ -1,4 +1,4 @@
-"""Which topics of a hierarchy become clients."""
+"""The choice of the topics of a hierarchy that become clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.topic_graph import TopicGraph
+from fl_lightning.partitioners.topics.graph import TopicGraph
 
 Pair = tuple[str, str]
 
@@ -23,12 +23,14 @@ def pick_client_topics(
        the topics still there is merged into its parent. Of components with equally many topics the one with the
        alphabetically first topic is taken.
 
-    Topics of the top level, as ``"Top/Arts"``, are never merged and may have fewer samples. So may a topic below which
-    step 2 brings back one that step 1 had merged into it: it comes with its own samples. The original code has both.
+    Topics of the top level, as ``"Top/Arts"``, are never merged and may have fewer samples. The same holds for a topic
+    that step 1 had merged away and that comes back in step 2 with the samples of a subtopic. The original code has both
+    exceptions.
 
     Args:
-        counts: Samples of each topic itself, without its subtopics; paths such as ``"Top/Arts/Music"``.
-        relations: Pairs of topics, of whatever direction and kind. Topics that have no samples may occur, too.
+        counts: Number of samples of each topic itself, without its subtopics; topics are paths such as
+            ``"Top/Arts/Music"``.
+        relations: Pairs of topics, in either direction and of any kind. Topics without samples may occur.
         min_samples: Fewest samples of a topic that step 1 leaves as it is.
         root: A topic whose component is taken in place of the largest; the original code takes ``"Top/Arts"``.
 

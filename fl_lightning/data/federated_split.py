@@ -1,0 +1,120 @@
+"""The base class of splits and their result: the samples on which each client trains, validates and tests."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_lightning.arguments import check_count, to_array
+from fl_lightning.partitioners import Partition
+from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner, partition_by
+from fl_lightning.representation import ShowsArguments, short
+
+GLOBAL = -1
+"""Client id of a set that belongs to no client."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FederatedSplit:
+    """The training, validation and test samples of each client.
+
+    Each set maps a client id to int64 sample indices; a global set has the client id -1. No sample is in two sets.
+    Clients without samples in a set are not in its map.
+
+    Attributes:
+        train: Training samples by client.
+        val: Validation samples by client.
+        test: Test samples by client.
+        partition: All samples of all clients, in whichever set.
+    """
+
+    train: dict[int, np.ndarray]
+    val: dict[int, np.ndarray]
+    test: dict[int, np.ndarray]
+    partition: Partition
+
+    def __repr__(self) -> str:
+        sets = ((name, getattr(self, name)) for name in ("train", "val", "test"))
+        return f"FederatedSplit({', '.join(f'{name}: {_describe(parts)}' for name, parts in sets)})"
+
+
+class Split(ShowsArguments, ABC):
+    """A way to split a federated data set; a pure function of the labels and its seed.
+
+    To write one, define :meth:`split`.
+    """
+
+    shown_always: ClassVar[tuple[str, ...]] = ("num_folds", "fold", "val", "test", "seed")
+
+    def apply(
+        self,
+        labels_or_num_samples: Any,
+        partitioner: PartitionFunction,
+        test_indices: np.ndarray | None = None,
+    ) -> FederatedSplit:
+        """Partition a data set and split it.
+
+        Args:
+            labels_or_num_samples: The class of each sample, integers, shape (num_samples,): an array, a list or a
+                tensor. A number of samples N does for partitioners that do not look at labels; any other sees N samples
+                of one class.
+            partitioner: A partitioner, or any function from labels to a partition or to the sample indices of each
+                client.
+            test_indices: The samples that the data set itself declares to be its test part. Only ``test="official"``
+                of :class:`SampleSplit` honours it; all other splits pool training and test part.
+
+        Raises:
+            TypeError: If the partitioner is no function of labels.
+            ValueError: If the split does not fit the numbers of samples and clients, or the partitioner returns no
+                valid partition.
+        """
+        check_partitioner(partitioner)
+        if isinstance(labels_or_num_samples, numbers.Integral):
+            check_count("labels_or_num_samples", labels_or_num_samples)
+            labels = np.zeros(int(labels_or_num_samples), dtype=np.int64)
+        else:
+            labels = to_array("labels_or_num_samples", labels_or_num_samples)
+            if labels.ndim != 1:
+                raise ValueError(
+                    "`labels_or_num_samples` must be the class of each sample, 1-D, or a whole number of samples, got "
+                    f"{short(labels_or_num_samples)}."
+                )
+        return self.split(labels, partial(partition_by, partitioner), test_indices)
+
+    @abstractmethod
+    def split(
+        self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None
+    ) -> FederatedSplit:
+        """Partition and split.
+
+        Args:
+            labels: The class of each sample, shape (num_samples,).
+            partitioner: Returns the partition of the samples with the labels that it is given. A split that sets
+                samples aside first gives it the labels of the others, and its indices then count those.
+            test_indices: The samples of the data set's own test part, if it has one.
+
+        Returns:
+            Who holds which samples. Sets without samples, and clients without samples in a set, are left out.
+        """
+
+
+def check_split(split: object) -> None:
+    """Raise ``TypeError`` unless the argument is a split, or has a method ``apply`` like one."""
+    if inspect.isclass(split):
+        raise TypeError(f"`split` must be a split, got the class {split.__name__}. Make one: {split.__name__}().")
+    if not callable(getattr(split, "apply", None)):
+        raise TypeError(
+            f"`split` must be a split such as ClientSplit(num_folds=5), SampleSplit() or WithinClientSplit(), got "
+            f"{short(split)}."
+        )
+
+
+def _describe(parts: dict[int, np.ndarray]) -> str:
+    samples = f"{sum(map(len, parts.values()))} samples"
+    return samples if GLOBAL in parts or not parts else f"{samples} of {len(parts)} clients"

@@ -1,0 +1,57 @@
+"""Labels as users have them, arrays, lists or tensors, as the integers that partitioners work on."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.arguments import to_array
+
+
+def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
+    """Return labels as an array of integers.
+
+    Args:
+        labels: The class of each sample: an array, a list, a tuple or a tensor of whole numbers or booleans, shape
+            (num_samples,).
+        name: The name of the argument, for errors.
+
+    Raises:
+        TypeError: If they are no integers.
+        ValueError: If they are not 1-D.
+    """
+    array = to_array(name, labels)
+    if array.ndim != 1:
+        got = f"shape {array.shape}" if array.ndim else repr(labels)
+        hint = " One-hot rows become classes by `labels.argmax(axis=1)`." if array.ndim == 2 else ""
+        raise ValueError(f"`{name}` must be 1-D, one for each sample, got {got}.{hint}")
+    if array.dtype == object and all(isinstance(label, numbers.Integral) for label in array):
+        array = array.astype(np.int64)  # such as a pandas column of nullable integers
+    if array.dtype == bool:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"`{name}` must be integers, got {array.dtype}. Number the classes, for example with "
+            "`numpy.unique(labels, return_inverse=True)[1]`."
+        )
+    return array
+
+
+def check_enough(num_clients: int, num_samples: int) -> None:
+    """Raise ``ValueError`` unless there is a sample for each client."""
+    if num_samples < num_clients:
+        raise ValueError(
+            f"`num_clients` is {num_clients}, but there are only {num_samples} samples, and each client needs one. "
+            f"Give at most {num_samples} clients, or more data."
+        )
+
+
+def check_minimum(num_clients: int, min_partition_size: int, num_samples: int) -> None:
+    """Raise ``ValueError`` unless all clients together can have their least number of samples."""
+    if num_clients * min_partition_size > num_samples:
+        raise ValueError(
+            f"`min_partition_size` is {min_partition_size}, but {num_samples} samples are too few for {num_clients} "
+            "clients with so many. Lower `min_partition_size` or `num_clients`."
+        )
