@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -22,7 +24,8 @@ from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm, Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import ClientSampler, UniformSampler
+from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
+from fl_lightning.representation import represent
 
 
 class RunOptions(TypedDict, total=False):
@@ -49,6 +52,16 @@ class FederatedOptions(CommonOptions, total=False):
 
     sampler: ClientSampler | None
     participation: Participation | None
+
+
+_USUAL = (UniformSampler, Arrivals)  # samplers that `clients_per_round` stands for
+
+
+@cache
+def _arguments(kind: type) -> set[str]:
+    """Return the names of the arguments of a class and of its bases."""
+    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
+    return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}
 
 
 class AggregationCallback(Callback):
@@ -92,6 +105,8 @@ class AggregationCallback(Callback):
         ValueError: If an argument is out of its range, two arguments exclude each other, or parts do not fit together.
     """
 
+    _is_set_up = False
+
     def __init__(
         self,
         clients_per_round: int | float | None = None,
@@ -111,13 +126,17 @@ class AggregationCallback(Callback):
     ) -> None:
         folder = None if state_dir is None else Path(state_dir)
         self.settings = LocalSettings(local_epochs, local_steps, seed, folder)
-        self._executor_given, self._clients_at_once = executor, clients_at_once
+        self._executor_given = executor
         self._executor = make_executor(executor, clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
+        self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
+        self.buffers, self.invalid_updates = buffers, invalid_updates
+        self.state_dir, self.clients_at_once = folder, clients_at_once
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
         self._fitting = False
+        self._is_set_up = True
 
     @abstractmethod
     def configure_algorithm(self) -> Algorithm:
@@ -139,6 +158,23 @@ class AggregationCallback(Callback):
         return sampler
 
     # ---- what a user may read and set ----
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_set_up and name in self.__dict__ and name in _arguments(type(self)):  # type: ignore[arg-type]
+            raise AttributeError(
+                f"`{name}` of {type(self).__name__} cannot be changed: its parts are made already. Make a new "
+                f"{type(self).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
+                "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, "
+                "`local_epochs` and `local_steps`."
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        own_sampler = getattr(self._sampler, "clients_per_round", None) is None or type(self._sampler) not in _USUAL
+        hidden = {"clients_per_round" if own_sampler else "sampler"}
+        hidden |= {"seed"} if self.settings.own_seed is None else set()
+        hidden |= {"local_epochs"} if self.settings.local_epochs is None else set()
+        return represent(self, leave_out=sorted(hidden))
 
     @property
     def clients_per_round(self) -> int | float | None:
@@ -199,7 +235,7 @@ class AggregationCallback(Callback):
 
     @executor.setter
     def executor(self, executor: ExecutorName | Executor) -> None:
-        self._executor = make_executor(executor, self._clients_at_once)
+        self._executor = make_executor(executor, self.clients_at_once)
         self._executor_given = executor
 
     @property
@@ -310,3 +346,18 @@ class AggregationCallback(Callback):
         """Keep a client's optimizers out of a checkpoint that is written inside a round."""
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
+
+
+def check_beside_aggregation(aggregation: Aggregation | None, **settings: tuple[object, object]) -> None:
+    """Raise ``ValueError`` for a setting of the algorithm's own aggregation beside another one.
+
+    Args:
+        aggregation: What the user gives; nothing is checked if ``None``.
+        settings: Value and default of each setting.
+    """
+    for name, (value, default) in settings.items():
+        if aggregation is not None and value != default:
+            raise ValueError(
+                f"`{name}={value!r}` is a setting of the algorithm's own aggregation, and `aggregation={aggregation!r}` "
+                f"takes its place. Leave one of the two out."
+            )

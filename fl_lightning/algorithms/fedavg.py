@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
+from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions, check_beside_aggregation
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
@@ -54,11 +54,7 @@ class FedAvg(AggregationCallback):
         **options: Unpack[FederatedOptions],
     ) -> None:
         check_choice("partial", partial, tuple(_AGGREGATIONS))
-        if aggregation is not None and (weighting, partial) != ("samples", "selected"):
-            raise ValueError(
-                f"`aggregation` takes the place of the mean that `weighting={weighting!r}` and `partial={partial!r}` "
-                "describe. Leave these two out."
-            )
+        check_beside_aggregation(aggregation, weighting=(weighting, "samples"), partial=(partial, "selected"))
         self.weighting = weighting
         self.partial = partial
         self.server_lr = server_lr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
+from fl_lightning.algorithms.base import check_beside_aggregation
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
@@ -70,12 +71,23 @@ class FedBuff(AsynchronousCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
+        check_beside_aggregation(
+            aggregation,
+            staleness=(staleness, "polynomial"),
+            weighting=(weighting, "uniform"),
+            divide_by=(divide_by, "count"),
+            average_staleness=(average_staleness, 0.0),
+        )
         if server is not None and server_lr is not None:
             raise ValueError(
                 f"`server_lr={server_lr!r}` and `server` exclude each other: a server optimizer has its own learning "
                 f"rate. Leave `server_lr` out, and give {type(server).__name__} its `lr`."
             )
-        self.buffer_size = buffer_size
+        self.buffer_size, self.max_staleness, self.stamp, self.mu = buffer_size, max_staleness, stamp, mu
+        self.server_lr, self.server, self.staleness, self.weighting = server_lr, server, staleness, weighting
+        self.divide_by, self.average_staleness = divide_by, average_staleness
+        self.wait_for_flush, self.once_per_buffer, self.flush_rounds = wait_for_flush, once_per_buffer, flush_rounds
+        self.broadcast_threshold = broadcast_threshold
         self._deltas = StalenessWeightedDeltas(staleness, weighting, divide_by, average_staleness)
         self._server = server or Mixing(1.0 if server_lr is None else server_lr)
         self._objective = Proximal(mu) if mu else None
@@ -136,6 +148,7 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[AsynchronousOptions],
     ) -> None:
+        check_beside_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
         self._mean = DynamicWeightMean(alpha, staleness_at, frequency)
         self._server = Mixing(alpha)
         self._objective = Proximal(mu) if mu else None
@@ -145,7 +158,9 @@ class DynamicWeightFedBuff(AsynchronousCallback):
             "stamp": stamp,
             "broadcast_threshold": broadcast_threshold,
         }
-        self.buffer_size, self.alpha = buffer_size, alpha
+        self.buffer_size, self.alpha, self.mu, self.stamp = buffer_size, alpha, mu, stamp
+        self.staleness_at, self.frequency = staleness_at, frequency
+        self.broadcast_threshold, self.max_staleness = broadcast_threshold, max_staleness
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
     def configure_algorithm(self) -> AsynchronousAlgorithm:

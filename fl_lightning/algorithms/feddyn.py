@@ -44,14 +44,14 @@ class FedDyn(AggregationCallback):
         **options: Unpack[FederatedOptions],
     ) -> None:
         self._regularizer = DynamicRegularizer(alpha, scale_alpha, penalty)
-        self._evaluate = evaluate
+        self.alpha, self.scale_alpha, self.evaluate, self.penalty = alpha, scale_alpha, evaluate, penalty
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self) -> SynchronousAlgorithm:
         """Return the parts."""
         return SynchronousAlgorithm(
             sampler=self.sampler,
-            schedule=Synchronous(self._evaluate),
+            schedule=Synchronous(self.evaluate),
             objective=self._regularizer,
             aggregation=WeightedMean("uniform"),
             server=DynamicServer(self._regularizer),

@@ -53,17 +53,23 @@ class Federated(AggregationCallback):
         participation: Participation | None = None,
         **options: Unpack[RunOptions],
     ) -> None:
-        self._schedule = Synchronous() if schedule is None else schedule
-        if not isinstance(self._schedule, (Schedule, Asynchronous)):
+        self.schedule = Synchronous() if schedule is None else schedule
+        if not isinstance(self.schedule, (Schedule, Asynchronous)):
             hint = f" Call it: {schedule.__name__}(...)." if isinstance(schedule, type) else ""
             raise TypeError(
                 "`schedule` must be Synchronous, Redistribution or Asynchronous of fl_lightning.parts, got "
                 f"{schedule!r}.{hint}"
             )
-        self._objective = objective
-        self._aggregation = WeightedMean() if aggregation is None else aggregation
-        self._server = Mixing() if server is None else server
-        super().__init__(clients_per_round, sampler=sampler, participation=participation, exchange=exchange, **options)
+        self.objective = objective
+        self.server = Mixing() if server is None else server
+        super().__init__(
+            clients_per_round,
+            sampler=sampler,
+            participation=participation,
+            exchange=exchange,
+            aggregation=WeightedMean() if aggregation is None else aggregation,
+            **options,
+        )
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
         """Return the sampler that two arguments ask for.
@@ -71,7 +77,7 @@ class Federated(AggregationCallback):
         Raises:
             ValueError: If both are given, or a sampler beside an asynchronous schedule.
         """
-        if not isinstance(self._schedule, Asynchronous):
+        if not isinstance(self.schedule, Asynchronous):
             return super().make_sampler(clients_per_round, sampler)
         if sampler is not None:
             raise ValueError(
@@ -82,12 +88,12 @@ class Federated(AggregationCallback):
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm of the parts."""
-        asynchronous = isinstance(self._schedule, Asynchronous)
+        asynchronous = isinstance(self.schedule, Asynchronous)
         kind = AsynchronousAlgorithm if asynchronous else SynchronousAlgorithm
         return kind(
             sampler=self.sampler,
-            schedule=self._schedule,
-            objective=self._objective,
-            aggregation=self._aggregation,
-            server=self._server,
+            schedule=self.schedule,
+            objective=self.objective,
+            aggregation=self.aggregation,
+            server=self.server,
         )

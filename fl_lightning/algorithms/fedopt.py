@@ -52,6 +52,8 @@ class _FedOpt(FedAvg):
         options: FedAvgOptions,
     ) -> None:
         self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction)
+        self.beta1, self.tau, self.v0 = adaptive["beta1"], adaptive["tau"], adaptive["v0"]
+        self.beta2, self.bias_correction = adaptive["beta2"], bias_correction
         super().__init__(clients_per_round, server_lr=server_lr, **options)
 
     def configure_server(self) -> ServerOptimizer:

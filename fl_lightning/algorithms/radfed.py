@@ -57,8 +57,8 @@ class RADFed(AggregationCallback):
         self.redistributions = redistributions
         self.evaluate = evaluate
         self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
-        self._local = local
-        self._server = server
+        self.unequal, self.extend_cycle = unequal, extend_cycle
+        self.local, self.server = local, server
         super().__init__(clients_per_round, aggregation=aggregation, **options)
         participation = self.algorithm.participation
         if unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
@@ -72,9 +72,9 @@ class RADFed(AggregationCallback):
         return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=self._schedule,
-            objective=self._local,
+            objective=self.local,
             aggregation=WeightedMean("uniform"),
-            server=self._server or Mixing(),
+            server=self.server or Mixing(),
         )
 
     def check_rounds(self, max_epochs: int | None) -> None:

@@ -44,17 +44,17 @@ class Scaffold(AggregationCallback):
         **options: Unpack[FederatedOptions],
     ) -> None:
         self._variates = ControlVariates(option)
-        self._server_lr, self._weighting, self._evaluate = server_lr, weighting, evaluate
+        self.option, self.server_lr, self.weighting, self.evaluate = option, server_lr, weighting, evaluate
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self) -> SynchronousAlgorithm:
         """Return the parts."""
         return SynchronousAlgorithm(
             sampler=self.sampler,
-            schedule=Synchronous(self._evaluate),
+            schedule=Synchronous(self.evaluate),
             objective=self._variates,
-            aggregation=WeightedMean(self._weighting),
-            server=Mixing(self._server_lr),
+            aggregation=WeightedMean(self.weighting),
+            server=Mixing(self.server_lr),
         )
 
     @property

@@ -83,6 +83,7 @@ class Proximal(LocalObjective):
 
     def __init__(self, mu: Scheduled, name: str = "mu") -> None:
         self._mu = Hyperparameter(name, mu, check_not_negative, "0 is FedAvg's objective.")
+        self.mu = mu
 
     def correction(self, client: LocalClient) -> Correction:
         """Return the proximal term, with the mu of the round in which the client received its model."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fl_lightning.parts.federation import Federation
+from fl_lightning.representation import ShowsArguments
 
 
-class Part:
+class Part(ShowsArguments):
     """One part of an algorithm. All hooks may be left out.
 
     Hooks come in this order: :meth:`on_fit_start`, then in each round :meth:`on_round_start` and :meth:`on_round_end`,

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fl_lightning.arguments import check_fraction
+from fl_lightning.representation import ShowsArguments
 
 Availability = float | Callable[[int], Sequence[int] | np.ndarray]
 
 
-class Participation:
+class Participation(ShowsArguments):
     """What happens between the draw of a round's clients and their reports.
 
     Args:

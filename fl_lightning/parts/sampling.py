@@ -11,6 +11,7 @@ import numpy as np
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
+from fl_lightning.representation import represent
 
 Rounding = Literal["floor", "round", "ceil"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
@@ -271,6 +272,9 @@ class ImportanceSampler(UniformSampler):
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Take the scores of a checkpoint."""
         self.scores, self._counts = np.array(state["scores"]), np.array(state["counts"])
+
+    def __repr__(self) -> str:
+        return represent(self, *([] if self.kind == "batch" else [f"score={self.kind!r}"]), leave_out=("score",))
 
     def _squared_norm(self, gradients: Mapping[str, object]) -> float:
         chosen = [

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from fl_lightning.arguments import check_count
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.partitioners.configurations import Features
+from fl_lightning.partitioners import SampleFeatures
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
 from fl_lightning.report.summary import PartitionSummary, labels_or_zeros, summarize_partition
@@ -101,7 +101,7 @@ def partition_report(
     datamodule: FederatedDataModule,
     out: str | os.PathLike[str] | None = None,
     *,
-    features: Features | None = None,
+    features: SampleFeatures | None = None,
     logger: Logger | None = None,
     max_clients: int = 100,
     overwrite: bool = False,

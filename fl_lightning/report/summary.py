@@ -9,8 +9,14 @@ from typing import Literal
 import numpy as np
 
 from fl_lightning.data import FederatedDataModule, TensorDataModule
-from fl_lightning.partitioners import Partition, PartitionStatistics, c_score, label_counts, partition_statistics
-from fl_lightning.partitioners.configurations import Features
+from fl_lightning.partitioners import (
+    Partition,
+    PartitionStatistics,
+    SampleFeatures,
+    c_score,
+    label_counts,
+    partition_statistics,
+)
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -72,7 +78,7 @@ class PartitionSummary:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
-def summarize_partition(datamodule: FederatedDataModule, features: Features | None) -> PartitionSummary:
+def summarize_partition(datamodule: FederatedDataModule, features: SampleFeatures | None) -> PartitionSummary:
     """Return the summary of a data module's partition.
 
     The arguments and the errors are those of :func:`~fl_lightning.partition_report`.
@@ -99,7 +105,7 @@ def labels_or_zeros(datamodule: FederatedDataModule) -> np.ndarray:
     return np.zeros(1 + max(int(indices.max(initial=0)) for indices in datamodule.partition.indices), dtype=np.int64)
 
 
-def _columns(datamodule: FederatedDataModule, features: Features | None) -> dict[str, np.ndarray]:
+def _columns(datamodule: FederatedDataModule, features: SampleFeatures | None) -> dict[str, np.ndarray]:
     """Return the categorical features by their names."""
     names = None
     if features is None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive
 from fl_lightning.parts.federation import Federation
+from fl_lightning.representation import represent
 from fl_lightning.seeding import Stream, numpy_generator
 
 Number = int | float | Fraction
@@ -80,6 +81,9 @@ class VirtualClock:
         self._durations: list[int] = []
         self._windows: dict[int, tuple[list[int], list[int]]] = {}
         self._seed = 0
+
+    def __repr__(self) -> str:
+        return represent(self, leave_out=() if self.online else ("online",))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Any) -> VirtualClock:
