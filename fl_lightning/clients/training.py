@@ -101,7 +101,7 @@ class LocalTraining:
         """
         client = ClientAtWork(task, start, self)
         notify(self.trainer, "on_client_start", client)
-        return client, self.algorithm.correction(client)
+        return client, self.algorithm.objective.correction(client)
 
     def finish(
         self, client: ClientAtWork, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
