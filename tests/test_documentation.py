@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import Quadratic, fit_quadratic, quadratic_clients
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 

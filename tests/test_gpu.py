@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import quiet_trainer
+from helpers.toys import quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 from fl_lightning.executors.stacked.device_copy import DeviceCopy

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.toys import quiet_trainer
 from torch import Tensor
-from toys import quiet_trainer
 
 from fl_lightning import ClientMetrics, TensorDataModule
 from fl_lightning.metrics import OneVsRestAUROC, auroc, weighted_f1

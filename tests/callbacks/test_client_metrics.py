@@ -7,8 +7,8 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.toys import quiet_trainer
 from torch import Tensor
-from toys import quiet_trainer
 
 from fl_lightning import ClientMetrics, TensorDataModule
 

@@ -7,7 +7,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from tiny_files import md5, write_cifar10, write_cifar100
+from helpers.tiny_files import md5, write_cifar10, write_cifar100
 from torchvision.datasets import CIFAR10, CIFAR100, utils
 
 from datamodules import CIFAR10DataModule, CIFAR100DataModule

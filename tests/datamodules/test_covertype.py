@@ -8,7 +8,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from tiny_files import covertype_line, write_covertype
+from helpers.tiny_files import covertype_line, write_covertype
 
 from datamodules import CovertypeDataModule
 from fl_lightning.data import SampleSplit, WithinClientSplit

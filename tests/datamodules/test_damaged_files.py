@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny_modules
-from tiny_modules import CASES
+from helpers import tiny_modules
+from helpers.tiny_modules import CASES
 
 DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
     "missing": None,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_files import dmoz_page, dmoz_topic, write_dmoz, write_dmoz_topics
+from helpers.tiny_files import dmoz_page, dmoz_topic, write_dmoz, write_dmoz_topics
 
 import datamodules.dmoz_cache
 from datamodules import DMOZDataModule

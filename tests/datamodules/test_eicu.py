@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_files import eicu_tables, write_eicu
+from helpers.tiny_files import eicu_tables, write_eicu
 
 from datamodules import EICUDataModule
 from datamodules.eicu import FEATURES

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from eicu_release import APS_VAR, PRED_VAR, write_eicu_release
-from tiny_files import eicu_tables, write_eicu
+from helpers.eicu_release import APS_VAR, PRED_VAR, write_eicu_release
+from helpers.tiny_files import eicu_tables, write_eicu
 
 from datamodules import EICUDataModule
 from datamodules.eicu import PHYSIOLOGY, PREDICTORS

@@ -14,11 +14,11 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import pytest
-import tiny_modules
 import torch
-from tiny_modules import CASES
+from helpers import tiny_modules
+from helpers.tiny_modules import CASES
+from helpers.toys import quiet_trainer
 from torch.utils.data import TensorDataset
-from toys import quiet_trainer
 
 import datamodules
 from fl_lightning import FedAvg
@@ -81,7 +81,7 @@ def test_every_exported_module_is_here(modules: dict[str, FederatedDataModule]) 
 def test_the_same_federations_on_every_machine(hash_seed: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
     done = subprocess.run(
-        [sys.executable, "tiny_modules.py"],
+        [sys.executable, "-m", "helpers.tiny_modules"],
         cwd=ROOT / "tests",
         env=environment,
         capture_output=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_files import write_idx, write_mnist
+from helpers.tiny_files import write_idx, write_mnist
 
 from datamodules import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.data import SampleSplit

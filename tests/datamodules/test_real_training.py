@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lightning as L
 import pytest
-from toys import quiet_trainer
+from helpers.toys import quiet_trainer
 
 from datamodules import (
     CIFAR10DataModule,

@@ -8,8 +8,8 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from tiny_files import GUTENBERG, ROLE_SIZES, ROLES, text_of_role, write_leaf, write_markdown_plays
-from toys import quiet_trainer
+from helpers.tiny_files import GUTENBERG, ROLE_SIZES, ROLES, text_of_role, write_leaf, write_markdown_plays
+from helpers.toys import quiet_trainer
 
 import datamodules.shakespeare
 from datamodules import CropSplit, OrderedSplit, ShakespeareDataModule

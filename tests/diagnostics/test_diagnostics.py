@@ -7,9 +7,9 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
-from toys import Quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, Scaffold, TensorDataModule
 from fl_lightning.diagnostics import (

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.stacked import Module, clients_of
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from stacked import Module, clients_of
 from torch import nn
-from toys import quiet_trainer
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import auto as choices

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.stacked import Module, clients_of
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback
-from stacked import Module, clients_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
-from toys import quiet_trainer
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.models import CharLSTM

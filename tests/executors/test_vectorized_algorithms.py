@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from algorithms import ALGORITHMS, Net, data
+from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.toys import quiet_trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
-from toys import quiet_trainer
 
 from fl_lightning import AggregationCallback
 

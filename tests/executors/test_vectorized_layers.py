@@ -8,10 +8,10 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from stacked import SIZES, Module, clients_of
+from helpers.stacked import SIZES, Module, clients_of
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from toys import quiet_trainer
 
 from fl_lightning import FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
 from fl_lightning.models import CharLSTM, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier

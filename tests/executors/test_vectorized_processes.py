@@ -16,8 +16,8 @@ import sys
 sys.path.insert(0, sys.argv[2])
 import torch
 from lightning.pytorch.callbacks import Callback
-from stacked import Module, clients_of
-from toys import quiet_trainer
+from helpers.stacked import Module, clients_of
+from helpers.toys import quiet_trainer
 from torch import nn
 from fl_lightning import FedAvg, FedDyn, RADFed, TensorDataModule
 

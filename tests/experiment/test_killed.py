@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import yaml
-from small_table import small
+from helpers.small_table import small
 
 ROOT = Path(__file__).parents[2]
 

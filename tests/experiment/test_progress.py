@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
+from helpers.small_table import small
 from rich.console import Console
-from small_table import small
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.plan import Cell, table_cells

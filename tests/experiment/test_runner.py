@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.small_table import small, with_methods
 from rich.console import Console
-from small_table import small, with_methods
 
 from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table, run_table
 from fl_lightning.experiment.__main__ import main

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_table import small, with_methods
+from helpers.small_table import small, with_methods
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.plan import levels, make_cell, planned, table_cells, tuning_points

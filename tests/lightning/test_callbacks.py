@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from comparison import (
+from helpers.comparison import (
     Classifier,
     ValidatedClassifier,
     assert_same_weights,
@@ -18,6 +18,7 @@ from comparison import (
     train_federatedly,
     weights_of,
 )
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
@@ -27,7 +28,6 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
-from toys import quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 

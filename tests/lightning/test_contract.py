@@ -14,11 +14,11 @@ from typing import Any
 
 import lightning as L
 import pytest
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks.timer import Interval, Timer
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
-from toys import quiet_trainer
 
 import fl_lightning
 from fl_lightning._lightning.client_loop import ClientLoop

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import lightning as L
-from comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
+from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
 
 CALLBACK_HOOKS = [name for name, _ in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_")]

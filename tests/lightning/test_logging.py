@@ -9,7 +9,7 @@ import lightning as L
 import pytest
 import torch
 import torchmetrics
-from comparison import Classifier, samples, train_centrally, train_federatedly
+from helpers.comparison import Classifier, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, Logger
 from torch import Tensor

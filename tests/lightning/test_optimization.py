@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from comparison import (
+from helpers.comparison import (
     CLASSES,
     FEATURES,
     Classifier,

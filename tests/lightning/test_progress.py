@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 import pytest
-from comparison import ValidatedClassifier, clients_of, samples, train_federatedly
+from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from lightning.pytorch.callbacks import Callback, RichProgressBar, TQDMProgressBar
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4

@@ -9,7 +9,8 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from comparison import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
+from helpers.comparison import Classifier, ValidatedClassifier, clients_of, samples, train_federatedly, weights_of
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
@@ -21,7 +22,6 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
-from toys import quiet_trainer
 
 from fl_lightning import FedAvg, FederatedLoop, RADFed, TensorDataModule
 

@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
+from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
 from torch.optim import SGD, lr_scheduler
 

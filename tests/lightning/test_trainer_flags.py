@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from comparison import (
+from helpers.comparison import (
     Classifier,
     ValidatedClassifier,
     assert_same_weights,
@@ -16,9 +16,9 @@ from comparison import (
     train_federatedly,
     weights_of,
 )
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
-from toys import quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 

@@ -5,9 +5,9 @@ import math
 import lightning as L
 import pytest
 import torch
+from helpers.toys import steps_of_two_models
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from toys import steps_of_two_models
 
 from fl_lightning.models import Classifier, ConvNetClassifier, MLPClassifier
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.toys import quiet_trainer, steps_of_two_models
 from torch import nn
-from toys import quiet_trainer, steps_of_two_models
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.models import (

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_files import write_mnist
+from helpers.tiny_files import write_mnist
 
 from datamodules import FashionMNISTDataModule
 

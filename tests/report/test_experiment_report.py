@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.small_table import small
 from rich.console import Console
-from small_table import small
 
 from fl_lightning.experiment import run_table
 from fl_lightning.experiment.statistics import signed_rank_test

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small_table import small
+from helpers.small_table import small
 
 from fl_lightning.experiment import Table
 from fl_lightning.report import run_presets

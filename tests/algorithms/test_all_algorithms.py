@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from algorithms import ALGORITHMS
+from helpers.algorithms import ALGORITHMS
 
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
-SCRIPT = Path(__file__).parent / "fit_algorithms.py"
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +25,10 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
     def load(mode: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if mode not in folders:
             folder = tmp_path_factory.mktemp(mode)
-            command = [sys.executable, str(SCRIPT), mode, str(folder), *ALGORITHMS]
-            finished = subprocess.run(
-                command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, timeout=900, check=False
-            )
+            command = [sys.executable, "-m", "helpers.fit_algorithms", mode, str(folder), *ALGORITHMS]
+            paths = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+            finished = subprocess.run(command, env=environment, capture_output=True, timeout=900, check=False)
             folders[mode] = folder, finished.stderr.decode()
         folder, log = folders[mode]
         assert (folder / name / "b.pt").exists(), log[-4000:]

@@ -11,9 +11,9 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-from toys import quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, TensorDataModule
+from helpers.toys import quiet_trainer
 
 FEATURES, CLASSES = 4, 3
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
-from toys import Quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import AggregationCallback, TensorDataModule
 from fl_lightning.parts.asynchronous import ArrivalRecord
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
 
 class Watch(Callback):

@@ -1,4 +1,4 @@
-"""Trains algorithms in forked processes: ``python fit_algorithms.py kill|processes FOLDER NAME...``."""
+"""Trains algorithms in forked processes: ``python -m helpers.fit_algorithms kill|processes FOLDER NAME...``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import lightning as L
 import torch
-from algorithms import ALGORITHMS, Net, data
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from helpers.algorithms import ALGORITHMS, Net, data
 
 
 class Kill(Callback):

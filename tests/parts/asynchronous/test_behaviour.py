@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithms import SPEEDS, Net, data
+from helpers.algorithms import SPEEDS, Net, data
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.watching import of_ten, watch
 from lightning.pytorch.callbacks import Callback
-from toys import Quadratic, quadratic_clients, quiet_trainer
-from watching import of_ten, watch
 
 from fl_lightning import (
     AggregationCallback,

@@ -10,10 +10,10 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
 from fl_lightning.parts.client_states import ClientStates

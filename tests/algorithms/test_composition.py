@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
-from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 from fl_lightning.parts import SynchronousAlgorithm as Algorithm

@@ -6,9 +6,9 @@ from typing import Any
 
 import lightning as L
 import torch
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from toys import quiet_trainer
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
 

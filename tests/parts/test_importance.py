@@ -9,8 +9,8 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
-from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import RADFed, TensorDataModule
 from fl_lightning.parts.federation import Federation

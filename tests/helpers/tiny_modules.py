@@ -16,20 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_files import (
-    GUTENBERG,
-    ROLE_SIZES,
-    eicu_tables,
-    write_cifar10,
-    write_cifar100,
-    write_covertype,
-    write_dmoz_topics,
-    write_eicu,
-    write_idx,
-    write_leaf,
-    write_markdown_plays,
-    write_mnist,
-)
 from torch.utils.data import TensorDataset
 
 from datamodules import (
@@ -60,6 +46,20 @@ from fl_lightning.models import (
     MLPClassifier,
 )
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
+from helpers.tiny_files import (
+    GUTENBERG,
+    ROLE_SIZES,
+    eicu_tables,
+    write_cifar10,
+    write_cifar100,
+    write_covertype,
+    write_dmoz_topics,
+    write_eicu,
+    write_idx,
+    write_leaf,
+    write_markdown_plays,
+    write_mnist,
+)
 
 Make = Callable[[Path, pytest.MonkeyPatch], FederatedDataModule]
 

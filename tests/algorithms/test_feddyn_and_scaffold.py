@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
-from toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedDyn, RADFed, Scaffold, TensorDataModule
 from fl_lightning.parts.objectives import ControlVariates, DynamicRegularizer

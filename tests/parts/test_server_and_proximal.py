@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from toys import Quadratic, fit_quadratic, quadratic_clients
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
 from fl_lightning.parts.objectives import Proximal

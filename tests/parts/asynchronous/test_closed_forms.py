@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from toys import Quadratic, fit_quadratic, quadratic_clients
-from watching import of_ten, watch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
+from helpers.watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
 from fl_lightning.parts.asynchronous import VirtualClock, exponential, hinge, polynomial
