@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from fl_lightning.algorithms.base import AggregationCallback, CommonOptions
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import CommonOptions
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.clock import Speeds, VirtualClock

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cache
-from inspect import signature
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -16,6 +14,7 @@ from torch.optim import Optimizer
 
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning.algorithms.options import argument_names
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -26,42 +25,6 @@ from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 from fl_lightning.representation import represent
-
-
-class RunOptions(TypedDict, total=False):
-    """The arguments of all algorithms that name no part; see :class:`AggregationCallback`."""
-
-    local_epochs: int | None
-    local_steps: int | None
-    buffers: Buffers
-    invalid_updates: Invalid
-    state_dir: str | os.PathLike[str] | None
-    executor: ExecutorName | Executor
-    clients_at_once: int | None
-    seed: int | None
-
-
-class CommonOptions(RunOptions, total=False):
-    """The arguments that all named algorithms share; see :class:`AggregationCallback`."""
-
-    exchange: Exchange | Sequence[Exchange] | None
-
-
-class FederatedOptions(CommonOptions, total=False):
-    """The arguments that all synchronous algorithms share; see :class:`AggregationCallback`."""
-
-    sampler: ClientSampler | None
-    participation: Participation | None
-
-
-_USUAL = (UniformSampler, Arrivals)  # samplers that `clients_per_round` stands for
-
-
-@cache
-def _arguments(kind: type) -> set[str]:
-    """Return the names of the arguments of a class and of its bases."""
-    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
-    return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}
 
 
 class AggregationCallback(Callback):
@@ -160,7 +123,7 @@ class AggregationCallback(Callback):
     # ---- what a user may read and set ----
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_set_up and name in self.__dict__ and name in _arguments(type(self)):  # type: ignore[arg-type]
+        if self._is_set_up and name in self.__dict__ and name in argument_names(type(self)):  # type: ignore[arg-type]
             raise AttributeError(
                 f"`{name}` of {type(self).__name__} cannot be changed: its parts are made already. Make a new "
                 f"{type(self).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
@@ -170,7 +133,10 @@ class AggregationCallback(Callback):
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        own_sampler = getattr(self._sampler, "clients_per_round", None) is None or type(self._sampler) not in _USUAL
+        own_sampler = getattr(self._sampler, "clients_per_round", None) is None or type(self._sampler) not in (
+            UniformSampler,
+            Arrivals,
+        )
         hidden = {"clients_per_round" if own_sampler else "sampler"}
         hidden |= {"seed"} if self.settings.own_seed is None else set()
         hidden |= {"local_epochs"} if self.settings.local_epochs is None else set()
@@ -346,18 +312,3 @@ class AggregationCallback(Callback):
         """Keep a client's optimizers out of a checkpoint that is written inside a round."""
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
-
-
-def check_beside_aggregation(aggregation: Aggregation | None, **settings: tuple[object, object]) -> None:
-    """Raise ``ValueError`` for a setting of the algorithm's own aggregation beside another one.
-
-    Args:
-        aggregation: What the user gives; nothing is checked if ``None``.
-        settings: Value and default of each setting.
-    """
-    for name, (value, default) in settings.items():
-        if aggregation is not None and value != default:
-            raise ValueError(
-                f"`{name}={value!r}` is a setting of the algorithm's own aggregation, and `aggregation={aggregation!r}` "
-                f"takes its place. Leave one of the two out."
-            )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions, check_beside_aggregation
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled

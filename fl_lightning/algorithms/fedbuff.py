@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
-from fl_lightning.algorithms.base import check_beside_aggregation
+from fl_lightning.algorithms.options import check_beside_aggregation
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm

@@ -6,7 +6,8 @@ from typing import Literal, Unpack
 
 from torch import Tensor
 
-from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.schedules import Synchronous

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from fl_lightning.algorithms.base import AggregationCallback, RunOptions
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import RunOptions
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm

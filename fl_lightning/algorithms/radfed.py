@@ -6,7 +6,8 @@ from typing import Unpack
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.redistribution import Evaluate, Redistribution, Unequal

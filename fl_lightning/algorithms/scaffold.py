@@ -6,7 +6,8 @@ from typing import Literal, Unpack
 
 from torch import Tensor
 
-from fl_lightning.algorithms.base import AggregationCallback, FederatedOptions
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.batches import client_batches
+from fl_lightning.data.batches import client_batches, gather_epoch
 from fl_lightning.parts.federation import Task
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -89,8 +89,32 @@ class ClientBatches:
         """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
         return islice(self._epochs(task), self.number(task))
 
+    def generator(self, task: Task) -> torch.Generator:
+        """Return the generator of a task's order of samples."""
+        return torch_generator(self._settings.seed, Stream.SHUFFLE, *task.seeds)
+
+    def are_tensors(self, client: int) -> bool:
+        """Whether a client's epoch can be gathered at once: its samples are rows of tensors, and nothing collates."""
+        data = self.data
+        usual = type(data).client_batches is FederatedDataModule.client_batches and data.source_collate_fn is None
+        return usual and self.has_rows(client)
+
+    def has_rows(self, client: int) -> bool:
+        """Whether a client's samples are rows of tensors, so that reading them draws nothing at random."""
+        return gather_epoch(self.data.client_dataset(client), None, False, None) is not None
+
+    def gather(self, client: int, generator: torch.Generator, out: Sequence[Tensor] | None) -> list[Tensor] | None:
+        """Return one epoch of a client's samples, shape ``(n, ...)`` each, in the order of its batches.
+
+        Args:
+            client: The client; its samples are rows of tensors.
+            generator: Draws the order.
+            out: Tensors to gather into.
+        """
+        return gather_epoch(self.data.client_dataset(client), generator, self.shuffles, out)
+
     def _epochs(self, task: Task) -> Iterator[Any]:
-        generator = torch_generator(self._settings.seed, Stream.SHUFFLE, *task.seeds)
+        generator = self.generator(task)
         expected = self.epoch_length(task.client)
         while True:
             drawn = 0

@@ -70,7 +70,7 @@ class LocalTraining:
 
     def train(self, task: Task, start: Tensor) -> ClientResult:
         """Train one client from ``start``, shape ``(size,)``, and return its result."""
-        loop, settings = self.loop, self.settings
+        loop = self.loop
         loop.stop_if_terminated()
         loop.show_client(self._places.get(task, 1), max(1, len(self._places)))
         self.vector.write(start)
@@ -79,7 +79,7 @@ class LocalTraining:
         sums_lr = self.algorithm.objective.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, start, sums_lr)
         self._correction.set_weight_decay(self.trainer.optimizers)
-        seed_global_generators(settings.seed, Stream.CLIENT, *task.seeds)
+        self.seed(task)
         one_pass = self.batches.one_pass(task)
         for index, batch in enumerate(self.batches.of(task)):
             if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
@@ -87,6 +87,10 @@ class LocalTraining:
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None
         return self.finish(client, self.vector.read(), steps, summed_lr)
+
+    def seed(self, task: Task) -> None:
+        """Seed everything that is drawn inside a client."""
+        seed_global_generators(self.settings.seed, Stream.CLIENT, *task.seeds)
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients of the client at work before the optimizer's step."""
@@ -101,7 +105,7 @@ class LocalTraining:
         """
         client = ClientAtWork(task, start, self)
         notify(self.trainer, "on_client_start", client)
-        return client, self.algorithm.correction(client)
+        return client, self.algorithm.objective.correction(client)
 
     def finish(
         self, client: ClientAtWork, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()

@@ -27,7 +27,6 @@ from fl_lightning.executors.stacked.training import StackTraining, Steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 from fl_lightning.parts.objectives import Correction
-from fl_lightning.seeding import Stream, seed_global_generators
 
 
 @dataclass
@@ -129,7 +128,7 @@ class VectorizedExecutor(Executor):
         source = make_source(clients, ordered, stacked.transfer, stacked.transfers_plainly)
         lengths = [member.windows for member in members]
         training = StackTraining(clients, self._steps, stack, lengths, source, corrections, optimizer)
-        seed_global_generators(clients.settings.seed, Stream.CLIENT, *tasks[0].seeds)
+        clients.seed(tasks[0])
         self._hand_in(members, stack, training.run(), algorithm)
 
     def _members(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[_Member]:

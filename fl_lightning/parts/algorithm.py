@@ -7,22 +7,23 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.checks import as_list, check_part
 from fl_lightning.parts.exchange.base import Chain, Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
-from fl_lightning.parts.objectives import Correction, LocalObjective
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.server_optimizers import ServerOptimizer
-from fl_lightning.parts.traffic import Payload, RoundReport, Traffic
+from fl_lightning.parts.traffic import RoundReport, Traffic
+from fl_lightning.parts.traffic_meter import TrafficMeter
 
 Invalid = Literal["skip", "raise"]
 
@@ -64,7 +65,7 @@ class Algorithm(ABC):
         self.objective = objective or LocalObjective()
         self.aggregation = aggregation
         self.server_optimizer = server
-        self.exchange = Chain(_as_list(exchange))
+        self.exchange = Chain(as_list(exchange))
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
         self.traffic = Traffic()
@@ -73,7 +74,6 @@ class Algorithm(ABC):
         self._buffers = BufferExchange()
         self._server: Server | None = None
         self._federation: Federation | None = None
-        self._payload = Payload()
         self._published: Tensor | None = None
         self._restored: dict[str, Any] | None = None
 
@@ -99,15 +99,15 @@ class Algorithm(ABC):
             ValueError: If parts do not fit together.
         """
         check_choice("invalid_updates", invalid_updates, ("skip", "raise"))
-        self.participation = _checked("participation", participation or Participation(), Participation)
+        self.participation = check_part("participation", participation or Participation(), Participation)
         self.invalid_updates = invalid_updates
         self._buffers = BufferExchange(buffers)
-        self.exchange = Chain([self._buffers, *self.exchange.members, *_as_list(exchange)])
+        self.exchange = Chain([self._buffers, *self.exchange.members, *as_list(exchange)])
         self.aggregation = aggregation or self.aggregation
-        _checked("sampler", self.sampler, ClientSampler)
-        _checked("objective", self.objective, LocalObjective)
-        _checked("aggregation", self.aggregation, Aggregation)
-        _checked("server", self.server_optimizer, ServerOptimizer)
+        check_part("sampler", self.sampler, ClientSampler)
+        check_part("objective", self.objective, LocalObjective)
+        check_part("aggregation", self.aggregation, Aggregation)
+        check_part("server", self.server_optimizer, ServerOptimizer)
 
     @property
     def federation(self) -> Federation:
@@ -168,7 +168,7 @@ class Algorithm(ABC):
         Raises:
             TypeError: If it is no :class:`ClientSampler`.
         """
-        self.sampler = _checked("sampler", sampler, ClientSampler)
+        self.sampler = check_part("sampler", sampler, ClientSampler)
         if self._federation is not None:
             sampler.attach(self._federation)
 
@@ -195,8 +195,7 @@ class Algorithm(ABC):
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
         self._server = Server(federation, *parts)
         self.traffic = Traffic()
-        sent = [n for name, n in self._lengths(federation) if self.exchange.travels(name)]
-        self._payload = Payload(sum(sent), federation.bits_per_value)
+        self.meter = TrafficMeter(federation, self.exchange, self.objective.vectors_sent, self.sampler.needs_scores)
         if restored is not None:
             self._restore(restored)
 
@@ -206,10 +205,6 @@ class Algorithm(ABC):
             part.attach(federation, fresh=fresh)
         if self._server is not None:
             self._server.federation = federation
-
-    def _lengths(self, federation: Federation) -> list[tuple[str, int]]:
-        names = federation.names or [""] * len(federation.lengths)
-        return list(zip(names, federation.lengths, strict=False))
 
     # ---- a round ----
 
@@ -244,10 +239,6 @@ class Algorithm(ABC):
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
         return self.exchange.download(task, self.schedule.start(task.slot, self.server))
 
-    def correction(self, client: LocalClient) -> Correction | None:
-        """Return what the local objective adds to F_k."""
-        return self.objective.correction(client)
-
     @abstractmethod
     def receive(self, result: ClientResult) -> None:
         """Take a finished client's result; one with NaN or infinite values is left out.
@@ -267,7 +258,7 @@ class Algorithm(ABC):
                 )
             return None
         self.objective.on_client_end(result)
-        return self.exchange.upload(replace(result, payload=self._payload))
+        return self.exchange.upload(replace(result, payload=self.meter.payload))
 
     @abstractmethod
     def on_round_end(self) -> Tensor:
@@ -282,22 +273,6 @@ class Algorithm(ABC):
         shown = self.changing_buffers.keep_constant(model, self.server.model)
         self._published = self.exchange.published(shown)
         return self._published
-
-    def _count(self, sent: int, uploads: Sequence[Payload]) -> None:
-        """Count the models that went to so many clients, and what came back from each."""
-        federation, traffic, each = self.federation, self.traffic, self.objective.vectors_sent
-        bits = self._payload.bits_per_value
-        buffers = sum(n for name, n in self.changing_buffers.lengths() if self.exchange.travels(name))
-        beside = Payload(buffers + (each - 1) * federation.num_parameters, bits)
-        traffic.models_down += each * sent
-        traffic.models_up += each * len(uploads)
-        traffic.send_down(self.exchange.payload_down(self._payload), sent)
-        traffic.send_down(beside, sent)
-        for payload in uploads:
-            traffic.send_up(payload)
-        traffic.send_up(beside, len(uploads))
-        if self.sampler.needs_scores:
-            traffic.send_up(Payload(1, bits), len(uploads))
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
@@ -347,34 +322,3 @@ class Algorithm(ABC):
     def __repr__(self) -> str:
         parts = [f"{name}={type(part).__name__}" for name, part in self.parts.items() if name != "changing_buffers"]
         return f"{type(self).__name__}({', '.join(parts)})"
-
-
-def _as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:
-    if exchange is None:
-        return []
-    return list(exchange) if isinstance(exchange, (list, tuple)) else [exchange]  # type: ignore[list-item]
-
-
-def _checked(name: str, part: Any, kind: type) -> Any:
-    if not isinstance(part, kind):
-        hint = f" Call it: {part.__name__}(...)." if isinstance(part, type) and issubclass(part, kind) else ""
-        raise TypeError(f"`{name}` must be a {kind.__name__} of fl_lightning.parts, got {part!r}.{hint}")
-    return part
-
-
-def distinct_clients(sampler: ClientSampler, drawn: Any, num_clients: int) -> np.ndarray:
-    """Return what a sampler drew as an array.
-
-    Raises:
-        ValueError: If it is not a list of distinct clients.
-    """
-    clients = np.asarray(drawn)
-    if clients.size == 0:
-        return np.empty(0, dtype=np.int64)
-    valid = clients.ndim == 1 and clients.dtype.kind in "iu"
-    if not valid or len(np.unique(clients)) < len(clients) or not 0 <= clients.min() <= clients.max() < num_clients:
-        raise ValueError(
-            f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
-            f"round's clients, got {drawn!r}. A boolean mask becomes clients by `np.flatnonzero(mask)`."
-        )
-    return clients

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.parts.algorithm import Algorithm, distinct_clients
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.checks import draw_cohort
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
@@ -79,9 +80,7 @@ class SynchronousAlgorithm(Algorithm):
         rng = numpy_generator(seed, Stream.SAMPLING, round_index)
         chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
         available = self.participation.reachable(round_index, len(sizes), chances)
-        drawn = distinct_clients(self.sampler, self.sampler.draw(len(sizes), rng, available), len(sizes))
-        if not self.sampler.draws_in_random_order:
-            drawn = rng.permutation(drawn)
+        drawn = draw_cohort(self.sampler, len(sizes), rng, available)
         clients, work = self.participation.outcome(drawn, full_work, chances)
         slots = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
         self._tasks = [
@@ -122,8 +121,9 @@ class SynchronousAlgorithm(Algorithm):
         client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
         self.report = RoundReport(reported, self._dropped, [client_of[slot] for slot in failed])
-        uploads = [payload for _, _, payload in done.values()] + [self._payload] * len(failed)
-        self._count(len(self._tasks) + self._dropped, uploads)
+        uploads = [payload for _, _, payload in done.values()] + [self.meter.payload] * len(failed)
+        buffers = self.changing_buffers.lengths()
+        self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)
         self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
         for part in self.parts.values():
             part.on_round_end()

@@ -12,12 +12,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.batches import gather_epoch
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
 from fl_lightning.parts.federation import Task
-from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
@@ -50,7 +47,7 @@ class DrawnBatches:
         if random:
             present = _generators()
             for task in tasks:
-                seed_global_generators(clients.settings.seed, Stream.CLIENT, *task.seeds)
+                clients.seed(task)
                 self._states.append(_generators())
             _set_generators(present)
 
@@ -80,14 +77,12 @@ class GatheredBatches:
     """
 
     def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
-        data = clients.data
-        self._datasets = [data.client_dataset(task.client) for task in tasks]
+        self._batches = clients.batches
+        self._clients = [task.client for task in tasks]
         self._sizes = [task.num_samples for task in tasks]
-        self._batch = data.batch_size or max(self._sizes)
+        self._batch = clients.data.batch_size or max(self._sizes)
         self._epoch = max(clients.batches.epoch_length(task.client) for task in tasks)
-        self._shuffle = clients.batches.shuffles
-        seed = clients.settings.seed
-        self._generators = [torch_generator(seed, Stream.SHUFFLE, *task.seeds) for task in tasks]
+        self._generators = [clients.batches.generator(task) for task in tasks]
         self._device = device
         self._position = 0
         self._upload: DeviceCopy | None = None  # one epoch of all clients, shape (K, n, ...)
@@ -96,15 +91,13 @@ class GatheredBatches:
     @staticmethod
     def suit(clients: LocalTraining, tasks: Sequence[Task]) -> bool:
         """Whether the clients' batches can be had this way."""
-        data = clients.data
-        usual = type(data).client_batches is FederatedDataModule.client_batches and data.source_collate_fn is None
         lengths = {clients.batches.epoch_length(task.client) for task in tasks}
         coincide = len(lengths) == 1 or all(
             clients.batches.number(task) <= clients.batches.epoch_length(task.client) for task in tasks
         )
-        if not usual or not coincide or int(clients.trainer.accumulate_grad_batches) > 1:
+        if not coincide or int(clients.trainer.accumulate_grad_batches) > 1:
             return False
-        return gather_epoch(data.client_dataset(tasks[0].client), None, False, None) is not None
+        return clients.batches.are_tensors(tasks[0].client)
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, which are the first ones."""
@@ -126,7 +119,7 @@ class GatheredBatches:
         for row in range(active):
             size = self._sizes[row]
             out = [rows[row] if size == longest else rows[row][:size] for rows in places] or None
-            gathered = gather_epoch(self._datasets[row], self._generators[row], self._shuffle, out)
+            gathered = self._batches.gather(self._clients[row], self._generators[row], out)
             if out is None and gathered is not None:  # the first client's tells shapes and types
                 shape = len(self._sizes), longest
                 shapes, dtypes = [(*shape, *tensor.shape[1:]) for tensor in gathered], [t.dtype for t in gathered]
@@ -151,8 +144,7 @@ def make_source(
     """
     if plain and GatheredBatches.suit(clients, tasks):
         return GatheredBatches(clients, tasks, clients.vector.device)
-    dataset = clients.data.client_dataset(tasks[0].client)
-    return DrawnBatches(clients, tasks, transfer, not plain or gather_epoch(dataset, None, False, None) is None)
+    return DrawnBatches(clients, tasks, transfer, not plain or not clients.batches.has_rows(tasks[0].client))
 
 
 def _generators() -> Any:

@@ -97,7 +97,7 @@ class AsynchronousAlgorithm(Algorithm):
                 self._share(tasks)
             uploads.append(schedule.sky.results[slot].payload)
             self._take(slot)
-        self._count(schedule.sky.number - sent, uploads)
+        self.meter.count(self.traffic, schedule.sky.number - sent, uploads, self.changing_buffers.lengths())
 
     def receive(self, result: ClientResult) -> None:
         """Keep a result until it is due; one with NaN or infinite values is left out then.
@@ -106,7 +106,7 @@ class AsynchronousAlgorithm(Algorithm):
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
         """
         uploaded = self._uploaded(result)
-        self.schedule.receive(replace(result, payload=self._payload) if uploaded is None else uploaded)
+        self.schedule.receive(replace(result, payload=self.meter.payload) if uploaded is None else uploaded)
 
     def on_round_end(self) -> Tensor:
         """End the round and return the model that the user sees, shape ``(size,)``."""
@@ -179,7 +179,8 @@ class AsynchronousAlgorithm(Algorithm):
             change = torch.linalg.vector_norm(server.model[:n] - before[:n])
             if change > threshold * torch.linalg.vector_norm(before[:n]):
                 self.broadcasts += 1
-                self._count(self.federation.num_clients, [])
+                buffers = self.changing_buffers.lengths()
+                self.meter.count(self.traffic, self.federation.num_clients, [], buffers)
         waiting, self.schedule.sky.waiting = self.schedule.sky.waiting, []
         self.schedule.free(waiting)
         return True

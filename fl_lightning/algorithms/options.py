@@ -1,0 +1,65 @@
+"""The arguments that algorithms share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from inspect import signature
+from typing import TypedDict
+
+from fl_lightning.executors import Executor
+from fl_lightning.executors.auto import ExecutorName
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.algorithm import Invalid
+from fl_lightning.parts.exchange import Buffers, Exchange
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import ClientSampler
+
+
+class RunOptions(TypedDict, total=False):
+    """The arguments of all algorithms that name no part; see :class:`AggregationCallback`."""
+
+    local_epochs: int | None
+    local_steps: int | None
+    buffers: Buffers
+    invalid_updates: Invalid
+    state_dir: str | os.PathLike[str] | None
+    executor: ExecutorName | Executor
+    clients_at_once: int | None
+    seed: int | None
+
+
+class CommonOptions(RunOptions, total=False):
+    """The arguments that all named algorithms share; see :class:`AggregationCallback`."""
+
+    exchange: Exchange | Sequence[Exchange] | None
+
+
+class FederatedOptions(CommonOptions, total=False):
+    """The arguments that all synchronous algorithms share; see :class:`AggregationCallback`."""
+
+    sampler: ClientSampler | None
+    participation: Participation | None
+
+
+def check_beside_aggregation(aggregation: Aggregation | None, **settings: tuple[object, object]) -> None:
+    """Raise ``ValueError`` for a setting of the algorithm's own aggregation beside another one.
+
+    Args:
+        aggregation: What the user gives; nothing is checked if ``None``.
+        settings: Value and default of each setting.
+    """
+    for name, (value, default) in settings.items():
+        if aggregation is not None and value != default:
+            raise ValueError(
+                f"`{name}={value!r}` is a setting of the algorithm's own aggregation, whose place is taken by "
+                f"`aggregation={aggregation!r}`. Leave one of the two out."
+            )
+
+
+@cache
+def argument_names(kind: type) -> set[str]:
+    """Return the names of the constructor's arguments of a class and of its bases."""
+    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
+    return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}

@@ -1,0 +1,53 @@
+"""Checks of parts that users give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.sampling import ClientSampler
+
+
+def check_part(name: str, part: Any, kind: type) -> Any:
+    """Return a part; raise ``TypeError`` if it is of another kind."""
+    if not isinstance(part, kind):
+        hint = f" Call it: {part.__name__}(...)." if isinstance(part, type) and issubclass(part, kind) else ""
+        raise TypeError(f"`{name}` must be a {kind.__name__} of fl_lightning.parts, got {part!r}.{hint}")
+    return part
+
+
+def as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:
+    """Return none, one or several exchanges as a list."""
+    if exchange is None:
+        return []
+    return list(exchange) if isinstance(exchange, (list, tuple)) else [exchange]  # type: ignore[list-item]
+
+
+def draw_cohort(
+    sampler: ClientSampler, num_clients: int, rng: np.random.Generator, available: np.ndarray | None
+) -> np.ndarray:
+    """Return the clients of a round in random order, whatever order the sampler draws them in.
+
+    Args:
+        sampler: Draws them.
+        num_clients: K.
+        rng: The round's generator.
+        available: The clients that can be reached, sorted; ``None`` for all.
+
+    Raises:
+        ValueError: If the sampler does not return distinct clients.
+    """
+    drawn = sampler.draw(num_clients, rng, available)
+    clients = np.asarray(drawn)
+    if clients.size == 0:
+        return np.empty(0, dtype=np.int64)
+    valid = clients.ndim == 1 and clients.dtype.kind in "iu"
+    if not valid or len(np.unique(clients)) < len(clients) or not 0 <= clients.min() <= clients.max() < num_clients:
+        raise ValueError(
+            f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
+            f"round's clients, got {drawn!r}. A boolean mask becomes clients by `np.flatnonzero(mask)`."
+        )
+    return clients if sampler.draws_in_random_order else rng.permutation(clients)

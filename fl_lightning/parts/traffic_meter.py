@@ -1,0 +1,53 @@
+"""Counts what an algorithm sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.traffic import Payload, Traffic
+
+
+class TrafficMeter:
+    """Knows how large messages are.
+
+    Args:
+        federation: The run.
+        exchange: What travels.
+        vectors: Vectors of the model's length that travel each way for a client; those beside the model are sent whole.
+        scores: Whether clients send their importance.
+
+    Attributes:
+        payload: The parameters that travel, uncompressed.
+    """
+
+    def __init__(self, federation: Federation, exchange: Exchange, vectors: int, scores: bool) -> None:
+        self._exchange, self._vectors, self._scores = exchange, vectors, scores
+        self._bits, self._num_parameters = federation.bits_per_value, federation.num_parameters
+        names = federation.names or [""] * len(federation.lengths)
+        sent = [n for name, n in zip(names, federation.lengths, strict=False) if exchange.travels(name)]
+        self.payload = Payload(sum(sent), self._bits)
+
+    def count(
+        self, traffic: Traffic, sent: int, uploads: Sequence[Payload], buffers: Sequence[tuple[str, int]]
+    ) -> None:
+        """Count the models that went to so many clients, and what came back from each.
+
+        Args:
+            traffic: To be increased.
+            sent: Clients that received a model.
+            uploads: What was sent of the parameters by each client that reported.
+            buffers: Name and number of values of each buffer that changes.
+        """
+        lengths = sum(length for name, length in buffers if self._exchange.travels(name))
+        beside = Payload(lengths + (self._vectors - 1) * self._num_parameters, self._bits)
+        traffic.models_down += self._vectors * sent
+        traffic.models_up += self._vectors * len(uploads)
+        traffic.send_down(self._exchange.payload_down(self.payload), sent)
+        traffic.send_down(beside, sent)
+        for payload in uploads:
+            traffic.send_up(payload)
+        traffic.send_up(beside, len(uploads))
+        if self._scores:
+            traffic.send_up(Payload(1, self._bits), len(uploads))

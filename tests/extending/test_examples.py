@@ -1,0 +1,194 @@
+"""The parts of docs/examples, each against numbers by hand, and under schedules and processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
+from fl_lightning.diagnostics import Communication
+from fl_lightning.parts import Momentum, Proximal
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+FIT = Path(__file__).with_name("fit_examples.py")
+
+
+@cache
+def example(name: str) -> Any:
+    """Return what a file of docs/examples defines."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_every_example_as_it_is_tested() -> None:
+    blocks = [block.strip() for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)]
+    for path in EXAMPLES.glob("*.py"):
+        assert path.read_text().strip() in blocks, path.name
+
+
+# ---- aggregations ----
+
+
+def test_normalized_averaging() -> None:
+    # lr 1/2 from 0, one sample a step: client 0 (1 sample, target 4) gets to 2 in one step, client 1 (3 samples,
+    # target 8) to 4, 6, 7 in three. tau = 1/4 1 + 3/4 3 = 5/2, the mean direction 1/4 2/1 + 3/4 7/3 = 9/4
+    clients = quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 3])
+    data = TensorDataModule(clients=clients, batch_size=1)
+    for callback, expected in (
+        (FedAvg(1.0, aggregation=example("normalized_mean").NormalizedMean()), 5 / 2 * 9 / 4),
+        (FedAvg(1.0), 1 / 4 * 2 + 3 / 4 * 7),
+    ):
+        module = Quadratic(0.5)
+        quiet_trainer(max_epochs=1, callbacks=[callback]).fit(module, datamodule=data)
+        assert float(module.w.detach()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_median_of_three_clients() -> None:
+    clients = clients_that_reach([[1.0, 5.0], [2.0, -7.0], [100.0, 6.0]], [1, 1, 1])
+    callback = FedAvg(1.0, aggregation=example("coordinate_median").CoordinateMedian())
+    assert fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 1).tolist() == [2.0, 5.0]
+
+
+def test_a_buffer_of_three_results_moves_to_their_median() -> None:
+    clients = clients_that_reach([[1.0], [2.0], [100.0]], [1, 1, 1])
+    callback = FedBuff(3, 3, aggregation=example("coordinate_median").CoordinateMedian())
+    assert fit_quadratic(callback, Quadratic(1.0, [0.0]), clients, 1).tolist() == [2.0]
+
+
+# ---- exchanges ----
+
+
+def test_error_feedback_sends_later_what_was_left_out() -> None:
+    # the client goes to (3, 1). Round 1 sends 3 and keeps 1; round 2 has 1 + 1 to send; round 3 goes back from 2 to 1
+    clients = clients_that_reach([[3.0, 1.0]], [1])
+    communication = Communication()
+    for rounds, expected in ((1, [3.0, 0.0]), (2, [3.0, 2.0]), (3, [3.0, 1.0])):
+        module = Quadratic(1.0, [0.0, 0.0])
+        callback = FedAvg(1.0, exchange=example("top_k").TopK(1))
+        data = TensorDataModule(clients=clients, batch_size=None, shuffle=False)
+        quiet_trainer(max_epochs=rounds, callbacks=[callback, communication]).fit(module, datamodule=data)
+        assert module.w.detach().tolist() == expected
+    # float64 down: 2 x 64 bits; up: one number of 64 bits and its position among two, 1 bit
+    assert communication.values["fed/bytes_down"] == 3 * 16
+    assert communication.values["fed/bytes_up"] == 3 * 65 / 8
+
+
+class BodyAndHead(Quadratic):
+    """f_k = |body + head - c|^2 / 2 with two personal possibilities: body and head move alike."""
+
+    def __init__(self) -> None:
+        super().__init__(lr=0.25)
+        self.body = nn.Linear(1, 1, bias=False).double()
+        self.head = nn.Linear(1, 1, bias=False).double()
+        del self.w
+        nn.init.zeros_(self.body.weight)
+        nn.init.zeros_(self.head.weight)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (0.5 * (self.body.weight + self.head.weight - batch[1]) ** 2).mean()
+
+
+def test_heads_stay_with_their_clients() -> None:
+    # targets 4 and 8, lr 1/4: body and head both move by (c - body - head) / 4. Round 1: 1 and 2; the body becomes 3/2.
+    # Round 2: client 0 has 4 - 3/2 - 1 = 3/2, moves by 3/8; client 1 has 8 - 3/2 - 2 = 9/2, moves by 9/8
+    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
+    module, personal = BodyAndHead(), example("personal_head").PersonalHead()
+    communication = Communication()
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, exchange=personal), communication])
+    trainer.fit(module, datamodule=data)
+    assert float(module.body.weight) == pytest.approx(3 / 2 + (3 / 8 + 9 / 8) / 2)
+    assert [float(personal.states[client]) for client in (0, 1)] == pytest.approx([1 + 3 / 8, 2 + 9 / 8])
+    # two rounds, two clients, the body's one number of 64 bits each way
+    assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 2 * 2 * 8
+
+
+# ---- a sampler, an objective, a server optimizer, an executor, an algorithm ----
+
+
+def test_clients_train_in_turn() -> None:
+    module = Quadratic(1.0)
+    clients = quadratic_clients([1.0] * 5, [0.0, 1.0, 2.0, 3.0, 4.0])
+    fit_quadratic(FedAvg(sampler=example("round_robin").RoundRobin(2), executor="sequential"), module, clients, 3)
+    assert [sorted(module.seen[i : i + 2]) for i in (0, 2, 4)] == [[0.0, 1.0], [2.0, 3.0], [0.0, 4.0]]
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_the_anchor_pulls_no_harder_than_mu(executor: Any) -> None:
+    # f = (w - 3)^2 / 2 from 1 with lr 1/2 and mu 1/2: 2; then -1 + 1/2 gives 2.25; then -.75 + 1/2 gives 2.375
+    callback = Federated(1.0, objective=example("huber_anchor").HuberAnchor(0.5), local_steps=3, executor=executor)
+    assert float(fit_quadratic(callback, Quadratic(0.5, 1.0), quadratic_clients([1.0], [3.0]), 1)) == 2.375
+
+
+def test_the_server_moves_by_signs() -> None:
+    callback = Federated(1.0, server=example("sign_descent").SignDescent(0.5))
+    clients = clients_that_reach([[3.0, -1.0]], [1])
+    assert fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 1).tolist() == [0.5, -0.5]
+
+
+def test_clients_train_in_reversed_order() -> None:
+    forward, backward = Quadratic(1.0), Quadratic(1.0)
+    clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 6.0])
+    fit_quadratic(FedAvg(1.0, executor="sequential"), forward, clients, 1)
+    weights = fit_quadratic(FedAvg(1.0, executor=example("reversed_order").ReversedOrder()), backward, clients, 1)
+    assert backward.seen == forward.seen[::-1]
+    assert float(weights) == 3.0
+
+
+def test_an_algorithm_is_the_composition_of_its_parts() -> None:
+    clients = quadratic_clients([1.0, 3.0], [1.0, 2.0], [1, 3])
+    own = example("own_algorithm").FedProxM(0.3, 1.0, local_epochs=2)
+    composed = Federated(1.0, objective=Proximal(0.3), server=Momentum(0.9), local_epochs=2)
+    weights = [fit_quadratic(callback, Quadratic(0.1), clients, 3) for callback in (own, composed)]
+    assert torch.equal(weights[0], weights[1])
+    # round 1 of a client with a and c from 0: .1 a c, then .1 (a (c - w) - .3 w) more; round 1 has no momentum yet
+    one_round = fit_quadratic(example("own_algorithm").FedProxM(0.3, 1.0, local_epochs=2), Quadratic(0.1), clients, 1)
+    first, second = 0.1 + 0.1 * (0.9 - 0.03), 0.6 + 0.1 * (3 * 1.4 - 0.18)
+    assert float(one_round) == pytest.approx(first / 4 + second * 3 / 4)
+
+
+# ---- data ----
+
+
+def test_a_partitioner_and_a_data_module_of_ones_own() -> None:
+    partitioner = example("alternating").Alternating(num_clients=4)
+    data = example("own_data").WineDataModule(partitioner, batch_size=16)
+    data.prepare_data()
+    data.setup()
+    partition = partitioner(np.zeros(10, dtype=np.int64))
+    assert [client.tolist() for client in partition] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+    assert data.client_dataset(0)[0][0].shape == (13,)
+
+
+# ---- schedules and processes ----
+
+
+def test_every_part_under_every_schedule_on_one_process_and_on_two(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, FIT, tmp_path], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "ended with" not in run.stdout, run.stdout + run.stderr
+    alone = sorted(tmp_path.glob("*-1.pt"))
+    assert len(alone) == 6 * 3 - 1
+    for path in alone:
+        one, two = torch.load(path), torch.load(path.with_name(path.name.replace("-1.pt", "-2.pt")))
+        for name, value in one.items():
+            assert value.isfinite().all()
+            torch.testing.assert_close(two[name], value, rtol=1e-9, atol=1e-9, msg=f"{path.stem}: {name}")
+
+
+def test_a_sampler_and_an_asynchronous_schedule_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="`sampler` cannot be a RoundRobin: clients train whenever they are free"):
+        FedBuff(3, sampler=example("round_robin").RoundRobin(2))
