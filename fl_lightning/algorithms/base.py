@@ -295,6 +295,11 @@ class AggregationCallback(Callback):
         """
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
+        if "executor" not in state_dict:
+            raise ValueError(
+                "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights "
+                'can be loaded: `torch.load(path)["state_dict"]`.'
+            )
         present = self._loop.federation_fingerprint()
         if state_dict["federation"] != present:
             raise ValueError(
