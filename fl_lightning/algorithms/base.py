@@ -39,7 +39,7 @@ class AggregationCallback(Callback):
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1;
-            not beside ``sampler``.
+            beside a ``sampler`` that says otherwise it is an error.
         local_epochs: Passes E over a client's data in a round; default 1.
         local_steps: Optimizer steps of a client in a round, instead of epochs; its data are gone through repeatedly.
         sampler: Draws the clients, in the place of a :class:`UniformSampler` of ``clients_per_round``.
@@ -109,11 +109,12 @@ class AggregationCallback(Callback):
         """Return the sampler that two arguments ask for.
 
         Raises:
-            ValueError: If both are given.
+            ValueError: If both are given and differ.
         """
         if sampler is None:
             return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-        if clients_per_round is not None:
+        said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
+        if clients_per_round is not None and clients_per_round not in said:
             raise ValueError(
                 f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
                 "sampler says itself how many clients train in a round."
