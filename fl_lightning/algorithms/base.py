@@ -114,7 +114,9 @@ class AggregationCallback(Callback):
         if sampler is None:
             return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
         said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-        if clients_per_round is not None and clients_per_round not in said:
+        # 1 is one client, 1.0 are all
+        agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
+        if clients_per_round is not None and not agrees:
             raise ValueError(
                 f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
                 "sampler says itself how many clients train in a round."

@@ -31,8 +31,8 @@ Invalid = Literal["skip", "raise"]
 class Algorithm(ABC):
     """Leads the parts through a fit.
 
-    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups` :meth:`start`, the client's
-    training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
+    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups`, :meth:`start`, the
+    client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
 
     Args:
         sampler: Draws the clients of a round.
@@ -67,8 +67,7 @@ class Algorithm(ABC):
         self.exchange = Chain(as_list(exchange))
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
-        self.traffic = Traffic()
-        self.report = RoundReport()
+        self.traffic, self.report = Traffic(), RoundReport()
         self.changing_buffers = ChangingBuffers()
         self._buffers = BufferExchange()
         self._server: Server | None = None
@@ -167,6 +166,7 @@ class Algorithm(ABC):
         self.sampler = check_part("sampler", sampler, ClientSampler)
         if self._federation is not None:
             sampler.attach(self._federation)
+            self.meter.sends_scores = sampler.needs_scores
 
     # ---- a fit ----
 
