@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_fraction
+from fl_lightning.arguments import check_count, check_fraction, check_instance
 from fl_lightning.data import FederatedSplit, PartitionFunction, Split
 from fl_lightning.partitioners import Partition
 
@@ -96,9 +96,11 @@ class CropSplit(Split):
         num_clients: int = 100,
         train: int = 2000,
         test: int = 400,
-        base: OrderedSplit | None = None,
+        base: Split | None = None,
         seed: int = 0,
     ) -> None:
+        if base is not None:
+            check_instance("base", base, Split, "OrderedSplit() is the default.")
         for name, count in (("num_clients", num_clients), ("train", train), ("test", test)):
             check_count(name, count)
         check_count("seed", seed, minimum=0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import check_choice, check_count, check_not_negative
+from fl_lightning.arguments import check_bool, check_choice, check_count, check_not_negative
 from fl_lightning.data.batches import Collate, client_batches, make_loader
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
 from fl_lightning.data.missing import Imputation
@@ -81,6 +81,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
             check_count("batch_size", batch_size, hint="None takes all of a client's samples at once.")
         check_count("eval_batch_size", eval_batch_size)
         check_count("num_workers", num_workers, minimum=0)
+        check_bool("shuffle", shuffle)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
         if impute is not None:
@@ -91,14 +92,14 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
             check_split(split)
         check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
+        self.batch_size = None if batch_size is None else int(batch_size)
+        self.eval_batch_size = int(eval_batch_size)
         self.split = ClientSplit() if split is None else split
         self.standardize = standardize
         self.impute = impute
         self.feature_noise = feature_noise
         self.shuffle = shuffle
-        self.num_workers = num_workers
+        self.num_workers = int(num_workers)
         self._federation: tuple[Source, FederatedSplit] | None = None
         self._features: TensorDataset | None = None
         self._fingerprint: str | None = None
