@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_bool, check_count, check_fraction, to_indices
+from fl_lightning.arguments import check_bool, check_count, check_fraction, to_array
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction
@@ -209,7 +209,10 @@ def _check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np
             "`test` is 'official', but this data set has no test part of its own: `test_indices` is None. Give `test` "
             "a fraction such as 0.1."
         )
-    unique = np.unique(to_indices("test_indices", test_indices))
-    if len(unique) and (unique[0] < 0 or unique[-1] >= num_samples):
-        raise ValueError(f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.")
-    return unique
+    unique = np.unique(to_array("test_indices", test_indices))
+    if len(unique) and (unique.dtype.kind not in "iu" or unique[0] < 0 or unique[-1] >= num_samples):
+        hint = " From a mask they are made by `numpy.flatnonzero(mask)`." if unique.dtype == bool else ""
+        raise ValueError(
+            f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.{hint}"
+        )
+    return unique.astype(np.int64)

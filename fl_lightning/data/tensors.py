@@ -61,11 +61,6 @@ class TensorDataModule(FederatedDataModule):
         )
         if not is_sequence(clients):
             raise TypeError(f"`clients` must be a list with one tuple of tensors per client, got {got(clients)}.")
-        if len(clients) > 0 and isinstance(clients[0], Tensor):
-            raise TypeError(
-                "`clients` must be a list with one tuple of tensors per client, got the tensors themselves. For a "
-                "single client give [(x, y)]."
-            )
         if len(clients) == 0:
             raise ValueError("`clients` is empty; give one tuple of tensors per client, as [(x, y), ...].")
         self._sets: dict[Stage, dict[int, TensorDataset]] = {
@@ -133,8 +128,9 @@ def _evaluation(name: str, given: Tensors | Sequence[Tensors] | None) -> dict[in
 def _dataset(name: str, tensors: Any) -> TensorDataset:
     if not isinstance(tensors, (tuple, list)) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
         kinds = [type(t).__name__ for t in tensors] if isinstance(tensors, (tuple, list)) else type(tensors).__name__
+        hint = " For a single client give [(x, y)]." if isinstance(tensors, Tensor) else ""
         raise TypeError(
-            f"`{name}` must be a tuple of tensors, as (x, y), got {kinds}. Convert arrays with torch.as_tensor."
+            f"`{name}` must be a tuple of tensors, as (x, y), got {kinds}. Convert arrays with torch.as_tensor.{hint}"
         )
     lengths = [len(tensor) if tensor.dim() else 0 for tensor in tensors]
     if len(set(lengths)) > 1:
