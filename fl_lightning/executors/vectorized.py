@@ -20,13 +20,18 @@ from fl_lightning.executors.stacked.fused import FusedStep
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
+from fl_lightning.executors.stacked.snapshot import preserved_generators
 from fl_lightning.executors.stacked.sources import make_source
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.timing import StepTiming
 from fl_lightning.executors.stacked.training import StackTraining, Steps
+from fl_lightning.executors.stacked.trial import Trial
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 from fl_lightning.parts.objectives import Correction
+
+_WITNESSES = 2  # clients that are trained both ways
+_STEPS = 4  # that show whether a later step depends on an earlier one
 
 
 @dataclass
@@ -52,27 +57,72 @@ class VectorizedExecutor(Executor):
         self._sequential = SequentialExecutor()
         #: Why clients are trained one after the other; ``None`` while they are not.
         self.cause: str | None = None
+        self._proven = False
+        self._restored: dict[str, Any] = {}
 
     def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
         """Prepare the steps of a fit's module."""
         self._clients = clients
         stacked = StackedLoop(clients.loop, clients.corrector)
         self._steps = Steps(stacked, MappedStep(stacked, clients.vector), FusedStep(stacked, clients.vector))
+        restored, self._restored = self._restored, {}
+        self.cause, self._proven = restored.get("cause"), restored.get("proven", False)
+        self._most: int | None = restored.get("most")
+        self._trial: Trial | None = None
         self._checked = False
-        self.cause = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the trial's verdict and the size of stacks, which decide on roundings."""
+        return {"cause": self.cause, "proven": self._proven, "most": self._most}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the verdict of a checkpoint's run."""
+        self._restored = dict(state)
 
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
-        for chunk in self._chunks(tasks):
+        rest = list(tasks)
+        if self.cause is None and not self._proven:
+            rest = self._prove(rest, algorithm)
+        for chunk in self._chunks(rest):
             if self.cause is None:
                 try:
-                    self.check(chunk[0], algorithm)
                     self._train(chunk, algorithm)
                     continue
                 except CannotVectorize as error:
-                    self.cause = str(error)
-                    rank_zero_info(f"Clients are trained one after the other, not vectorised: {error}.")
+                    self._give_up(str(error))
             self._sequential.run(chunk, clients, algorithm)
+
+    def _prove(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
+        """Train some of the clients both ways; return the others."""
+        if len(tasks) < _WITNESSES:
+            self._sequential.run(tasks, self._clients, algorithm)
+            return []
+        done: list[Task] = []
+        try:
+            self.check(tasks[0], algorithm)
+            if not self.draws:
+                done = self._witnesses(tasks)
+                assert self._trial is not None
+                self._trial.train(done, algorithm)
+                self._trial.compare()
+            self._proven = True
+        except CannotVectorize as error:
+            self._give_up(str(error))
+        self.forget_trial()
+        return [task for task in tasks if task not in done]
+
+    def _witnesses(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the shortest clients of several steps, or the longest ones."""
+        number = self._clients.batches.number
+        together = sorted((t for t in tasks if t.round == tasks[0].round), key=lambda t: (number(t), t.slot))
+        several = [task for task in together if number(task) >= _STEPS]
+        chosen = several[:_WITNESSES] if len(several) >= _WITNESSES else together[-_WITNESSES:]
+        return sorted(chosen, key=lambda task: task.slot)
+
+    def _give_up(self, cause: str) -> None:
+        self.cause = cause
+        rank_zero_info(f"Clients are trained one after the other, not vectorised: {cause}.")
 
     def check_statically(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""
@@ -80,25 +130,32 @@ class VectorizedExecutor(Executor):
         check_elementwise(self._clients.trainer.optimizers[0])
 
     def check(self, task: Task, algorithm: Algorithm) -> None:
-        """Raise ``CannotVectorize`` if clients cannot be trained at once; the first call tries it out."""
-        if self._checked:
+        """Raise ``CannotVectorize`` if a step of several clients fails, or has other gradients, on a copy."""
+        if self._checked or self._proven:
             return
         self.check_statically()
-        self._steps.mapped.check(algorithm.start(task), self._first_batch(task))
+        self._trial = self._trial or Trial(self._clients)
+        self._trial.steps.mapped.check(algorithm.start(task), self._first_batch(task))
         self._checked = True
+
+    def forget_trial(self) -> None:
+        """Free the copy of the module."""
+        self._trial = None
 
     @property
     def draws(self) -> bool:
         """Whether the module draws random numbers when it trains, known after :meth:`check`."""
-        return self._steps.mapped.draws
+        return self._trial is not None and self._trial.steps.mapped.draws
 
     def timing(self, tasks: Sequence[Task]) -> StepTiming:
         """Return steps to measure, of a stack as large as these tasks'."""
-        number = len(next(self._chunks(tasks)))
-        return StepTiming(self._clients, self._steps, self._first_batch(tasks[0]), number)
+        self._trial = Trial(self._clients)
+        models = len(next(self._chunks(tasks)))
+        return StepTiming(self._trial.copy, self._trial.steps, self._first_batch(tasks[0]), models)
 
     def _first_batch(self, task: Task) -> Any:
-        return self._steps.stacked.transfer(next(self._clients.batches.of(task)))
+        with preserved_generators():
+            return self._steps.stacked.transfer(next(self._clients.batches.of(task)))
 
     def _chunks(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Yield tasks that train at once: of one round, whose learning rates they share, and of like lengths."""
@@ -106,7 +163,9 @@ class VectorizedExecutor(Executor):
         for task in tasks:
             rounds.setdefault(task.round, []).append(task)
         for members in rounds.values():
-            most = self._clients_at_once or clients_that_fit(self._clients, members)
+            if self._most is None:
+                self._most = self._clients_at_once or clients_that_fit(self._clients)
+            most = self._most
             if len(members) > most:
                 members.sort(key=lambda task: (-self._clients.batches.number(task), task.slot))
             for start in range(0, len(members), most):

@@ -31,8 +31,8 @@ Invalid = Literal["skip", "raise"]
 class Algorithm(ABC):
     """Leads the parts through a fit.
 
-    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups` :meth:`start`, the client's
-    training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
+    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups` :meth:`start`, the
+    client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
 
     Args:
         sampler: Draws the clients of a round.

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import torch
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.parts.federation import Task
 
 _SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
 _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
-def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:
-    """Return how many of the clients may train at once: their models and an epoch of their samples take a quarter.
+def clients_that_fit(clients: LocalTraining) -> int:
+    """Return how many clients may train at once: their models and an epoch of their samples take a quarter.
 
-    On a CPU their weights take 32 MiB at most.
+    On a CPU their weights take 32 MiB at most. The largest client counts for all.
 
     Args:
         clients: Trains clients.
-        tasks: The tasks.
 
     Returns:
         At least 1.
@@ -32,8 +29,8 @@ def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:
     on_cpu = vector.device.type == "cpu"
     # processes of one machine share its memory
     share = _SHARE * free_memory(vector.device) / (clients.trainer.world_size if on_cpu else 1)
-    samples = max(task.num_samples for task in tasks) * clients.batches.bytes_per_sample
-    most = min(len(tasks), share / max(1, _COPIES * weights + samples))
+    samples = int(clients.data.client_sizes.max()) * clients.batches.bytes_per_sample
+    most = min(clients.data.num_clients, share / max(1, _COPIES * weights + samples))
     return max(1, int(min(most, _CPU_STACK // max(1, weights)) if on_cpu else most))
 
 
