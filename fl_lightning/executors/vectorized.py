@@ -18,7 +18,7 @@ from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.fused import FusedStep
 from fl_lightning.executors.stacked.mapped import MappedStep
-from fl_lightning.executors.stacked.memory import clients_that_fit
+from fl_lightning.executors.stacked.memory import clients_that_fit, memory_budget
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.snapshot import preserved_generators
 from fl_lightning.executors.stacked.sources import make_source
@@ -30,7 +30,8 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 from fl_lightning.parts.objectives import Correction
 
-_WITNESSES = 2  # clients that are trained both ways
+_WITNESSES = 2  # clients that are trained both ways, at least
+_MOST_WITNESSES = 8
 _STEPS = 4  # that show whether a later step depends on an earlier one
 
 
@@ -67,13 +68,13 @@ class VectorizedExecutor(Executor):
         self._steps = Steps(stacked, MappedStep(stacked, clients.vector), FusedStep(stacked, clients.vector))
         restored, self._restored = self._restored, {}
         self.cause, self._proven = restored.get("cause"), restored.get("proven", False)
-        self._most: int | None = restored.get("most")
+        self._budget: float | None = restored.get("budget")
         self._trial: Trial | None = None
         self._checked = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the trial's verdict and the size of stacks, which decide on roundings."""
-        return {"cause": self.cause, "proven": self._proven, "most": self._most}
+        """Return the trial's verdict and the memory of stacks, which decide on roundings."""
+        return {"cause": self.cause, "proven": self._proven, "budget": self._budget}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
@@ -109,16 +110,21 @@ class VectorizedExecutor(Executor):
             self._proven = True
         except CannotVectorize as error:
             self._give_up(str(error))
+        except Exception as error:
+            if not done or self._trial is None or not self._trial.trained:
+                raise  # in earnest: it would be raised without a trial, too
+            self._give_up(f"a client's training fails on stacked models ({type(error).__name__})")
         self.forget_trial()
         return [task for task in tasks if task not in done]
 
     def _witnesses(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the shortest clients of several steps, or the longest ones."""
-        number = self._clients.batches.number
-        together = sorted((t for t in tasks if t.round == tasks[0].round), key=lambda t: (number(t), t.slot))
-        several = [task for task in together if number(task) >= _STEPS]
-        chosen = several[:_WITNESSES] if len(several) >= _WITNESSES else together[-_WITNESSES:]
-        return sorted(chosen, key=lambda task: task.slot)
+        """Return the first clients, in their order, so many that two of them make several steps."""
+        together = [task for task in tasks if task.round == tasks[0].round]
+        numbers = [self._clients.batches.number(task) for task in together]
+        several = min(_STEPS, max(numbers))
+        long = [place for place, number in enumerate(numbers) if number >= several]
+        last = long[_WITNESSES - 1] if len(long) >= _WITNESSES else long[0]
+        return together[: min(max(last + 1, _WITNESSES), _MOST_WITNESSES)]
 
     def _give_up(self, cause: str) -> None:
         self.cause = cause
@@ -135,7 +141,13 @@ class VectorizedExecutor(Executor):
             return
         self.check_statically()
         self._trial = self._trial or Trial(self._clients)
-        self._trial.steps.mapped.check(algorithm.start(task), self._first_batch(task))
+        start, batch = algorithm.start(task), self._first_batch(task)
+        try:
+            self._trial.steps.mapped.check(start, batch)
+        except CannotVectorize:
+            raise
+        except Exception as error:  # an error of the user's own is raised again in earnest
+            raise CannotVectorize(f"`training_step` fails on stacked models ({type(error).__name__})") from error
         self._checked = True
 
     def forget_trial(self) -> None:
@@ -163,9 +175,9 @@ class VectorizedExecutor(Executor):
         for task in tasks:
             rounds.setdefault(task.round, []).append(task)
         for members in rounds.values():
-            if self._most is None:
-                self._most = self._clients_at_once or clients_that_fit(self._clients)
-            most = self._most
+            if self._budget is None:
+                self._budget = memory_budget(self._clients)
+            most = self._clients_at_once or clients_that_fit(self._clients, members, self._budget)
             if len(members) > most:
                 members.sort(key=lambda task: (-self._clients.batches.number(task), task.slot))
             for start in range(0, len(members), most):

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 
 from fl_lightning.clients.training import LocalTraining
+from fl_lightning.parts.federation import Task
 
 _SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
 _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
-def clients_that_fit(clients: LocalTraining) -> int:
-    """Return how many clients may train at once: their models and an epoch of their samples take a quarter.
+def memory_budget(clients: LocalTraining) -> float:
+    """Return the bytes that a stack may take: a quarter of what is free, shared by the processes of a machine."""
+    device = clients.vector.device
+    return _SHARE * free_memory(device) / (clients.trainer.world_size if device.type == "cpu" else 1)
 
-    On a CPU their weights take 32 MiB at most. The largest client counts for all.
+
+def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task], budget: float) -> int:
+    """Return how many of the clients may train at once: their models and an epoch of their samples fit the budget.
+
+    On a CPU their weights take 32 MiB at most.
 
     Args:
         clients: Trains clients.
+        tasks: The tasks.
+        budget: Bytes.
 
     Returns:
         At least 1.
     """
     vector = clients.vector
     weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
-    on_cpu = vector.device.type == "cpu"
-    # processes of one machine share its memory
-    share = _SHARE * free_memory(vector.device) / (clients.trainer.world_size if on_cpu else 1)
-    samples = int(clients.data.client_sizes.max()) * clients.batches.bytes_per_sample
-    most = min(clients.data.num_clients, share / max(1, _COPIES * weights + samples))
-    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if on_cpu else most))
+    samples = max(task.num_samples for task in tasks) * clients.batches.bytes_per_sample
+    most = min(len(tasks), budget / max(1, _COPIES * weights + samples))
+    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if vector.device.type == "cpu" else most))
 
 
 def free_memory(device: torch.device) -> float:

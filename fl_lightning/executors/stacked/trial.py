@@ -60,6 +60,8 @@ class Trial:
         #: How ``training_step`` of the copy runs on stacks.
         self.steps = Steps(self.stacked, MappedStep(self.stacked, vector), FusedStep(self.stacked, vector))
         self._done: list[tuple[ClientResult, Witness, Correction | None]] = []
+        #: Whether all clients were trained in earnest.
+        self.trained = False
 
     @property
     def copy(self) -> LocalTraining:
@@ -79,6 +81,7 @@ class Trial:
                 result = clients.train(task, algorithm.start(task))
             algorithm.receive(result)
             self._done.append((result, witness, clients.last_correction))
+        self.trained = True
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
 
