@@ -42,6 +42,16 @@ class Logged:
     values: list[Tensor] = field(default_factory=list)
 
 
+@dataclass
+class _Said:
+    """What the client that is last in order logged in its last step: its place among the values."""
+
+    slot: int
+    logged: Logged
+    values: Sequence[Tensor]
+    place: int
+
+
 class StackedLoop:
     """Runs ``training_step`` for models that stand in the module's place, and reports to Lightning.
 
@@ -55,6 +65,8 @@ class StackedLoop:
         self._loop, self._corrector = loop, corrector
         self._module: pl.LightningModule = loop.trainer.lightning_module if module is None else module
         self._logged = Logged()
+        self._row, self._slot = -1, -1
+        self._said: _Said | None = None
 
     # ---- whether it can be ----
 
@@ -152,14 +164,26 @@ class StackedLoop:
 
     # ---- what Lightning is told ----
 
-    def log(self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any]) -> None:
+    def begin_stack(self, slots: Sequence[int]) -> None:
+        """Begin a stack of clients, whose slots these are."""
+        self._slot = max(slots)
+        self._row = list(slots).index(self._slot)
+        if self._loop.batch_progress.current.ready == 0:
+            self._said = None
+
+    def log(
+        self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any], rows: Sequence[int]
+    ) -> None:
         """Log one step's values of several clients, weighted as if each had logged its own.
 
         Args:
             logged: Names and options.
             values: Each of shape ``(K,)``.
             first_batch: Returns the first client's batch, for its size.
+            rows: The clients' rows in the stack, in the order of the values.
         """
+        if self._row in rows and (self._said is None or self._slot >= self._said.slot):
+            self._said = _Said(self._slot, logged, values, rows.index(self._row))
         size: int | None = None
         for (fx, name, options), value in zip(logged.calls, values, strict=True):
             weight = options.get("batch_size")
@@ -205,12 +229,24 @@ class StackedLoop:
         loop._batches_that_stepped = due if due >= before else after - 1
         loop._accumulating = False
         if progress.is_last_batch:
+            self._leave_last_values()
             trainer._logger_connector.on_batch_end()
         for name, args in (("on_train_batch_start", ()), ("on_train_batch_end", ({"loss": loss},))):
             loop._hooks[name].call_callbacks(*args, None, progress.current.ready - 1)
         if trainer.loggers and due >= before:
             trainer._logger_connector.update_train_step_metrics()
         loop._batches_that_stepped = after
+
+    def _leave_last_values(self) -> None:
+        """Leave the values of single steps that the round's last client would leave, to those who monitor them."""
+        said, self._said = self._said, None
+        for (fx, name, _), value in zip(said.logged.calls, said.values, strict=True) if said is not None else ():
+            metric = self._loop._results.get(f"{fx}.{name}")
+            if metric is not None and metric.is_tensor and metric.meta.on_step:
+                metric._forward_cache = value[said.place].to(metric.value.dtype).clone()  # type: ignore[union-attr]
+                metric._computed = None
+                if not metric.meta.on_epoch:
+                    metric.value = metric._forward_cache
 
 
 class SilentStackedLoop(StackedLoop):
@@ -224,7 +260,12 @@ class SilentStackedLoop(StackedLoop):
         super().__init__(loop, corrector, module)
         self.heard: dict[tuple[str | None, str], tuple[int, float]] = {}
 
-    def log(self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any]) -> None:
+    def begin_stack(self, slots: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def log(
+        self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any], rows: Sequence[int]
+    ) -> None:
         """Add values of several clients to what was heard."""
         for (fx, name, _), value in zip(logged.calls, values, strict=True):
             count, total = self.heard.get((fx, name), (0, 0.0))

@@ -200,6 +200,7 @@ class VectorizedExecutor(Executor):
         lengths = [member.windows for member in members]
         training = StackTraining(clients, self._steps, stack, lengths, source, corrections, optimizer)
         clients.seed(tasks[0])
+        stacked.begin_stack([task.slot for task in ordered])
         self._hand_in(members, stack, training.run(), algorithm)
 
     def _members(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[_Member]:

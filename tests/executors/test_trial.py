@@ -43,6 +43,14 @@ class Plain(Module):
         return loss
 
 
+class LogsSteps(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("by_step", loss)
+        self.log("both", 2 * loss, on_step=True, on_epoch=True)
+        return loss
+
+
 class Reverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -212,6 +220,7 @@ class HookedOptimizer(Plain):
 #: Each with whether it is stacked.
 ZOO: dict[type[Plain], bool] = {
     Plain: True,
+    LogsSteps: True,
     GradientReversal: False,
     Teacher: False,
     UnitRows: False,

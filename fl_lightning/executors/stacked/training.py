@@ -125,7 +125,7 @@ class StackTraining:
             parameters = [select(parameter, rows) for parameter in stack.parameters]
             buffers = stack.buffers if whole else [select(buffer, rows).clone() for buffer in stack.buffers]
             losses, logged, values, after = self._steps.mapped(parameters, buffers, batch, self._done)
-            self._steps.stacked.log(logged, values, batch.first)
+            self._steps.stacked.log(logged, values, batch.first, rows)
             renewed.append((rows, after))
             total = total + losses.sum()
         scaled = total / self._accumulate if self._accumulate > 1 else total
@@ -162,8 +162,8 @@ class StackTraining:
                     raise  # earlier groups have been stepped
                 self._steps.fused.works = False
                 return None
-        for (_, batch), (_, logged, values) in zip(groups, results, strict=True):
-            self._steps.stacked.log(logged, values, batch.first)
+        for (rows, batch), (_, logged, values) in zip(groups, results, strict=True):
+            self._steps.stacked.log(logged, values, batch.first, rows)
         return torch.cat([losses for losses, _, _ in results]).mean()
 
     def _weights(self, rows: Sequence[int]) -> list[StackedWeight]:
