@@ -176,6 +176,7 @@ class FederatedLoop(RoundLoop):
     def on_round_end(self) -> None:
         """Let the server act and load the model that the user sees."""
         vector = self.clients.vector
+        self.clients.on_round_end()
         self._published = self.algorithm.on_round_end()
         vector.write(self._published)
         self._tell_of_missing_clients()

@@ -54,6 +54,7 @@ class StateVector:
         #: Names of the buffers, in the vector's order.
         self.buffer_names = [f"{module_names[id(owner)]}.{name}".lstrip(".") for owner, name in self._buffer_owners]
         tensors = self._tensors()
+        self._complex: list[tuple[nn.Module, str, Tensor]] = []
         self._shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
         self.size = sum(self._lengths)
@@ -132,6 +133,24 @@ class StateVector:
                 "server's. Freeze or unfreeze layers before `trainer.fit`, and continue from a checkpoint's weights."
             )
 
+    def keep_complex(self) -> None:
+        """Note the values of complex buffers, for :meth:`check_complex`."""
+        owners = ((owner, name) for owner in self.module.modules() for name in owner._buffers)
+        held = [(owner, name, owner._buffers[name]) for owner, name in owners]
+        self._complex = [(*place, b.clone()) for *place, b in held if b is not None and b.is_complex()]
+
+    def check_complex(self) -> None:
+        """Raise ``RuntimeError`` if training changed a complex buffer, having put its value back."""
+        for owner, name, before in self._complex:
+            now = owner._buffers[name]
+            if now is not None and not torch.equal(_bytes(now), _bytes(before)):
+                for each, own_name, value in self._complex:
+                    each._buffers[own_name] = value
+                raise RuntimeError(
+                    f"Training changed the complex buffer {name!r} of {type(owner).__name__}. Only real numbers are "
+                    "averaged, so complex buffers must be constant. Store it as two real buffers."
+                )
+
     def _tensors(self) -> list[Tensor]:
         return [*self._parameters, *self._buffers()]
 
@@ -164,6 +183,11 @@ def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
                 seen.add(id(buffer))
                 owners.append((submodule, name))
     return owners
+
+
+def _bytes(buffer: Tensor) -> Tensor:
+    """Return a complex tensor's memory, in which NaN equals NaN."""
+    return torch.view_as_real(buffer.resolve_conj()).contiguous().view(torch.uint8)
 
 
 def _is_large(name: str, buffer: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -66,6 +66,11 @@ class LocalTraining:
     def on_round_start(self) -> None:
         """Prepare a round."""
         self.vector.check_unchanged()
+        self.vector.keep_complex()
+
+    def on_round_end(self) -> None:
+        """End a round, before the server acts."""
+        self.vector.check_complex()
 
     def announce(self, share: Sequence[Task]) -> None:
         """Note the tasks that this process trains next, for the progress bar."""
@@ -124,10 +129,10 @@ class LocalTraining:
             num_steps: Optimizer steps that were made.
             summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
         """
-        sampler = self.algorithm.sampler
-        score = sampler.score(client) if sampler.needs_scores and bool(model.isfinite().all()) else None
-        length = self.vector.num_parameters
-        result = ClientResult(client.task, client.start, model, num_steps, summed_lr, score, length)
+        sampler, length = self.algorithm.sampler, self.vector.num_parameters
+        result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
+        if sampler.needs_scores and self.algorithm.changing_buffers.are_finite(result):
+            result = replace(result, score=sampler.score(client))
         notify(self.trainer, "on_client_end", result)
         return result
 

@@ -77,7 +77,9 @@ class MappedStep:
             CannotVectorize: If it fails, leaves something behind in the module, or gives other gradients.
         """
         module = self._vector.module
-        models = [start, start * 1.01]
+        number = self._vector.num_parameters
+        # buffers stay as they are: a table of indices must not be scaled
+        models = [start, torch.cat([start[:number] * 1.01, start[number:]])]
         with preserved_generators(), preserved_attributes(module) as changes:
             self._try(lambda: self._gradients_at_once(models, batch))
             if changed := changes():

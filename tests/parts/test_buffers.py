@@ -1,0 +1,184 @@
+"""Constant buffers stay where they are and cost nothing; integer buffers that training changes are averaged exactly."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import FedAsync, FedAvg, RADFed, TensorDataModule
+from fl_lightning.diagnostics import Communication
+from fl_lightning.parts import Clip
+
+MASK = torch.full((4, 4), -math.inf).triu(1)
+INTEGERS = torch.tensor([123456789, -1, 2**60 + 1])  # the last has more digits than double precision
+ROTATION = torch.tensor([1j, -1.0, complex(math.nan, 0.0)], dtype=torch.complex64)
+
+
+def add_tables(module: nn.Module) -> None:
+    """Register what attention with rotary positions and hashed embeddings have."""
+    module.register_buffer("mask", MASK.clone())
+    module.register_buffer("integers", INTEGERS.clone())
+    module.register_buffer("rotation", ROTATION.clone())
+    module.register_buffer("flags", torch.tensor([True, False]))
+    module.register_buffer("missing", torch.tensor([math.nan, 1.0]))
+
+
+def assert_tables_are_as_they_were(module: nn.Module) -> None:
+    assert torch.equal(module.mask, MASK)
+    assert module.integers.tolist() == INTEGERS.tolist()
+    assert torch.view_as_real(module.rotation).tolist()[:2] == torch.view_as_real(ROTATION).tolist()[:2]
+    assert module.flags.tolist() == [True, False]
+    assert module.missing.isnan().tolist() == [True, False]
+
+
+class NetWithTables(Net):
+    """The network of all algorithms, with BatchNorm, and with tables that it uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        add_tables(self)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        attention = torch.softmax(torch.zeros(2, 2) + self.mask[:2, :2], dim=1)  # (1, 0) and (1/2, 1/2)
+        one = attention.diagonal().sum() * (self.integers[0] % 10) / 13.5 * self.rotation[0].abs()
+        return super().training_step(batch, batch_idx) * one
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_tables_stay_as_they_are_and_leave_nobody_out(
+    name: str, executor: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    callbacks, nets = [], [NetWithTables(), Net()]
+    for net in nets:
+        callbacks.append(ALGORITHMS[name](seed=1, executor=executor))
+        left_out = LeftOut()
+        quiet_trainer(max_epochs=4, callbacks=[callbacks[-1], left_out]).fit(net, datamodule=data())
+        assert left_out.seen == []
+    assert_tables_are_as_they_were(nets[0])
+    assert callbacks[0].algorithm.traffic == callbacks[1].algorithm.traffic
+    for key, value in nets[1].state_dict().items():
+        torch.testing.assert_close(nets[0].state_dict()[key], value, rtol=1e-9, atol=1e-10)
+
+
+class LeftOut(L.Callback):
+    """Notes clients with NaN or infinite values."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+        self.seen += trainer.callbacks[0].algorithm.report.left_out
+
+
+class Counter(L.LightningModule):
+    """A weight, tables, and a counter of steps that begins at 123456789, more than single precision can count."""
+
+    def __init__(self, counts: bool = True) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+        self.counts = counts
+        self.register_buffer("steps", torch.tensor(123456789))
+        add_tables(self)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.counts:
+            self.steps += 1
+        return (self.w - batch[0]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def train(module: Counter, callback: Any, rounds: int) -> dict[str, float]:
+    """Train clients of 2 and 4 steps; return what was sent."""
+    communication = Communication()
+    clients = TensorDataModule([(torch.ones(2),), (torch.ones(4),)], batch_size=1)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, communication])
+    trainer.fit(module, datamodule=clients)
+    assert getattr(trainer.fit_loop.executor, "cause", None) is None  # nothing that was to be stacked was not
+    return communication.values
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_constant_buffers_cost_no_traffic(executor: Any) -> None:
+    module = Counter(counts=False)
+    sent = train(module, FedAvg(1.0, executor=executor), rounds=3)
+    # one number of 4 bytes each way, for two clients in three rounds
+    assert sent["fed/bytes_down"] == sent["fed/bytes_up"] == 3 * 2 * 4
+    assert int(module.steps) == 123456789
+    assert_tables_are_as_they_were(module)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        # 2 and 4 steps a round: 3 more each round; by samples (2 * 2 + 4 * 4) / 6 = 10 / 3, which clients get rounded
+        (lambda **k: FedAvg(1.0, weighting="uniform", **k), [3, 6, 9]),
+        (lambda **k: FedAvg(1.0, **k), [3, 6, 9]),
+        (lambda **k: FedAvg(1.0, weighting="uniform", exchange=Clip(1e-3), **k), [3, 6, 9]),
+        (lambda **k: RADFed(1, 1.0, **k), [3, 6, 9]),
+        (lambda **k: FedAvg(1.0, buffers="server", **k), [0, 0, 0]),
+        # each client goes on from its own: 2 and 4, 4 and 8, 6 and 12
+        (lambda **k: FedAvg(1.0, weighting="uniform", buffers="local", **k), [3, 6, 9]),
+        # client 0 arrives at 1 and 2, client 1 at 2: 2, 4, then client 1's 4; the last arrival wins
+        (lambda **k: FedAsync(1, mixing=1.0, staleness="constant", speeds=[100, 50], **k), [2, 4, 4]),
+    ],
+    ids=["uniform", "samples", "clipped", "radfed", "server", "local", "asynchronous"],
+)
+def test_counters_are_averaged_exactly(make: Any, expected: list[int], executor: Any) -> None:
+    for rounds, more in enumerate(expected, start=1):
+        module = Counter()
+        train(module, make(executor=executor), rounds)
+        assert int(module.steps) == 123456789 + more
+        assert_tables_are_as_they_were(module)
+
+
+@pytest.mark.parametrize(("buffers", "numbers"), [("average", 2), ("local", 1), ("server", 1)])
+def test_only_buffers_that_change_and_travel_cost_traffic(buffers: Any, numbers: int) -> None:
+    sent = train(Counter(), FedAvg(1.0, buffers=buffers), rounds=3)
+    # the counter is known to change when the first round has ended, and is counted from that round on
+    assert sent["fed/bytes_up"] == 3 * 2 * numbers * 4
+    assert sent["fed/bytes_down"] == 3 * 2 * numbers * 4
+
+
+def test_a_client_whose_changing_buffer_is_infinite_is_left_out() -> None:
+    class Spoiled(Counter):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            if len(batch[0]) == 4:  # client 1's only batch
+                self.missing[1] = math.inf
+            return super().training_step(batch, batch_idx)
+
+    callback, left_out = FedAvg(1.0), LeftOut()
+    clients = TensorDataModule([(torch.ones(2),), (torch.ones(4),)], batch_size=None)
+    module = Spoiled()
+    with pytest.warns(UserWarning, match=r"left out client\(s\) \[1\]"):
+        quiet_trainer(max_epochs=1, callbacks=[callback, left_out]).fit(module, datamodule=clients)
+    assert left_out.seen == [1]
+    assert int(module.steps) == 123456790
+    assert_tables_are_as_they_were(module)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_complex_buffer_that_training_changes_is_refused(executor: Any) -> None:
+    class Turns(Counter):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            self.rotation *= 1j
+            return super().training_step(batch, batch_idx)
+
+    module = Turns()
+    expected = r"changed the complex buffer 'rotation' of Turns.*Store it as two real buffers"
+    with pytest.raises(RuntimeError, match=expected):
+        train(module, FedAvg(1.0, executor=executor), rounds=1)
+    assert float(module.w.detach()) == 0.0
+    assert int(module.steps) == 123456789
+    assert_tables_are_as_they_were(module)

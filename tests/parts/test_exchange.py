@@ -1,0 +1,163 @@
+"""What travels: clipped updates, personal parameters, chains of exchanges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning.diagnostics import Communication
+from fl_lightning.parts import ClientResult, Clip, Exchange, PersonalParameters, WeightedMean
+
+# clients of 1 and 3 samples reach 3 and 1 from 0
+TWO = quadratic_clients([1.0, 1.0], [3.0, 1.0], sizes=[1, 3])
+
+
+class BoundedMean(WeightedMean):
+    """A mean of updates that are no longer than a bound."""
+
+    def __init__(self, max_norm: float) -> None:
+        super().__init__("samples")
+        self.max_norm = max_norm
+
+    def update(self, result: ClientResult) -> None:
+        scale = (self.max_norm / result.delta.norm()).clamp(max=1.0)
+        super().update(result.with_delta(scale * result.delta))
+
+
+class Twice(Exchange):
+    """Doubles updates."""
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return result.with_delta(2 * result.delta)
+
+
+@pytest.mark.parametrize("options", [{"exchange": Clip(2.0)}, {"aggregation": BoundedMean(2.0)}], ids=["clip", "mean"])
+def test_long_updates_are_shortened(options: dict[str, Any]) -> None:
+    weights = fit_quadratic(FedAvg(1.0, **options), Quadratic(1.0), TWO, rounds=1)
+    assert float(weights) == pytest.approx((1 * 2.0 + 3 * 1.0) / 4, abs=1e-15)
+
+
+def test_the_norm_is_that_of_the_whole_update() -> None:
+    # (3, 4) is five long; the way from (1, 1) to (4, 5), and a second one of the same client that is short enough
+    clients = clients_that_reach([[4.0, 5.0]], [1])
+    for rounds, expected in ((1, [1.6, 1.8]), (2, [2.2, 2.6]), (9, [4.0, 5.0])):
+        weights = fit_quadratic(FedAvg(1, exchange=Clip(1.0)), Quadratic(1.0, [1.0, 1.0]), clients, rounds)
+        assert weights.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "rounds", "expected"),
+    [
+        # a circulating model moves by one in each of its two trainings
+        (lambda: RADFed(2, 1.0, exchange=Clip(1.0)), 2, 2.0),
+        (lambda: FedBuff(2, 2, exchange=Clip(1.0)), 1, 1.0),
+    ],
+    ids=["radfed", "fedbuff"],
+)
+def test_every_update_that_is_sent_is_clipped(make: Any, rounds: int, expected: float) -> None:
+    weights = fit_quadratic(make(), Quadratic(1.0), quadratic_clients([1.0, 1.0], [8.0, 9.0]), rounds)
+    assert float(weights) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(("exchange", "expected"), [([Clip(1.0), Twice()], 2.0), ([Twice(), Clip(1.0)], 1.0)])
+def test_results_pass_exchanges_from_the_client_to_the_server(exchange: list[Exchange], expected: float) -> None:
+    clients = quadratic_clients([1.0], [3.0])
+    assert float(fit_quadratic(FedAvg(1, exchange=exchange), Quadratic(1.0), clients, rounds=1)) == expected
+
+
+# ---- personal parameters ----
+
+
+class BodyAndHead(Quadratic):
+    """f_k = |body + head - c|^2 / 2: body and head move alike."""
+
+    def __init__(self) -> None:
+        super().__init__(lr=0.25)
+        self.body = nn.Linear(1, 1, bias=False).double()
+        self.head = nn.Linear(1, 1, bias=False).double()
+        del self.w
+        for layer in (self.body, self.head):
+            nn.init.zeros_(layer.weight)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (0.5 * (self.body.weight + self.head.weight - batch[1]) ** 2).mean()
+
+
+@pytest.mark.parametrize("pattern", ["head", "head.weight", "h*", ["head"]], ids=str)
+def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
+    # targets 4 and 8, lr 1/4: body and head both move by (c - body - head) / 4. Round 1: 1 and 2; the body becomes 3/2.
+    # Round 2: client 0 has 4 - 3/2 - 1 = 3/2, moves by 3/8; client 1 has 8 - 3/2 - 2 = 9/2, moves by 9/8
+    personal, communication, module = PersonalParameters(pattern), Communication(), BodyAndHead()
+    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, exchange=personal), communication])
+    trainer.fit(module, datamodule=data)
+    own = [personal.of_client(client) for client in (0, 1)]
+    assert [list(tensors) for tensors in own] == [["head.weight"]] * 2
+    heads = [float(tensors["head.weight"]) for tensors in own]
+    assert heads == pytest.approx([1 + 3 / 8, 2 + 9 / 8], abs=1e-15)
+    assert float(module.body.weight) == pytest.approx(3 / 2 + (3 / 8 + 9 / 8) / 2, abs=1e-15)
+    assert float(module.head.weight) == pytest.approx(sum(heads) / 2, abs=1e-15)  # for evaluation
+    # the body's one number of 8 bytes, for two clients in two rounds
+    assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 2 * 2 * 8
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Clip(0.0), r"`norm` must be a finite number greater than 0, got 0\.0"),
+        (lambda: Clip(float("nan")), r"`norm` must be a finite number greater than 0, got nan"),
+        (lambda: PersonalParameters([]), r"`pattern` must be the name of a submodule or parameter, .* got \[\]"),
+        (lambda: PersonalParameters(["head", ""]), r"`pattern` must be the name of a submodule"),
+    ],
+)
+def test_arguments_out_of_range(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("tail", r"`pattern` 'tail' matches no trained parameter.* there are body\.weight, head\.weight\. Give a name"),
+        ("*", r"`pattern` \['\*'\] makes all trained parameters personal.*Leave some out"),
+    ],
+)
+def test_patterns_that_cannot_work_are_refused_before_training(pattern: str, message: str) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0], [4.0]), batch_size=None)
+    module = BodyAndHead()
+    with pytest.raises(ValueError, match=message):
+        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, exchange=PersonalParameters(pattern))])
+        trainer.fit(module, datamodule=data)
+    assert float(module.body.weight) == 0.0
+
+
+def test_personal_layers_are_not_known_before_a_fit() -> None:
+    with pytest.raises(RuntimeError, match=r"PersonalParameters belongs to no federation before `trainer\.fit`"):
+        PersonalParameters("head").of_client(0)
+
+
+def test_a_run_is_resumed_with_the_exchanges_that_it_began_with(tmp_path: Path) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
+
+    def fit(rounds: int, exchange: Any, ckpt_path: Path | None = None) -> BodyAndHead:
+        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+        callbacks = [FedAvg(1, seed=1, exchange=exchange), save]
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=callbacks, enable_checkpointing=True)
+        module = BodyAndHead()
+        trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        return module
+
+    whole = fit(4, PersonalParameters("head"))
+    fit(2, PersonalParameters("head"))
+    with pytest.raises(ValueError, match=r"written with the exchanges .*PersonalParameters.* Resume with the same"):
+        fit(4, Clip(1.0), tmp_path / "last.ckpt")
+    resumed = fit(4, PersonalParameters("head"), tmp_path / "last.ckpt")
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)

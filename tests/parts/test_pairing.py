@@ -1,0 +1,110 @@
+"""Which circulating model a client meets, and who is a straggler, does not depend on the order of a sampler's draws."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
+from scipy.stats import chi2
+
+from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
+from fl_lightning.parts import ClientSampler, Federation, Task
+
+ROUNDS = 4000
+SCORES = {0: 100.0, 1: 1.0, 2: 1.0, 3: 1.0}
+
+
+class Sorted(UniformSampler):
+    """Draws uniformly, and returns the smallest client first."""
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        return np.sort(super().draw(num_clients, rng, available))
+
+
+def planned(callback: RADFed | FedAvg, num_clients: int, full_work: int = 1) -> list[list[Task]]:
+    """Return the tasks of many rounds in which nobody trains."""
+    algorithm = callback.algorithm
+    sizes, model = np.ones(num_clients), torch.zeros(1, dtype=torch.float64)
+    algorithm.on_fit_start(Federation(sizes, model, [1], seed=1), fresh=True)
+    if isinstance(callback.sampler, ImportanceSampler):
+        callback.sampler.take_scores(SCORES)
+    rounds = []
+    for round_index in range(ROUNDS):
+        algorithm.on_round_start(round_index, full_work)
+        rounds.append(list(algorithm.planned_tasks))
+    return rounds
+
+
+def orders(rounds: Sequence[Sequence[Task]]) -> Counter[tuple[int, ...]]:
+    """Count the clients of rounds in the order of the models that they meet."""
+    return Counter(tuple(task.client for task in sorted(tasks, key=lambda task: task.slot)) for tasks in rounds)
+
+
+def chi_square(counts: Counter[tuple[int, ...]], least: int = 100) -> tuple[float, int]:
+    """Return Pearson's statistic of the orders of each cohort being alike, and its degrees of freedom.
+
+    Given who trains, each of the m! orders has the same chance. A cohort adds m! - 1 degrees of freedom; cohorts that
+    are too rare for the approximation are left out.
+    """
+    statistic, freedom = 0.0, 0
+    for cohort in {tuple(sorted(order)) for order in counts}:
+        seen = [counts[order] for order in permutations(cohort)]
+        expected = sum(seen) / len(seen)
+        if expected >= least:
+            statistic += sum((count - expected) ** 2 / expected for count in seen)
+            freedom += len(seen) - 1
+    return statistic, freedom
+
+
+def test_pairing_of_importance_sampling_is_uniform() -> None:
+    # client 0 is drawn first with 100 / 103, and is left out of two draws with 3 / 103 2 / 102 alone: three cohorts
+    counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 4))
+    without_first = sum(count for order, count in counts.items() if 0 not in order)
+    assert without_first < 12  # 2.3 are expected; twelve or more have a chance of 1e-5
+    statistic, freedom = chi_square(counts)
+    assert freedom == 3
+    # larger values have a chance of 1e-4 under uniform pairing: the critical value is 21.1
+    assert statistic < chi2.isf(1e-4, freedom) == pytest.approx(21.108, abs=1e-3)
+
+
+def test_the_draws_themselves_are_not() -> None:
+    # what the test above would say if models were given out in the order of the draws
+    sampler, rng = ImportanceSampler(2, gamma=0.0), np.random.default_rng(0)
+    sampler.attach(Federation(np.ones(4), torch.zeros(1), [1]))
+    sampler.take_scores(SCORES)
+    counts = Counter(tuple(sampler.draw(4, rng).tolist()) for _ in range(ROUNDS))
+    assert chi_square(counts, least=10)[0] > 3000
+
+
+@pytest.mark.parametrize("kind", [Sorted, UniformSampler])
+@pytest.mark.parametrize(("clients", "size", "freedom"), [(4, 2, 6), (3, 3, 5)])
+def test_pairing_with_a_sampler_that_sorts_is_uniform(kind: type, clients: int, size: int, freedom: int) -> None:
+    statistic, found = chi_square(orders(planned(RADFed(3, sampler=kind(size)), clients)))
+    assert found == freedom  # six cohorts of two orders, or one of six
+    assert statistic < chi2.isf(1e-4, freedom)  # 27.9 and 25.7
+
+
+@pytest.mark.parametrize("sampler", [Sorted(1.0), BernoulliSampler(1.0), ImportanceSampler(1.0, initial="uniform")])
+def test_everybody_is_a_straggler_alike(sampler: ClientSampler) -> None:
+    callback = FedAvg(sampler=sampler, participation=Participation(stragglers=0.5), local_epochs=2)
+    rounds = planned(callback, 4, full_work=2)
+    stragglers = Counter(task.client for tasks in rounds for task in tasks if task.work == 1)
+    # two of four in each round: 2000 each, with a standard deviation of sqrt(4000 / 4) = 32
+    assert all(abs(stragglers[client] - ROUNDS / 2) < 5 * 32 for client in range(4))
+
+
+def test_circulating_models_meet_clients_of_both_kinds_in_a_fit() -> None:
+    # learning rate 1 takes a model to its client's target; the first round's draws differ by seed alone
+    met = Counter()
+    for seed in range(60):
+        callback = RADFed(2, sampler=Sorted(2), seed=seed, evaluate="virtual")
+        fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0, 1.0], [3.0, 5.0]), rounds=1)
+        met[tuple(float(model) for _, model in sorted(callback.algorithm.schedule.models.items()))] += 1
+    # 30 each, with a standard deviation of 3.9
+    assert set(met) == {(3.0, 5.0), (5.0, 3.0)}
+    assert abs(met[3.0, 5.0] - 30) < 5 * 3.9
