@@ -11,7 +11,7 @@ from fl_lightning.experiment.estimate import describe_plan, describe_time, measu
 from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.sweep import run_sweep
-from fl_lightning.experiment.table import read_table
+from fl_lightning.experiment.table_file import read_table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

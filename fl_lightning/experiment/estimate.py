@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.progress import duration
 from fl_lightning.experiment.store import Store, last_line
@@ -19,9 +20,11 @@ def describe_plan(table: Table, folder: str | Path) -> str:
     """Return the number of fits and rounds of each method and data set, and of the fits that a folder has finished.
 
     A search has not chosen its values yet, so the cells of the table are counted with the values of its first point.
+
+    Raises:
+        ValueError: With all mistakes of the table; the objects of every cell are built, without data.
     """
-    table.check()
-    notes: list[str] = []
+    notes = [f"{obstacle}. These cells will fail." for obstacle in refuse_mistakes(table)]
     store = Store(folder, notes.append)
     lines, total = [f"{table.name}: {len(table.folds)} folds x {len(table.seeds)} seeds"], 0
     for entry in planned(table):

@@ -12,13 +12,15 @@ from rich.console import Console
 from rich.text import Text
 
 from fl_lightning.arguments import check_count
+from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.damage import Note
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
 from fl_lightning.experiment.pool import Limits, Pool
 from fl_lightning.experiment.progress import Progress, describe_cell
 from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store, last_line
-from fl_lightning.experiment.table import Table, read_table
+from fl_lightning.experiment.table import Table
+from fl_lightning.experiment.table_file import read_table
 from fl_lightning.experiment.versions import code_version
 
 ResultRows = list[dict[str, Any]]
@@ -41,6 +43,8 @@ def run_table(
     The hyper-parameters of methods with a ``tune`` are searched first, on validation clients. Then each cell is one
     ``Trainer.fit`` and a test of its best model. Fits of the same data set, fold and seed share partition, initial
     weights and draws of clients (common random numbers).
+
+    Before any work, the objects of every cell are built without data, and all mistakes of the table are named at once.
 
     A cell is known by the hash of its configuration, and a finished cell is never run again. An interrupted run goes
     on from the last checkpoint of each cell. The traceback of a cell that fails is kept; the other cells go on, and the
@@ -70,8 +74,10 @@ def run_table(
     table = read_table(table)
     limits = Limits(cell_timeout, memory_limit, retries)
     limits.check_workers(workers)
-    table.check()
-    store = Store(output if output is not None else Path("runs") / table.name, _printer(console))
+    note = _printer(console)
+    for obstacle in refuse_mistakes(table):
+        note(f"{obstacle}. These cells will fail.")
+    store = Store(output if output is not None else Path("runs") / table.name, note)
     with store.locked() as lock:
         pool = Pool(workers, store.folder / "logs", devices, lock, limits)
         run = _Run(table, store, pool, console, checkpoint_seconds)

@@ -9,7 +9,8 @@ from pathlib import Path
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import run_table
-from fl_lightning.experiment.table import Table, read_table
+from fl_lightning.experiment.table import Table
+from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.experiment_report import experiment_report
 
 
