@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
+from fl_lightning.arguments import check_bool
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 
 
@@ -51,6 +52,7 @@ class CIFAR10DataModule(ImageDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, augment=augment, **options)
+        check_bool("download", download)
         self.data_dir = resolve_data_dir(data_dir)
         self.download = download
 

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_lightning.arguments import got, is_sequence
+
 
 def check_names(argument: str, names: Sequence[str]) -> list[str]:
     """Return names as a list; raise ``ValueError`` unless they are a sequence of texts; a single text is an error."""
     if isinstance(names, str):
         raise ValueError(f"`{argument}` must be a sequence of names, got {names!r}. Give [{names!r}].")
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"`{argument}` must be a sequence of names, got {names!r}.")
+    if not is_sequence(names) or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"`{argument}` must be a sequence of names, got {got(names)}.")
     return list(names)
 
 

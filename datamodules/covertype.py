@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from datamodules.covertype_table import NUM_NUMERIC, find_source, load_table, read_cache, write_cache
 from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_bool, check_callable, check_choice, check_count, got, is_sequence
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
 
@@ -74,12 +74,17 @@ class CovertypeDataModule(FederatedDataModule):
         super().__init__(partitioner, **options)
         if partitioner is not None and feature_partitioner is not None:
             raise ValueError("`partitioner` and `feature_partitioner` exclude each other; give one of them.")
-        if class_counts is not None and (not isinstance(class_counts, Sequence) or len(class_counts) != 2):
-            raise ValueError(
-                f"`class_counts` must be two numbers, one of each class, got {class_counts!r}. None keeps all samples."
-            )
-        for count in class_counts or ():
-            check_count("class_counts", count, hint="None keeps all samples.")
+        if class_counts is not None:
+            if not is_sequence(class_counts) or len(class_counts) != 2:
+                raise ValueError(
+                    f"`class_counts` must be two numbers, one of each class, got {got(class_counts)}. None keeps all "
+                    "samples."
+                )
+            for count in class_counts:
+                check_count("class_counts", count, hint="None keeps all samples.")
+        if feature_partitioner is not None:
+            check_callable("feature_partitioner", feature_partitioner, "`covfeat_partitioner` is one.")
+        check_bool("download", download)
         check_count("sample_seed", sample_seed, minimum=0)
         self.data_dir = resolve_data_dir(data_dir)
         self.feature_partitioner = feature_partitioner
@@ -118,9 +123,10 @@ class CovertypeDataModule(FederatedDataModule):
             )
         # without the original code's early stop the burn-in mixes the clients: a C-score of 0.5, 0.79 in Table I
         partitioner = None if by_features else QPPartitioner(100, 1.0, 0.1, burn_in_stop=1.1, seed=1020)
+        by_feature = covfeat_partitioner if feature_partitioner is None else feature_partitioner
         settings = {
             "partitioner": partitioner,
-            "feature_partitioner": (feature_partitioner or covfeat_partitioner) if by_features else None,
+            "feature_partitioner": by_feature if by_features else None,
             "standardize": "global" if name.endswith("-G") else "local",
             "batch_size": 256,
         }

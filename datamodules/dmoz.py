@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from datamodules.columns import check_names
 from datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
 from datamodules.files import ENVIRONMENT_VARIABLE, as_path, resolve_data_dir
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_text
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
 
@@ -79,10 +79,12 @@ class DMOZDataModule(FederatedDataModule):
     ) -> None:
         split = SampleSplit(val=0.0, test=0.3, seed=42, stratify=True) if split is None else split
         super().__init__(partitioner, split=split, **options)
-        if distribution != "iid":
+        if not isinstance(distribution, str) or distribution != "iid":
             check_count("distribution", distribution, minimum=0, hint="'iid' gives each page to a random client.")
         check_count("min_samples", min_samples)
         check_count("max_tokens", max_tokens)
+        if root is not None:
+            check_text("root", root, "None takes the largest component.")
         self.data_dir = resolve_data_dir(data_dir)
         self.distribution = distribution
         self.min_samples = min_samples

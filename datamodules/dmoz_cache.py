@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import warnings
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 
 from datamodules.glove import PAD, WordVectors, read_word_vectors
 from datamodules.rdf import read_pages, read_relations
+from fl_lightning.atomic_file import atomic_folder, remove_stale
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK_ROWS = 4096
 _FILES = ("tokens.bin", "page_topics.npy", "topics.json", "relations.npy", "vectors.npy")
 
@@ -82,16 +81,24 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
     """Return the pages from the cache; if they are not there yet, read the dumps and put them there.
 
     The folder of a cache is named after the content of the dumps and the settings, and appears whole or not at all.
+    Every file is compared with its checksum. Folders that killed processes have left unfinished are removed.
 
     Raises:
         RuntimeError: If a dump or the cache is damaged, or a dump has no pages or relations of the topics asked for.
     """
     folder = cache_dir / source.key()[:24]
+    remove_stale(cache_dir)
     if not folder.exists():
         _build(source, folder)
-    for name, size in _sizes(folder).items():
-        if not (folder / name).exists() or (folder / name).stat().st_size != size:
+    for name, (size, checksum) in _sums(folder).items():
+        path = folder / name
+        if not path.exists() or path.stat().st_size != size:
             raise RuntimeError(f"The cache {folder} is damaged: {name} is missing or cut off. Delete the folder.")
+        if _checksum(path) != checksum:
+            raise RuntimeError(
+                f"The cache {folder} is damaged: the SHA-256 of {name} is not the one that was written. Delete the "
+                "folder."
+            )
     return EncodedPages(
         # copied on write, for torch takes writable arrays only
         tokens=np.memmap(folder / "tokens.bin", dtype="<i4", mode="c").reshape(-1, source.max_tokens),
@@ -102,19 +109,17 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
     )
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    """Return the number of bytes of each file of a cache."""
+def _sums(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return the number of bytes and the SHA-256 of each file of a cache."""
     try:
         content = json.loads((folder / "sizes.json").read_text())
-        return {name: int(content[name]) for name in _FILES}
+        return {name: (int(content[name]["bytes"]), str(content[name]["sha256"])) for name in _FILES}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RuntimeError(f"The cache {folder} is damaged: sizes.json cannot be read. Delete the folder.") from error
 
 
 def _build(source: DumpSource, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with atomic_folder(folder) as temporary:
         word_vectors = read_word_vectors(source.word_vectors)
         topics: dict[str, int] = {}
         pages = _encode(source, word_vectors, topics)
@@ -134,16 +139,9 @@ def _build(source: DumpSource, folder: Path) -> None:
         np.save(temporary / "relations.npy", relations)
         np.save(temporary / "vectors.npy", word_vectors.vectors)
         (temporary / "topics.json").write_text(json.dumps(list(topics)), encoding="utf-8")
-        sizes = {name: (temporary / name).stat().st_size for name in _FILES}
-        (temporary / "sizes.json").write_text(json.dumps(sizes))
-        temporary.chmod(0o755)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another process was first, with the same content
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        paths = [temporary / name for name in _FILES]
+        sums = {path.name: {"bytes": path.stat().st_size, "sha256": _checksum(path)} for path in paths}
+        (temporary / "sizes.json").write_text(json.dumps(sums))
 
 
 def _encode(source: DumpSource, words: WordVectors, topics: dict[str, int]) -> Iterator[tuple[list[int], int]]:

@@ -8,6 +8,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.arguments import got
+from fl_lightning.partitioners import Partitioner
+
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
@@ -41,9 +44,13 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
 
     Raises:
         TypeError: If it is neither a path nor a text.
+        ValueError: If it is an empty text.
     """
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"`{name}` must be a path, as text or pathlib.Path, got {value!r}.")
+        hint = " A partitioner is the argument `partitioner`." if isinstance(value, Partitioner) else ""
+        raise TypeError(f"`{name}` must be a path, as text or pathlib.Path, got {got(value)}.{hint}")
+    if value == "":
+        raise ValueError(f"`{name}` must not be an empty path. For the present folder give '.'.")
     return Path(value)
 
 

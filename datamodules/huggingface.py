@@ -17,6 +17,7 @@ from datamodules.columns import check_names, encode_classes
 from datamodules.files import as_path
 from datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
 from datamodules.natural import NaturalDataModule
+from fl_lightning.arguments import check_bool, check_text, check_texts, got, is_number, is_sequence
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 
 if TYPE_CHECKING:
@@ -81,8 +82,18 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
+        check_text("label", label, "Give the name of a column.")
+        for argument, text in (("client", client), ("name", name), ("test_split", test_split)):
+            if text is not None:
+                check_text(argument, text)
+        check_text("train_split", train_split)
+        check_bool("regression", regression)
+        check_bool("in_memory", in_memory)
+        if not (data_files is None or isinstance(data_files, (str, Mapping))):
+            check_texts("data_files", data_files, "Give a path, a list of paths, or such by split.")
+        as_path("path", path)
         self.path = str(path) if isinstance(path, str) else os.fspath(as_path("path", path))
-        self.inputs = [inputs] if isinstance(inputs, str) else check_names("inputs", inputs)
+        self.inputs = [inputs] if isinstance(inputs, str) and inputs else check_names("inputs", inputs)
         self.label = label
         self.client = client
         self.name = name
@@ -99,10 +110,10 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
         if min(self.std) <= 0:
             raise ValueError(f"`std` must be greater than 0, got {list(self.std)}. 1 leaves a channel as it is.")
-        if isinstance(pad_value, bool) or not isinstance(pad_value, (int, float)):
-            raise ValueError(f"`pad_value` must be a number, got {pad_value!r}. 0 is the default.")
+        if not is_number(pad_value):
+            raise ValueError(f"`pad_value` must be a number, got {got(pad_value)}. 0 is the default.")
         if transform is not None and not callable(transform):
-            raise TypeError(f"`transform` must be a function of one value, got {transform!r}.")
+            raise TypeError(f"`transform` must be a function of one value, got {got(transform)}.")
         if len(self.inputs) > 1 and (transform is not None or not in_memory):
             raise ValueError(f"`transform` and `in_memory=False` are for a single input column, got {self.inputs}.")
 
@@ -213,9 +224,11 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
 
 def _channels(name: str, values: Sequence[float]) -> tuple[float, ...]:
     """Return the numbers of the channels."""
-    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) == 0:
-        raise ValueError(f"`{name}` must be a sequence, a number for each channel or one for all, got {values!r}.")
+    if isinstance(values, (np.ndarray, Tensor)) and values.ndim == 1:
+        values = values.tolist()
+    if not is_sequence(values) or len(values) == 0:
+        raise ValueError(f"`{name}` must be a sequence, a number for each channel or one for all, got {got(values)}.")
     for value in values:
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"`{name}` must hold finite numbers, got {value!r}.")
-    return tuple(values)
+        if not is_number(value) or not math.isfinite(value):
+            raise ValueError(f"`{name}` must hold finite numbers, got {got(value)}.")
+    return tuple(float(value) for value in values)

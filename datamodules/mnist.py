@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_bool, check_choice
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 
 
@@ -52,6 +52,7 @@ class MNISTDataModule(FederatedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
+        check_bool("download", download)
         self.data_dir = resolve_data_dir(data_dir)
         self.download = download
 

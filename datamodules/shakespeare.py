@@ -27,7 +27,7 @@ from datamodules.plays import (
     role_texts,
     sample_roles,
 )
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_bool, check_choice, check_count, got, is_number
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import (
     FederatedDataModule,
@@ -93,8 +93,9 @@ class ShakespeareDataModule(FederatedDataModule):
         for name, count in (("stride", stride), ("min_lines", min_lines), ("min_samples", min_samples)):
             check_count(name, count)
         check_count("seed", seed, minimum=0)
-        if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
-            raise ValueError(f"`fraction` must be a number in (0, 1], got {fraction!r}. 1 takes all samples.")
+        if not is_number(fraction) or not 0 < fraction <= 1:
+            raise ValueError(f"`fraction` must be a number in (0, 1], got {got(fraction)}. 1 takes all samples.")
+        check_bool("download", download)
         if isinstance(self.split, (SampleSplit, WithinClientSplit)):
             raise ValueError(
                 f"`split` is a {type(self.split).__name__}, which draws samples at random: training and test windows "

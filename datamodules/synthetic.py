@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_count, check_not_negative
+from fl_lightning.arguments import check_bool, check_count, check_not_negative
 from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
 
 
@@ -110,6 +110,8 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
         self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
+        check_bool("same_model", same_model)
+        check_bool("same_inputs", same_inputs)
         self.gamma1 = gamma1
         self.gamma2 = gamma2
         self.gamma3 = gamma3
@@ -168,6 +170,7 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
         check_not_negative("beta", beta)
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
+        check_bool("iid", iid)
         self.alpha = alpha
         self.beta = beta
         self.iid = iid

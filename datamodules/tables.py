@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from datamodules.columns import check_names, encode_classes
 from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_bool, check_choice, check_text
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.missing import Imputation
 
@@ -64,6 +64,10 @@ class TableDataModule(NaturalDataModule):
         if impute is not None:
             check_choice("impute", impute, ("local", "global"), "None refuses missing numbers.")
         super().__init__(partitioner, impute=impute, **options)
+        check_text("label", label, "Give the name of a column.")
+        if client is not None:
+            check_text("client", client, "Give the name of a column.")
+        check_bool("regression", regression)
         inputs = [
             *check_names("features", () if features is None else features),
             *check_names("categorical", categorical),
@@ -76,7 +80,7 @@ class TableDataModule(NaturalDataModule):
         self.path = as_path("path", path)
         self.label = label
         self.client = client
-        self.features = features
+        self.features = None if features is None else list(features)
         self.categorical = tuple(categorical)
         self.test_path = None if test_path is None else as_path("test_path", test_path)
         self.regression = regression

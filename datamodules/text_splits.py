@@ -1,4 +1,4 @@
-"""Splits that keep the order of a text, so that windows of training and of test text never overlap."""
+"""Splits that keep the order of a text and leave a gap between training, validation and test windows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_fraction
+from fl_lightning.arguments import check_count, check_fraction, check_instance
 from fl_lightning.data import FederatedSplit, PartitionFunction, Split
 from fl_lightning.partitioners import Partition
 
@@ -18,13 +18,15 @@ class OrderedSplit(Split):
     """Each client's first samples train, the next ones validate, the last ones test; all clients train.
 
     The defaults are LEAF's ``-t sample --tf 0.8``: training on the first 80 % of each role, rounded down, and testing
-    on the rest but its first 79 windows, which share characters with the training windows. Clients that are too short
-    for a sample in each part are left out.
+    on the rest but its first 79 windows, whose inputs share characters with the training inputs. With LEAF's gap one
+    character is still shared: the label of the last training window is the first character of the first test window.
+    With ``gap=80`` no character is. Clients that are too short for a sample in each part are left out.
 
     Args:
         val: Fraction of each client's samples for validation.
         test: Fraction for testing, or ``"official"`` for the test part of the files.
-        gap: Samples that are left out before validation and test set.
+        gap: Samples that are left out before the validation set and before the test set. 79 separates the inputs of
+            80 characters, 80 the labels too.
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if no client is long enough or the files have no test
@@ -74,8 +76,8 @@ class OrderedSplit(Split):
 class CropSplit(Split):
     """Clients of equal size: each has one stretch of its training and one of its test samples (Acar et al. 2021).
 
-    Clients are drawn without replacement among those with more samples than a stretch has, and the stretches start
-    anywhere.
+    Clients are drawn without replacement among those with more samples than a stretch has. Every start of a stretch is
+    equally likely.
 
     Args:
         num_clients: Number of clients.
@@ -94,9 +96,11 @@ class CropSplit(Split):
         num_clients: int = 100,
         train: int = 2000,
         test: int = 400,
-        base: OrderedSplit | None = None,
+        base: Split | None = None,
         seed: int = 0,
     ) -> None:
+        if base is not None:
+            check_instance("base", base, Split, "OrderedSplit() is the default.")
         for name, count in (("num_clients", num_clients), ("train", train), ("test", test)):
             check_count(name, count)
         check_count("seed", seed, minimum=0)
@@ -118,11 +122,12 @@ class CropSplit(Split):
                 f"`num_clients` is {self.num_clients}, but only {len(clients)} clients have more than `train` = "
                 f"{self.train} training and more than `test` = {self.test} test samples. Give smaller ones."
             )
-        rng = np.random.default_rng(self.seed)
+        rng, rng_of_ends = np.random.default_rng(self.seed), np.random.default_rng([self.seed, 3])
         parts = []
         for client in rng.permutation(clients)[: self.num_clients].tolist():
-            train = _crop(whole.train[client], self.train, rng)
-            parts.append((train, whole.val.get(client, train[:0]), _crop(whole.test[client], self.test, rng)))
+            train = _crop(whole.train[client], self.train, rng, rng_of_ends)
+            test = _crop(whole.test[client], self.test, rng, rng_of_ends)
+            parts.append((train, whole.val.get(client, train[:0]), test))
         return _federated(parts)
 
 
@@ -134,8 +139,14 @@ def _federated(parts: list[Parts]) -> FederatedSplit:
     return FederatedSplit(train, val, test, Partition(tuple(np.concatenate(part) for part in parts)))
 
 
-def _crop(indices: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    start = int(rng.integers(len(indices) - size))
+def _crop(indices: np.ndarray, size: int, rng: np.random.Generator, rng_of_ends: np.random.Generator) -> np.ndarray:
+    """Draw a stretch; there are more indices than it has."""
+    last = len(indices) - size
+    start = int(rng.integers(last))
+    # The last start was forgotten in the first release. It is drawn by a generator of its own, so that the same seed
+    # still gives the same stretches but for the few that now start there.
+    if rng_of_ends.integers(last + 1) == last:
+        start = last
     return indices[start : start + size]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from datamodules.natural import NaturalDataModule
+from fl_lightning.arguments import check_callable, got, to_array
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.batches import Collate
 
@@ -64,16 +65,22 @@ class TorchDatasetDataModule(NaturalDataModule):
                 raise TypeError(
                     f"`{name}` must have __len__ and __getitem__, which {type(part).__name__} does not have."
                 )
+            if isinstance(part, (str, bytes, Mapping, type)) or getattr(part, "shape", None) == ():
+                raise TypeError(f"`{name}` must be a data set of samples by position, got {got(part)}.")
+        if test_targets is not None and test_dataset is None:
+            raise ValueError("`test_targets` are of `test_dataset`, which is None. Give both or neither.")
         self.targets = [
             None if given is None else _check_targets(name, given, part)
             for name, given, part in zip(("targets", "test_targets"), (targets, test_targets), self.parts, strict=False)
         ]
-        self.clients = None if clients is None else _one_per_sample("clients", clients, dataset)
+        self.clients = None if clients is None else _check_clients(clients, dataset)
         if clients is not None and test_dataset is not None and getattr(self.split, "test", None) != "official":
             raise ValueError(
                 "The samples of `test_dataset` have no client among `clients`. Give "
                 "`split=SampleSplit(test='official')`, which needs none for them."
             )
+        if collate_fn is not None:
+            check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
         self.collate_fn = collate_fn
 
     def _facts(self) -> list[str]:
@@ -152,9 +159,22 @@ def _concatenate(parts: list[np.ndarray | None]) -> np.ndarray | None:
 
 
 def _one_per_sample(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
-    array = np.asarray(values)
+    array = to_array(name, values)
     if array.shape != (_length(dataset),):
         raise ValueError(f"`{name}` must have one entry per sample, shape ({_length(dataset)},), got {array.shape}.")
+    return array
+
+
+def _check_clients(values: Any, dataset: Dataset[Any]) -> np.ndarray:
+    array = _one_per_sample("clients", values, dataset)
+    if array.dtype == object and all(isinstance(value, str) for value in array):
+        array = array.astype(np.str_)
+    missing = array.dtype.kind == "f" and not np.isfinite(array).all()
+    if missing or array.dtype.kind not in "biufU":
+        raise TypeError(
+            f"`clients` must be numbers or texts, and none missing, got {array.dtype}{' with NaN' if missing else ''}. "
+            "Fill in missing ones, and turn others into texts."
+        )
     return array
 
 

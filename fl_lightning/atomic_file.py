@@ -1,12 +1,28 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, and leave nothing behind for long.
+
+A process that is killed cannot remove its temporary file. So the next one that writes the same file does: whoever
+writes holds a lock on the temporary file, which the operating system releases at its death, and a temporary file that
+nobody holds is removed. Where locks are not available, one that has not changed for a day is.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_LOCK = "writing.lock"  # within a temporary folder
+_DAY = 24 * 60 * 60.0
 
 
 @contextmanager
@@ -14,12 +30,118 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
 
     The folder is made if need be. If the block raises, ``path`` stays as it was and the temporary file is removed.
+    Temporary files of ``path`` that killed processes have left are removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # no process number: on a shared folder another machine may have the same
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    remove_stale(path.parent, path.name)
+    temporary = _temporary(path)
+    lock = _create_locked(temporary)
     try:
         yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+        _release(lock)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary folder, to be filled in the block, that becomes ``path`` at its end.
+
+    If another process has made ``path`` meanwhile, that one stays. If the block raises, nothing is left. Temporary
+    folders of ``path`` that killed processes have left are removed first.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(path.parent, path.name)
+    temporary = _temporary(path)
+    temporary.mkdir()
+    lock = _create_locked(temporary / _LOCK)
+    try:
+        yield temporary
+        (temporary / _LOCK).unlink(missing_ok=True)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _release(lock)
+
+
+def remove_stale(folder: Path, name: str = "") -> None:
+    """Remove the temporary files and folders that killed processes have left.
+
+    Args:
+        folder: The folder of the files.
+        name: The file that they were to become; any if empty.
+    """
+    if not folder.is_dir():
+        return
+    for entry in os.scandir(folder):
+        if entry.name.startswith(f".{name}") and _is_temporary(entry.name, name):
+            # another process may remove it at the same time, and a folder may be read-only
+            with contextlib.suppress(OSError):
+                _remove_if_stale(Path(entry.path))
+
+
+def _temporary(path: Path) -> Path:
+    # no process number: on a shared folder another machine may have the same
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _is_temporary(entry: str, name: str) -> bool:
+    """Return whether a file's name is one of :func:`_temporary`."""
+    stem, dot, key = entry.removesuffix(".tmp").rpartition(".")
+    is_key = len(key) == 32 and set(key) <= set("0123456789abcdef")
+    return entry.endswith(".tmp") and bool(dot) and is_key and stem in ((f".{name}",) if name else (stem,))
+
+
+def _create_locked(path: Path) -> int | None:
+    """Create a file and lock it; return the handle that holds the lock, or ``None`` if there are no locks."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if fcntl is None:
+            os.close(handle)
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            os.close(handle)
+            return None
+        if os.fstat(handle).st_nlink > 0:
+            return handle
+        os.close(handle)  # another process took it for a stale one before it was locked
+        path.parent.mkdir(exist_ok=True)
+
+
+def _release(handle: int | None) -> None:
+    if handle is not None:
+        os.close(handle)
+
+
+def _remove_if_stale(path: Path) -> None:
+    is_folder = path.is_dir()
+    held = path / _LOCK if is_folder else path
+    lock = None
+    if held.exists() and fcntl is not None:
+        lock = os.open(held, os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return
+        except OSError:  # a file system without locks
+            os.close(lock)
+            lock = None
+    try:
+        if lock is not None or time.time() - _last_change(path) > _DAY:
+            shutil.rmtree(path) if is_folder else path.unlink()
+    finally:
+        _release(lock)
+
+
+def _last_change(path: Path) -> float:
+    """Return when a file, or the file of a folder that changed last, was changed."""
+    places = [path, *(path.iterdir() if path.is_dir() else ())]
+    return max(float(place.stat().st_mtime) for place in places)

@@ -151,6 +151,7 @@ class FederatedLoop(RoundLoop):
         """Draw the clients; return how many batches this process will train, or about how many."""
         algorithm, batches = self.algorithm, self.clients.batches
         batches.on_round_start()
+        self._score_clients()  # for a sampler that was set since the fit began
         algorithm.on_round_start(self.round_index, self.settings.full_work)
         if algorithm.overlaps_rounds:
             self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
+import numpy as np
+
 _MAX_ITEMS = 4  # of a list, a dict or a set
 _MAX_TEXT = 60  # characters of a text, such as a path
 _MAX_OBJECT = 160  # characters of an object within another
@@ -108,7 +110,8 @@ def _is_default(value: object, default: object) -> bool:
     if default is _Parameter.empty or isinstance(value, bool) != isinstance(default, bool):
         return False
     try:
-        return (value == default) is True
+        equal = value == default
+        return isinstance(equal, (bool, np.bool_)) and bool(equal)
     except Exception:
         return False
 

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
-from fl_lightning._lightning.logging import ClientLog
+from fl_lightning._lightning.logging import ClientLog, Witness
 from fl_lightning._lightning.transfer import batch_transfer
 
 
@@ -22,6 +22,9 @@ class ClientLoop(ClientStep):
     and with Lightning's arithmetic. Callbacks see a batch index that counts through the round, the module one that
     restarts with each client.
     """
+
+    #: Notes what the client at work sees and says; ``None`` for nothing.
+    witness: Witness | None = None
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -121,6 +124,15 @@ class ClientLoop(ClientStep):
         bar: dict[str, Any] = self.trainer._logger_connector._progress_bar_metrics
         bar["client"] = f"{position}/{number}"
 
+    @contextmanager
+    def witnessed(self) -> Iterator[Witness]:
+        """Note what the next client sees and says."""
+        self.witness = self.client_log.witness = Witness()
+        try:
+            yield self.witness
+        finally:
+            self.witness = self.client_log.witness = None
+
     @property
     def _step_counter(self) -> Any:
         if self._automatic:
@@ -144,6 +156,8 @@ class ClientLoop(ClientStep):
         trainer, progress = self.trainer, self.batch_progress
         round_idx = progress.current.ready
         batch = self._transfer(batch)
+        if self.witness is not None:
+            self.witness.batches.append(batch)
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
         self._begin_logging(batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
@@ -115,8 +116,8 @@ class ClientStep(_TrainingEpochLoop):
             else:
                 optimizer.step(closure=closure_and_hooks)  # type: ignore[arg-type]
 
-    def _training_step(self, batch: Any, batch_idx: int) -> Any:
-        module = self._module
+    def _training_step(self, batch: Any, batch_idx: int, module: pl.LightningModule | None = None) -> Any:
+        module = self._module if module is None else module
         args = (batch, batch_idx) if self._pass_batch_idx else (batch,)
         previous = enter_fx(module, "training_step")
         if self._plain_context and not self.profile.active:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,6 +17,20 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 )
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
+from torchmetrics import Metric
+
+
+@dataclass
+class Witness:
+    """What one client's local training saw and said.
+
+    Attributes:
+        batches: Its batches, as the module took them.
+        heard: For each hook and name, how many values it logged, and their sum.
+    """
+
+    batches: list[Any] = field(default_factory=list)
+    heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
 
 
 class ClientLog:
@@ -33,6 +48,8 @@ class ClientLog:
         self._overridden = self._stock is not pl.LightningModule.log
         self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
         self._entered: set[str | None] = set()  # hooks that logged in this round
+        #: Hears what is logged; ``None`` for nobody.
+        self.witness: Witness | None = None
 
     def install(self) -> None:
         """Shadow ``module.log``, and the callbacks' references to it, for a round."""
@@ -60,6 +77,10 @@ class ClientLog:
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
         fx = self._module._current_fx_name
+        if self.witness is not None:
+            count, total = self.witness.heard.get((fx, name), (0, 0.0))
+            number = float(value.compute() if isinstance(value, Metric) else value)
+            self.witness.heard[fx, name] = count + 1, total + number
         known = self._known.get((fx, name))
         if fx not in self._entered:
             self._entered.add(fx)

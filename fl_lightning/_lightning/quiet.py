@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,11 +21,12 @@ class QuietTraining:
 
     Args:
         loop: The clients' loop, prepared.
+        module: A copy of the trainer's module; the module itself if ``None``.
     """
 
-    def __init__(self, loop: ClientLoop) -> None:
+    def __init__(self, loop: ClientLoop, module: pl.LightningModule | None = None) -> None:
         self._loop = loop
-        self._module = loop.trainer.lightning_module
+        self._module = loop.trainer.lightning_module if module is None else module
 
     def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[dict[str, Tensor]]:
         """Yield each batch's gradient by parameter name, in eval mode; the next batch overwrites it.
@@ -76,7 +78,7 @@ class QuietTraining:
                 "Importance scores, SCAFFOLD's option 1 and the central twin need automatic optimisation."
             )
         with torch.enable_grad():
-            output = loop._training_step(loop._transfer(batch), index)
+            output = loop._training_step(loop._transfer(batch), index, self._module)
             loss = output if isinstance(output, Tensor) else output["loss"]
             loss.backward()
 

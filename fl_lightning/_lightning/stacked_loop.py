@@ -48,11 +48,12 @@ class StackedLoop:
     Args:
         loop: The clients' loop, prepared.
         corrector: The callback whose hook corrects gradients; stacks are corrected otherwise.
+        module: A copy of the trainer's module; the module itself if ``None``.
     """
 
-    def __init__(self, loop: ClientLoop, corrector: Callback) -> None:
+    def __init__(self, loop: ClientLoop, corrector: Callback, module: pl.LightningModule | None = None) -> None:
         self._loop, self._corrector = loop, corrector
-        self._module: pl.LightningModule = loop.trainer.lightning_module
+        self._module: pl.LightningModule = loop.trainer.lightning_module if module is None else module
         self._logged = Logged()
 
     # ---- whether it can be ----
@@ -72,6 +73,11 @@ class StackedLoop:
             raise CannotVectorize(f"{name} overrides `log`")
         for callback in trainer.callbacks:
             self._check_callback(callback)
+        if trainer.optimizers[0]._optimizer_step_pre_hooks or trainer.optimizers[0]._optimizer_step_post_hooks:
+            raise CannotVectorize("the optimizer has step hooks, which see one model at a time")
+        for parameter_name, parameter in module.named_parameters():
+            if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+                raise CannotVectorize(f"the parameter {parameter_name!r} has hooks, which see one model at a time")
         precision = trainer.precision_plugin
         scales = isinstance(precision, MixedPrecision) and precision.scaler is not None
         own_step = type(precision).optimizer_step not in (Precision.optimizer_step, MixedPrecision.optimizer_step)
@@ -113,7 +119,7 @@ class StackedLoop:
         Raises:
             CannotVectorize: If it returns no loss.
         """
-        output = self._loop._training_step(batch, batch_idx)
+        output = self._loop._training_step(batch, batch_idx, self._module)
         loss: Any = output.get("loss") if isinstance(output, dict) else output
         if not hasattr(loss, "detach"):
             raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")
@@ -205,3 +211,27 @@ class StackedLoop:
         if trainer.loggers and due >= before:
             trainer._logger_connector.update_train_step_metrics()
         loop._batches_that_stepped = after
+
+
+class SilentStackedLoop(StackedLoop):
+    """Runs ``training_step`` of a copy of the module, and keeps what it would report to itself.
+
+    Attributes:
+        heard: For each hook and name, how many values were logged, and their sum.
+    """
+
+    def __init__(self, loop: ClientLoop, corrector: Callback, module: pl.LightningModule) -> None:
+        super().__init__(loop, corrector, module)
+        self.heard: dict[tuple[str | None, str], tuple[int, float]] = {}
+
+    def log(self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any]) -> None:
+        """Add values of several clients to what was heard."""
+        for (fx, name, _), value in zip(logged.calls, values, strict=True):
+            count, total = self.heard.get((fx, name), (0, 0.0))
+            self.heard[fx, name] = count + len(value), total + float(value.double().sum())
+
+    def begin_step(self) -> None:
+        """Do nothing."""
+
+    def end_step(self, batches: int, clients: int, loss: Tensor) -> None:
+        """Do nothing."""

@@ -39,7 +39,7 @@ class AggregationCallback(Callback):
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1;
-            not beside ``sampler``.
+            beside a ``sampler`` that says otherwise it is an error.
         local_epochs: Passes E over a client's data in a round; default 1.
         local_steps: Optimizer steps of a client in a round, instead of epochs; its data are gone through repeatedly.
         sampler: Draws the clients, in the place of a :class:`UniformSampler` of ``clients_per_round``.
@@ -109,11 +109,14 @@ class AggregationCallback(Callback):
         """Return the sampler that two arguments ask for.
 
         Raises:
-            ValueError: If both are given.
+            ValueError: If both are given and differ.
         """
         if sampler is None:
             return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-        if clients_per_round is not None:
+        said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
+        # 1 is one client, 1.0 are all
+        agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
+        if clients_per_round is not None and not agrees:
             raise ValueError(
                 f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
                 "sampler says itself how many clients train in a round."
@@ -295,6 +298,11 @@ class AggregationCallback(Callback):
         """
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
+        if "executor" not in state_dict:
+            raise ValueError(
+                "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights "
+                'can be loaded: `torch.load(path)["state_dict"]`.'
+            )
         present = self._loop.federation_fingerprint()
         if state_dict["federation"] != present:
             raise ValueError(

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import lightning as L
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fl_lightning.atomic_file import atomic_file
-from fl_lightning.models.frozen import FrozenPrefix
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -43,6 +42,28 @@ class CacheableInputs(Protocol):
 
     def data_fingerprint(self) -> str:
         """A text that changes with the data."""
+
+
+class Prefix(Protocol):
+    """The frozen first part of a network, a :class:`~fl_lightning.models.frozen.FrozenPrefix`.
+
+    Attributes:
+        bypass: Whether inputs are passed on unchanged.
+    """
+
+    bypass: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the outputs for inputs of shape (batch, ...)."""
+        ...
+
+    def to(self, device: torch.device) -> Self:
+        """Return the layers on a device."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a text that changes with weights, buffers and settings."""
+        ...
 
 
 class FrozenPrefixCache(L.Callback):
@@ -131,7 +152,7 @@ class FrozenPrefixCache(L.Callback):
                 "(load_from_checkpoint); use a 32-bit or mixed precision; otherwise remove FrozenPrefixCache"
             )
 
-    def _ensure(self, path: Path, prefix: FrozenPrefix, data: CacheableInputs, device: torch.device) -> Tensor:
+    def _ensure(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> Tensor:
         """Returns the features of the file, which is computed first when there is none that can be read."""
         if path.exists():
             try:
@@ -141,7 +162,7 @@ class FrozenPrefixCache(L.Callback):
         self._compute(path, prefix, data, device)
         return _read(path)
 
-    def _compute(self, path: Path, prefix: FrozenPrefix, data: CacheableInputs, device: torch.device) -> None:
+    def _compute(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> None:
         worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
         worker.bypass = False
         inputs = data.source_inputs()
@@ -158,11 +179,13 @@ class FrozenPrefixCache(L.Callback):
             rows.flush()
 
 
-def _prefixes(module: L.LightningModule) -> list[FrozenPrefix]:
+def _prefixes(module: L.LightningModule) -> list[Prefix]:
+    from fl_lightning.models.frozen import FrozenPrefix  # with it come all models, and torchvision
+
     return [part for part in module.modules() if isinstance(part, FrozenPrefix)]
 
 
-def _find_prefix(module: L.LightningModule) -> FrozenPrefix:
+def _find_prefix(module: L.LightningModule) -> Prefix:
     found = _prefixes(module)
     if len(found) != 1:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.copies import copied
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection
@@ -41,7 +43,10 @@ class LocalTraining:
     Attributes:
         vector: The module's federated state.
         batches: The clients' batches.
+        last_correction: What the local objective added for the client that :meth:`train` trained last.
     """
+
+    last_correction: Correction | None = None
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class LocalTraining:
         loop.on_client_start(task.round)
         client, correction = self.start(task, start)
         sums_lr = self.algorithm.objective.needs_summed_lr
+        self.last_correction = correction
         self._correction = ClientCorrection(correction, self.vector, start, sums_lr)
         self._correction.set_weight_decay(self.trainer.optimizers)
         self.seed(task)
@@ -133,6 +139,17 @@ class LocalTraining:
         return watched or self.algorithm.sampler.needs_scores
 
     # ---- beside the clients' training ----
+
+    def on_a_copy(self) -> LocalTraining:
+        """Return the training of a copy of the module, from which nothing comes back.
+
+        Raises:
+            Exception: Whatever the module raises when it is copied.
+        """
+        other = copy(self)
+        module = copied(self.vector.module, self.trainer)
+        other.vector, other.quiet = StateVector(module), QuietTraining(self.loop, module)
+        return other
 
     @cached_property
     def quiet(self) -> QuietTraining:

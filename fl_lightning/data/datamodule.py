@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import check_choice, check_count, check_not_negative
+from fl_lightning.arguments import check_bool, check_choice, check_count, check_not_negative
 from fl_lightning.data.batches import Collate, client_batches, make_loader
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
 from fl_lightning.data.missing import Imputation
 from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
-from fl_lightning.data.source import Source, fingerprint
+from fl_lightning.data.replaced_inputs import ReplacedInputs
+from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
@@ -27,7 +28,7 @@ from fl_lightning.representation import represent
 Stage = Literal["train", "val", "test"]
 
 
-class FederatedDataModule(PartitionView, L.LightningDataModule):
+class FederatedDataModule(ReplacedInputs, PartitionView, L.LightningDataModule):
     """Reads a data set, shares it out among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
@@ -81,6 +82,7 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
             check_count("batch_size", batch_size, hint="None takes all of a client's samples at once.")
         check_count("eval_batch_size", eval_batch_size)
         check_count("num_workers", num_workers, minimum=0)
+        check_bool("shuffle", shuffle)
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
         if impute is not None:
@@ -91,17 +93,15 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
             check_split(split)
         check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
+        self.batch_size = None if batch_size is None else int(batch_size)
+        self.eval_batch_size = int(eval_batch_size)
         self.split = ClientSplit() if split is None else split
         self.standardize = standardize
         self.impute = impute
         self.feature_noise = feature_noise
         self.shuffle = shuffle
-        self.num_workers = num_workers
+        self.num_workers = int(num_workers)
         self._federation: tuple[Source, FederatedSplit] | None = None
-        self._features: TensorDataset | None = None
-        self._fingerprint: str | None = None
 
     def __repr__(self) -> str:
         return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
@@ -271,45 +271,6 @@ class FederatedDataModule(PartitionView, L.LightningDataModule):
             collate_fn=self.source_collate_fn,
         )
 
-    # ---- replaced inputs ----
-
     @property
     def _dataset(self) -> Dataset[Any]:
         return self._ready()[0].dataset if self._features is None else self._features
-
-    @property
-    def inputs_replaced(self) -> bool:
-        """Whether batches hold replaced inputs."""
-        return self._features is not None
-
-    def source_inputs(self) -> Tensor:
-        """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
-        return self._tensors_of(self._ready()[0])[0]
-
-    def replace_inputs(self, features: Tensor) -> None:
-        """Serve ``features``, shape (N, ...), in place of the inputs until the Trainer's present stage ends.
-
-        Raises:
-            ValueError: If ``features`` are not one row per source input.
-        """
-        x, *rest = self._tensors_of(self._ready()[0])
-        if len(features) != len(x):
-            raise ValueError(
-                f"`features` must have one row per source input, {len(x)} rows, got {len(features)}. Compute them "
-                "from `source_inputs()`, in its order."
-            )
-        self._features = TensorDataset(features, *rest)
-
-    def data_fingerprint(self) -> str:
-        """Return a text that changes with the shape, type or content of the source's tensors."""
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._tensors_of(self._ready()[0]))
-        return self._fingerprint
-
-    def teardown(self, stage: str | None = None) -> None:
-        """Serve the source's own inputs again: features suit the module of one stage."""
-        self._features = None
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Serve the source's own inputs again: no teardown follows an exception."""
-        self._features = None

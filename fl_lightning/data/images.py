@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fl_lightning.arguments import check_bool
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.partitioners.functions import PartitionFunction
 
@@ -30,6 +31,7 @@ class ImageDataModule(FederatedDataModule):
 
     def __init__(self, partitioner: PartitionFunction | None = None, *, augment: bool = False, **options: Any) -> None:
         super().__init__(partitioner, **options)
+        check_bool("augment", augment)
         self.augment = augment
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
 

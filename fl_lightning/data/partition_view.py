@@ -9,13 +9,12 @@ import numpy as np
 
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
+from fl_lightning.partitioners import Partition, PartitionStatistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from fl_lightning.partitioners import Partition, PartitionStatistics
 
 
 class PartitionView(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fl_lightning.arguments import to_array
+from fl_lightning.arguments import check_callable, check_texts, got, shape_of, to_array, to_indices
 from fl_lightning.data.batches import Collate
 from fl_lightning.representation import ShowsArguments
 
@@ -30,7 +30,7 @@ class Source(ShowsArguments):
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
 
     Raises:
-        TypeError: If ``labels`` or ``test_indices`` are no array, list or tensor.
+        TypeError: If an attribute is of another type; if ``test_indices`` are a mask.
         ValueError: If ``labels`` are not one per sample.
     """
 
@@ -42,19 +42,33 @@ class Source(ShowsArguments):
 
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
+        if not _has_positions(self.dataset):
+            raise TypeError(
+                f"`dataset` must have __len__ and __getitem__, as TensorDataset(x, y) has, got {got(self.dataset)}."
+            )
+        if self.class_names is not None:
+            check_texts("class_names", self.class_names)
+        if self.collate_fn is not None:
+            check_callable("collate_fn", self.collate_fn, "None takes PyTorch's default_collate.")
         samples = len(self)
         if self.labels is not None:
             object.__setattr__(self, "labels", to_array("labels", self.labels))
             if self.labels.shape != (samples,):
                 raise ValueError(
-                    f"`labels` must have one entry per sample, shape ({samples},), got shape {self.labels.shape}."
+                    f"`labels` must have one entry per sample, shape ({samples},), got "
+                    f"{shape_of(self.labels, self.labels)}."
                 )
         if self.test_indices is not None:
-            object.__setattr__(self, "test_indices", to_array("test_indices", self.test_indices))
+            object.__setattr__(self, "test_indices", to_indices("test_indices", self.test_indices))
 
     def __len__(self) -> int:
         """Return the number of samples N."""
         return len(self.dataset)  # type: ignore[arg-type]
+
+
+def _has_positions(dataset: object) -> bool:
+    has_both = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    return has_both and not isinstance(dataset, (str, bytes, Mapping, type)) and getattr(dataset, "shape", None) != ()
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_fraction, to_array
+from fl_lightning.arguments import check_bool, check_count, check_fraction, to_array
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction
@@ -104,6 +104,7 @@ class SampleSplit(Split):
             raise ValueError(f"`test` must be a fraction or 'official', got {test!r}.")
         _check_fractions(val, 0.0 if isinstance(test, str) else test)
         check_count("seed", seed, minimum=0)
+        check_bool("stratify", stratify)
         self.val = val
         self.test = test
         self.seed = seed
@@ -210,5 +211,8 @@ def _check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np
         )
     unique = np.unique(to_array("test_indices", test_indices))
     if len(unique) and (unique.dtype.kind not in "iu" or unique[0] < 0 or unique[-1] >= num_samples):
-        raise ValueError(f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.")
+        hint = " From a mask they are made by `numpy.flatnonzero(mask)`." if unique.dtype == bool else ""
+        raise ValueError(
+            f"`test_indices` must be integers from 0 to {num_samples - 1}, the samples of the data set.{hint}"
+        )
     return unique.astype(np.int64)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from fl_lightning.arguments import got, is_sequence
 from fl_lightning.data.datamodule import FederatedDataModule, Stage
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.missing import Imputation
@@ -58,6 +59,8 @@ class TensorDataModule(FederatedDataModule):
             standardize=standardize,
             impute=impute,
         )
+        if not is_sequence(clients):
+            raise TypeError(f"`clients` must be a list with one tuple of tensors per client, got {got(clients)}.")
         if len(clients) == 0:
             raise ValueError("`clients` is empty; give one tuple of tensors per client, as [(x, y), ...].")
         self._sets: dict[Stage, dict[int, TensorDataset]] = {
@@ -115,6 +118,8 @@ def _evaluation(name: str, given: Tensors | Sequence[Tensors] | None) -> dict[in
     """Return the sets by client."""
     if given is None:
         return {}
+    if not is_sequence(given):
+        raise TypeError(f"`{name}` must be a tuple of tensors, as (x, y), or a list of such, got {got(given)}.")
     if len(given) > 0 and isinstance(given[0], Tensor):
         return {GLOBAL: _dataset(name, given)}
     return {client: _dataset(f"{name}[{client}]", tensors) for client, tensors in enumerate(given)}
@@ -123,8 +128,9 @@ def _evaluation(name: str, given: Tensors | Sequence[Tensors] | None) -> dict[in
 def _dataset(name: str, tensors: Any) -> TensorDataset:
     if not isinstance(tensors, (tuple, list)) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
         kinds = [type(t).__name__ for t in tensors] if isinstance(tensors, (tuple, list)) else type(tensors).__name__
+        hint = " For a single client give [(x, y)]." if isinstance(tensors, Tensor) else ""
         raise TypeError(
-            f"`{name}` must be a tuple of tensors, as (x, y), got {kinds}. Convert arrays with torch.as_tensor."
+            f"`{name}` must be a tuple of tensors, as (x, y), got {kinds}. Convert arrays with torch.as_tensor.{hint}"
         )
     lengths = [len(tensor) if tensor.dim() else 0 for tensor in tensors]
     if len(set(lengths)) > 1:

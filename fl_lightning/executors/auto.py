@@ -90,13 +90,15 @@ class AutoExecutor(Executor):
             executor.run(tasks, clients, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was chosen."""
-        return {"choice": None if self.choice is None else vars(self.choice).copy()}
+        """Return what was chosen, and the verdict on stacks."""
+        choice = None if self.choice is None else vars(self.choice).copy()
+        return {"choice": choice, "vectorized": self._vectorized.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the choice of a checkpoint's run."""
         choice = state.get("choice")
         self.choice = None if choice is None else ExecutorChoice(**choice)
+        self._vectorized.load_state_dict(state.get("vectorized") or {})
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
         threads = adjustable_threads() if self._clients.vector.device.type == "cpu" else None
@@ -110,6 +112,8 @@ class AutoExecutor(Executor):
         self.choice = choice = known[0]
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
+        if choice.executor == "sequential":
+            self._vectorized.forget_trial()
         manner = "at once" if choice.executor == "vectorized" else "one after the other"
         manner += ", channels last in memory" if choice.channels_last else ""
         manner += "" if choice.threads is None else f", {choice.threads} thread(s)"
@@ -121,8 +125,8 @@ class AutoExecutor(Executor):
         alone = ExecutorChoice("sequential", "", None if threads is None else 1)
         try:
             vectorized.check_statically()
-            self._clients.vector.write(algorithm.start(tasks[0]))
             timing = vectorized.timing(tasks)
+            timing.load(algorithm.start(tasks[0]))
             seconds = timing.seconds_alone()
             # whoever looks at a client's model sees the layout that the user gave it
             if not self._clients.is_watched:

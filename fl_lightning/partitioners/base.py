@@ -39,8 +39,8 @@ class Partitioner(ShowsArguments, ABC):
     def __init__(self, num_clients: int, seed: int = 0) -> None:
         check_count("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
-        self.num_clients = num_clients
-        self.seed = seed
+        self.num_clients = int(num_clients)
+        self.seed = int(seed)
 
     def __call__(self, labels: Any) -> Partition:
         """Return the partition of a data set; every client gets at least one sample.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.arguments import check_bool, check_count, check_positive
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
 from fl_lightning.partitioners.labels import check_minimum
@@ -42,6 +42,7 @@ class ClasswiseDirichletPartitioner(Partitioner):
         super().__init__(num_clients, seed)
         check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
         check_count("min_partition_size", min_partition_size)
+        check_bool("self_balancing", self_balancing)
         self.alpha = alpha
         self.min_partition_size = min_partition_size
         self.self_balancing = self_balancing

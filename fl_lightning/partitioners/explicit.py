@@ -23,6 +23,7 @@ class ExplicitPartitioner:
 
     Raises:
         TypeError: If an array does not hold integers, or the keys of a mapping cannot be sorted.
+        FileNotFoundError: If there is no such file.
         ValueError: If they make no partition; on call, if a sample does not exist or a client has none.
     """
 
@@ -55,8 +56,13 @@ def _as_partition(
 ) -> Partition:
     if isinstance(assignment, Partition):
         return assignment
+    if isinstance(assignment, str) and not assignment:
+        raise ValueError("`assignment` must not be an empty path. Give a file that `Partition.save` has written.")
     if isinstance(assignment, (str, os.PathLike)):
-        return Partition.load(assignment)
+        try:
+            return Partition.load(assignment)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"`assignment` is {str(assignment)!r}, but there is no such file.") from error
     try:
         clients = [assignment[key] for key in sorted(assignment)] if isinstance(assignment, Mapping) else assignment
         # numpy would take an empty list for floats
@@ -66,4 +72,7 @@ def _as_partition(
             "`assignment` must be a partition, a path, a list with one array of sample indices for each client, or a "
             f"mapping of such with keys that can be sorted, got {type(assignment).__name__} ({error})."
         ) from error
-    return Partition(arrays)
+    try:
+        return Partition(arrays)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"`assignment` is no valid partition: {error}") from error

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_not_negative
+from fl_lightning.arguments import check_count, check_instance, check_not_negative
 from fl_lightning.partitioners.partition import Partition
 
 
@@ -32,6 +32,8 @@ def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int =
     """
     check_not_negative("level", level)
     check_count("seed", seed, minimum=0)
+    check_instance("x", x, Tensor, "Convert arrays with `torch.as_tensor`.")
+    check_instance("partition", partition, Partition)
     if not x.is_floating_point():
         raise ValueError(f"`x` must be floating point, got {x.dtype}. Convert it first, for example with `x.float()`.")
     last = max(int(indices.max(initial=-1)) for indices in partition.indices)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.arguments import to_array
+from fl_lightning.arguments import shape_of, to_array
 
 
 def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
@@ -24,9 +24,8 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
     """
     array = to_array(name, labels)
     if array.ndim != 1:
-        got = f"shape {array.shape}" if array.ndim else repr(labels)
         hint = " One-hot rows become classes by `labels.argmax(axis=1)`." if array.ndim == 2 else ""
-        raise ValueError(f"`{name}` must be 1-D, one for each sample, got {got}.{hint}")
+        raise ValueError(f"`{name}` must be 1-D, one for each sample, got {shape_of(array, labels)}.{hint}")
     if array.dtype == object and all(isinstance(label, numbers.Integral) for label in array):
         array = array.astype(np.int64)  # such as a pandas column of nullable integers
     if array.dtype == bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, got
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal, share_equally
 
@@ -26,6 +26,7 @@ class LimitedClassesPartitioner(Partitioner):
         seed: Seed of the samples.
 
     Raises:
+        TypeError: If ``limited_clients`` are a mask.
         ValueError: If an argument is out of range; on call, if there are fewer than k classes, or a client gets no
             samples.
     """
@@ -35,8 +36,14 @@ class LimitedClassesPartitioner(Partitioner):
     ) -> None:
         super().__init__(num_clients, seed)
         check_count("num_classes_per_partition", num_classes_per_partition)
+        listed = list(limited_clients) if np.iterable(limited_clients) else []
+        if any(isinstance(client, (bool, np.bool_)) for client in listed):
+            raise TypeError(
+                f"`limited_clients` must be clients, not a mask of booleans, got {got(limited_clients)}. Give "
+                "`numpy.flatnonzero(mask)`."
+            )
         try:
-            given = [operator.index(client) for client in limited_clients]
+            given = [operator.index(client) for client in listed]
         except TypeError:
             given = []
         limited = sorted(set(given))
@@ -48,7 +55,7 @@ class LimitedClassesPartitioner(Partitioner):
         ):
             raise ValueError(
                 f"`limited_clients` must name at least one client and not all, each once, of 0 to {num_clients - 1}, "
-                f"got {limited_clients!r}. For all use `PathologicalPartitioner`, for none `IIDPartitioner`."
+                f"got {got(limited_clients)}. For all use `PathologicalPartitioner`, for none `IIDPartitioner`."
             )
         self.limited_clients = limited
         self.num_classes_per_partition = num_classes_per_partition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, shape_of, to_array
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.representation import ShowsArguments
 
@@ -60,14 +60,14 @@ class NaturalPartitioner(ShowsArguments):
 
 
 def _check_keys(keys: np.ndarray) -> np.ndarray:
-    keys = np.asarray(keys)
-    if keys.ndim != 1:
-        raise ValueError(f"`keys` must be 1-D, one for each sample, got shape {keys.shape}.")
-    if keys.dtype == object and all(isinstance(key, str) for key in keys):
-        keys = keys.astype(np.str_)
-    if keys.dtype.kind not in "iuU":
+    array = to_array("keys", keys)
+    if array.ndim != 1:
+        raise ValueError(f"`keys` must be 1-D, one for each sample, got {shape_of(array, keys)}.")
+    if array.dtype == object and all(isinstance(key, str) for key in array):
+        array = array.astype(np.str_)
+    if array.dtype.kind not in "iuU":
         raise TypeError(
-            f"`keys` must be whole numbers or texts, got {keys.dtype}. Fill in missing ones, and turn others into "
+            f"`keys` must be whole numbers or texts, got {array.dtype}. Fill in missing ones, and turn others into "
             "texts, for example with `table['column'].astype(str)`."
         )
-    return keys
+    return array

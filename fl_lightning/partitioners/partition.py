@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_lightning.arguments import to_array
+from fl_lightning.arguments import got, is_sequence, to_array
 from fl_lightning.partitioners import partition_file
 
 
@@ -24,13 +24,18 @@ class Partition:
         indices: The sample indices of each client, client 0 first; kept as int64 copies.
 
     Raises:
-        TypeError: If indices are not integers.
+        TypeError: If ``indices`` are no sequence, or do not hold integers.
         ValueError: If there is no client, a client's indices are not 1-D, an index is negative, or one occurs twice.
     """
 
     indices: tuple[np.ndarray, ...]
 
     def __post_init__(self) -> None:
+        if not is_sequence(self.indices):
+            raise TypeError(
+                f"`indices` must be a sequence with one array of sample indices for each client, got "
+                f"{got(self.indices)}."
+            )
         if len(self.indices) == 0:
             raise ValueError("`indices` must hold one array for each client, got none.")
         arrays = tuple(_as_indices(client, array) for client, array in enumerate(self.indices))

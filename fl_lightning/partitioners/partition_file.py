@@ -31,6 +31,8 @@ def write(path: Path, indices: Sequence[np.ndarray], overwrite: bool) -> None:
 
 def read(path: Path) -> tuple[np.ndarray, ...]:
     """Read sample indices of each client; see :meth:`Partition.load`."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a partition. Give a file that `Partition.save` has written.")
     return _from_parquet(path) if _is_parquet(path) else _from_json(path)
 
 

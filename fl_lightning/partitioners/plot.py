@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_count, check_texts
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
 
@@ -67,6 +67,7 @@ def _names(labels: np.ndarray, class_names: Sequence[str] | None) -> list[str]:
     classes = np.unique(labels)
     if class_names is None:
         return [str(label) for label in classes]
+    check_texts("class_names", class_names)
     if len(class_names) != len(classes):
         raise ValueError(
             f"`class_names` must have one name for each of the {len(classes)} classes in `labels`, "

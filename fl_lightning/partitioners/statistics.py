@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from fl_lightning.arguments import check_instance, to_array
 from fl_lightning.partitioners.labels import check_labels
 from fl_lightning.partitioners.partition import Partition
 
@@ -66,6 +67,7 @@ def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
         TypeError: If the labels are no integers.
         ValueError: If they are not 1-D, or the partition has samples without a label.
     """
+    check_instance("partition", partition, Partition, "A partitioner makes one from the labels.")
     labels = check_labels(labels)
     last = max((int(indices.max()) for indices in partition.indices if len(indices)), default=-1)
     if last >= len(labels):
@@ -134,9 +136,11 @@ def label_entropy(counts: np.ndarray) -> float:
 
 
 def _check_counts(counts: np.ndarray) -> np.ndarray:
-    counts = np.asarray(counts)
+    counts = to_array("counts", counts)
     if counts.ndim != 2:
         raise ValueError(f"`counts` must have shape (num_clients, num_classes), got {counts.shape}.")
+    if counts.dtype.kind not in "biuf" or not np.isfinite(counts).all():
+        raise ValueError(f"`counts` must hold finite numbers, got {counts.dtype} with others.")
     if (counts < 0).any():
         raise ValueError(f"`counts` must not be negative, got {counts.min()}.")
     if counts.sum() == 0:

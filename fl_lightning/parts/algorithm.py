@@ -31,9 +31,8 @@ Invalid = Literal["skip", "raise"]
 class Algorithm(ABC):
     """Leads the parts through a fit.
 
-    The loop calls, in each round, :meth:`on_round_start`, then for each group of :meth:`task_groups` and each task in
-    it :meth:`start`, the client's training and :meth:`receive`, and then :meth:`on_round_end` or
-    :meth:`on_round_abort`.
+    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups`, :meth:`start`, the
+    client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
 
     Args:
         sampler: Draws the clients of a round.
@@ -68,8 +67,7 @@ class Algorithm(ABC):
         self.exchange = Chain(as_list(exchange))
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
-        self.traffic = Traffic()
-        self.report = RoundReport()
+        self.traffic, self.report = Traffic(), RoundReport()
         self.changing_buffers = ChangingBuffers()
         self._buffers = BufferExchange()
         self._server: Server | None = None
@@ -138,10 +136,7 @@ class Algorithm(ABC):
 
     @property
     def aggregated(self) -> bool:
-        """Whether the model that was published last is one that the server aggregated.
-
-        It is not before the first aggregation, and where circulating models are averaged for evaluation alone.
-        """
+        """Whether the model that was published last is one that the server aggregated, not the first of all."""
         return self.server.aggregations > 0
 
     @property
@@ -171,6 +166,7 @@ class Algorithm(ABC):
         self.sampler = check_part("sampler", sampler, ClientSampler)
         if self._federation is not None:
             sampler.attach(self._federation)
+            self.meter.sends_scores = sampler.needs_scores
 
     # ---- a fit ----
 

@@ -15,7 +15,8 @@ def check_part(name: str, part: Any, kind: type) -> Any:
     """Return a part; raise ``TypeError`` if it is of another kind."""
     if not isinstance(part, kind):
         hint = f" Call it: {part.__name__}(...)." if isinstance(part, type) and issubclass(part, kind) else ""
-        raise TypeError(f"`{name}` must be a {kind.__name__} of fl_lightning.parts, got {part!r}.{hint}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise TypeError(f"`{name}` must be {article} {kind.__name__} of fl_lightning.parts, got {part!r}.{hint}")
     return part
 
 

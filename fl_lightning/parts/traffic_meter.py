@@ -16,14 +16,15 @@ class TrafficMeter:
         federation: The run.
         exchange: What travels.
         vectors: Vectors of the model's length that travel each way for a client; those beside the model are sent whole.
-        scores: Whether clients send their importance.
+        sends_scores: Whether clients send their importance.
 
     Attributes:
+        sends_scores: Whether clients send their importance.
         payload: The parameters that travel, uncompressed.
     """
 
-    def __init__(self, federation: Federation, exchange: Exchange, vectors: int, scores: bool) -> None:
-        self._exchange, self._vectors, self._scores = exchange, vectors, scores
+    def __init__(self, federation: Federation, exchange: Exchange, vectors: int, sends_scores: bool) -> None:
+        self._exchange, self._vectors, self.sends_scores = exchange, vectors, sends_scores
         self._bits, self._num_parameters = federation.bits_per_value, federation.num_parameters
         names = federation.names or [""] * len(federation.lengths)
         sent = [n for name, n in zip(names, federation.lengths, strict=False) if exchange.travels(name)]
@@ -49,5 +50,5 @@ class TrafficMeter:
         for payload in uploads:
             traffic.send_up(payload)
         traffic.send_up(beside, len(uploads))
-        if self._scores:
+        if self.sends_scores:
             traffic.send_up(Payload(1, self._bits), len(uploads))

@@ -11,7 +11,6 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trai
 from torch import Tensor
 
 from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
-from fl_lightning.parts import SynchronousAlgorithm as Algorithm
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
@@ -19,6 +18,7 @@ from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.sampling import ClientSampler, UniformSampler
 from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
 class ProximalCorrection(Correction):
@@ -41,15 +41,15 @@ class Proximal(LocalObjective):
 
 
 class MyProximal(FedAvg):
-    def configure_algorithm(self) -> Algorithm:
+    def configure_algorithm(self) -> SynchronousAlgorithm:
         algorithm = super().configure_algorithm()
         algorithm.objective = Proximal(mu=1.0)
         return algorithm
 
 
 class MyProximalRADFed(AggregationCallback):
-    def configure_algorithm(self) -> Algorithm:
-        return Algorithm(
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        return SynchronousAlgorithm(
             sampler=UniformSampler(2),
             schedule=Redistribution(2),
             objective=Proximal(mu=1.0),
@@ -107,11 +107,11 @@ def test_radfed_takes_a_sampler_and_a_server_optimizer() -> None:
 
 
 def test_a_schedule_without_results_keeps_the_server_where_it_is() -> None:
-    algorithm = Algorithm(
+    algorithm = SynchronousAlgorithm(
         sampler=UniformSampler(1), schedule=Synchronous(), aggregation=WeightedMean(), server=Mixing()
     )
-    algorithm.begin(Federation(np.array([3]), torch.tensor([1.0, 2.0]), [2]), fresh=True)
-    assert algorithm.close_round().tolist() == [1.0, 2.0]
+    algorithm.on_fit_start(Federation(np.array([3]), torch.tensor([1.0, 2.0]), [2]), fresh=True)
+    assert algorithm.on_round_end().tolist() == [1.0, 2.0]
     assert algorithm.server.aggregations == 0
 
 

@@ -183,6 +183,33 @@ def test_a_damaged_cache_is_named(dumps: Path, name: str) -> None:
         ready(dumps)
 
 
+@pytest.mark.parametrize("name", ["tokens.bin", "page_topics.npy", "topics.json", "relations.npy", "vectors.npy"])
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+def test_a_flipped_bit_is_found(dumps: Path, name: str, place: float) -> None:
+    ready(dumps)
+    (folder,) = (dumps / "dmoz" / "cache").iterdir()
+    content = bytearray((folder / name).read_bytes())
+    content[int(place * (len(content) - 1))] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(RuntimeError, match=rf"{folder.name} is damaged: the SHA-256 of {name} is not .* Delete the"):
+        ready(dumps)
+
+
+def test_what_killed_processes_have_left_is_removed(dumps: Path) -> None:
+    cache = dumps / "dmoz" / "cache"
+    left = [cache / f".{'a' * 24}.{'0' * 32}.tmp", cache / f".{'b' * 24}.{'1' * 32}.tmp"]
+    for folder in left:
+        folder.mkdir(parents=True)
+        (folder / "writing.lock").touch()  # nobody holds it
+        (folder / "tokens.bin").touch()
+    ready(dumps)
+    assert not any(folder.exists() for folder in left)
+    left[0].mkdir()
+    (left[0] / "writing.lock").touch()
+    ready(dumps)  # the cache is there, and the rest is removed all the same
+    assert len(list(cache.iterdir())) == 1
+
+
 @pytest.mark.parametrize("content", [None, "", "{}", "[]"])
 def test_a_cache_without_its_sizes_is_named(dumps: Path, content: str | None) -> None:
     ready(dumps)

@@ -47,11 +47,29 @@ def test_validation_lies_between_training_and_test():
         assert split.test[client][0] - split.val[client][-1] == 11
 
 
-def test_windows_of_training_and_test_text_do_not_overlap():
+WINDOW = 80  # characters of an input; sample i is the characters i to i + 79, its label the character i + 80
+
+
+def characters(samples: np.ndarray, *, with_label: bool) -> set[int]:
+    return {start + step for start in samples.tolist() for step in range(WINDOW + with_label)}
+
+
+@pytest.mark.parametrize(
+    ("gap", "inputs_shared", "shared"),
+    [(78, 1, 2), (79, 0, 1), (80, 0, 0)],  # LEAF's 79 shares the last training label with the first test input
+)
+def test_the_gap_separates_training_from_test_text(gap, inputs_shared, shared):
+    split = apply(OrderedSplit(gap=gap))
+    for client, train in split.train.items():
+        test = characters(split.test[client], with_label=True)
+        assert len(characters(train, with_label=False) & test) == inputs_shared
+        assert len(characters(train, with_label=True) & test) == shared
+
+
+def test_no_test_label_is_a_training_label():
     split = apply(OrderedSplit())
     for client, train in split.train.items():
-        # the first character that a test window sees is the last one that training predicts
-        assert split.test[client][0] == train[-1] + 80
+        assert split.test[client][0] + WINDOW > train[-1] + WINDOW
 
 
 def test_without_test_set_all_samples_train():
@@ -94,6 +112,21 @@ def test_equal_clients(seed):
 def test_equal_clients_depend_on_the_seed_alone():
     partitions = [apply(CropSplit(2, 300, 4, seed=seed)).partition for seed in (0, 0, 1)]
     assert partitions[0] == partitions[1] != partitions[2]
+
+
+def test_every_start_of_a_stretch_is_equally_likely():
+    # a client of 12 training samples and 3 + 1 test samples: 3 starts of 10 samples, 2 starts of 3
+    def natural(labels):
+        return Partition((np.arange(16),))
+
+    starts = []
+    for seed in range(600):
+        split = CropSplit(1, 10, 3, OrderedSplit(test=0.25, gap=0), seed).apply(16, natural)
+        starts.append((split.train[0][0], split.test[0][0]))
+    counts = {start: starts.count(start) for start in sorted(set(starts))}
+    assert set(counts) == {(train, test) for train in (0, 1, 2) for test in (12, 13)}
+    # 100 expected of each, standard deviation sqrt(600 * 1/6 * 5/6) = 9.1
+    assert all(abs(count - 100) < 4 * 9.2 for count in counts.values())
 
 
 def test_equal_clients_may_be_cut_in_another_way():

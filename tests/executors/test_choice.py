@@ -18,7 +18,8 @@ from torch import nn
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import auto as choices
 from fl_lightning.executors.auto import ExecutorChoice
-from fl_lightning.executors.stacked.memory import clients_that_fit
+from fl_lightning.executors.stacked.memory import clients_that_fit, memory_budget
+from fl_lightning.executors.stacked.timing import StepTiming
 from fl_lightning.parts.federation import Task
 
 
@@ -38,8 +39,8 @@ def linear() -> nn.Module:
 def test_the_faster_one_is_chosen(
     alone: float, at_once: float, chosen: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(choices.Trial, "seconds_alone", lambda self: alone)
-    monkeypatch.setattr(choices.Trial, "seconds_at_once", lambda self: at_once)
+    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: alone)
+    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: at_once)
     with caplog.at_level(logging.INFO):
         fitter = fit(FedAvg(4, seed=1), linear())
     assert fitter.fit_loop.executor.choice.executor == chosen
@@ -49,13 +50,13 @@ def test_the_faster_one_is_chosen(
 
 
 def test_slow_steps_on_a_cpu_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices.Trial, "seconds_alone", lambda self: 0.02)
+    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: 0.02)
     fitter = fit(FedAvg(4, seed=1), linear())
     assert "arithmetic bounds" in fitter.fit_loop.executor.choice.cause
 
 
 def test_modules_that_draw_random_numbers_are_trained_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices.Trial, "seconds_alone", lambda self: 2e-4)
+    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: 2e-4)
     fitter = fit(FedAvg(4, seed=1), nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)))
     assert fitter.fit_loop.executor.choice.executor == "sequential"
     assert "random numbers" in fitter.fit_loop.executor.choice.cause
@@ -76,11 +77,11 @@ def test_measuring_leaves_no_trace() -> None:
 
 
 def test_a_resumed_run_keeps_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices.Trial, "seconds_alone", lambda self: 2e-4)
-    monkeypatch.setattr(choices.Trial, "seconds_at_once", lambda self: 1e-5)
+    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: 2e-4)
+    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: 1e-5)
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
     fit(FedAvg(4, seed=1), linear(), callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
-    monkeypatch.setattr(choices.Trial, "seconds_at_once", lambda self: 1.0)
+    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: 1.0)
     fitter = fit(FedAvg(4, seed=1), linear(), epochs=4, ckpt_path=tmp_path / "last.ckpt")
     assert fitter.fit_loop.executor.choice.executor == "vectorized"
 
@@ -116,7 +117,7 @@ def test_a_choice_travels_in_a_checkpoint() -> None:
 # ---- channels last ----
 
 
-SECONDS_CHANNELS_LAST = choices.Trial.seconds_channels_last  # as it is outside of tests
+SECONDS_CHANNELS_LAST = StepTiming.seconds_channels_last  # as it is outside of tests
 
 
 class FlattenByView(nn.Module):
@@ -146,17 +147,18 @@ def fit_images(
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Unflatten(1, (2, 6, 6)), nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), *between)
     layers.extend([end or nn.Flatten(), nn.Linear(16, 3)])
-    measured, weight = choices.Trial.seconds_alone, layers[1].weight
+    measured, weight = StepTiming.seconds_alone, layers[1].weight
 
-    def seconds_alone(trial: choices.Trial) -> float:
-        measured(trial)
-        return 0.02 if weight.is_contiguous() else 0.01
+    def seconds_alone(timing: StepTiming) -> float:
+        measured(timing)
+        [tried] = [p for p in timing._clients.vector.parameters if p.dim() == 4]  # of the copy that is measured
+        return 0.02 if tried.is_contiguous() else 0.01
 
     contiguous: set[bool] = set()
     layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
     with monkeypatch.context() as patched:
-        patched.setattr(choices.Trial, "seconds_alone", seconds_alone)
-        patched.setattr(choices.Trial, "seconds_channels_last", SECONDS_CHANNELS_LAST)
+        patched.setattr(StepTiming, "seconds_alone", seconds_alone)
+        patched.setattr(StepTiming, "seconds_channels_last", SECONDS_CHANNELS_LAST)
         fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
         fitter.fit(Module(layers), datamodule=TensorDataModule(clients_of((72,), (8, 12, 6)), batch_size=4))
     assert weight.is_contiguous()  # as the user gave it
@@ -224,13 +226,14 @@ def test_freed_memory_is_kept_unless_the_environment_says_otherwise(monkeypatch:
 def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     fitter = fit(FedAvg(4, seed=1, executor="vectorized"), linear())
     loop = fitter.fit_loop
-    tasks = loop.callback.algorithm.plan(0, loop.data.client_sizes, 1)
-    assert isinstance(tasks, list) and len(tasks) == 4
     # 53 values of 8 bytes six times, and 20 samples of 6 values and a class, 8 bytes each
     need = 6 * 53 * 8 + 20 * 7 * 8
+    loop.algorithm.on_round_start(0)
+    tasks = loop.algorithm.planned_tasks
+    assert len(tasks) == 4
     for free, expected in ((4 * 2 * need, 2), (1, 1), (float("inf"), 4)):
         monkeypatch.setattr("fl_lightning.executors.stacked.memory.free_memory", lambda device, free=free: free)
-        assert clients_that_fit(loop, tasks) == expected
+        assert clients_that_fit(loop.clients, tasks, memory_budget(loop.clients)) == expected
 
 
 def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,4 +241,4 @@ def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pyt
     # 6 x 100,000 + 100,000 + 100,000 x 3 + 3 = 1,000,003 weights in double precision: 4 x 8,000,024 bytes fit
     tasks = [Task(slot, slot, 8) for slot in range(10)]
     fitter = fit(FedAvg(1, seed=1), nn.Sequential(nn.Linear(6, 100_000), nn.Linear(100_000, 3)), epochs=1)
-    assert clients_that_fit(fitter.fit_loop, tasks) == 4
+    assert clients_that_fit(fitter.fit_loop.clients, tasks, 1e12) == 4

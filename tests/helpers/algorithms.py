@@ -26,14 +26,44 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.parts.asynchronous import VirtualClock
-from fl_lightning.parts.objectives import Proximal
-from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import BernoulliSampler, ImportanceSampler
-from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum
+from fl_lightning.parts import (
+    Adaptive,
+    Aggregation,
+    BernoulliSampler,
+    ClientResult,
+    Clip,
+    Exchange,
+    ImportanceSampler,
+    Mixing,
+    Momentum,
+    Participation,
+    PersonalParameters,
+    Proximal,
+    VirtualClock,
+)
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., AggregationCallback]
+
+
+class Median(Aggregation):
+    """An aggregation as a user writes it: `update` and `merge` alone."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Tensor] = []
+
+    def update(self, result: ClientResult) -> None:
+        self.parameters.append(result.parameters)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        parameters, self.parameters = self.parameters, []
+        return torch.stack(parameters).quantile(0.5, dim=0) if parameters else None
+
+
+def personal() -> list[Exchange]:
+    """A personal last layer, and bounded updates of the others."""
+    return [PersonalParameters("layers.4"), Clip(0.05)]
+
 
 ALGORITHMS: dict[str, Make] = {
     "FedAvg": lambda **k: FedAvg(4, server_lr=0.7, **k),
@@ -47,6 +77,13 @@ ALGORITHMS: dict[str, Make] = {
         participation=Participation(available=0.9, dropout=0.3, stragglers=0.5),
         local_epochs=3,
         **k,
+    ),
+    "FedAvg-personal": lambda **k: FedAvg(4, exchange=personal(), **k),
+    "FedAvg-median": lambda **k: FedAvg(4, aggregation=Median(), **k),
+    "RADFed-personal-median": lambda **k: RADFed(3, 4, exchange=personal(), aggregation=Median(), **k),
+    "RADFed-local-buffers": lambda **k: RADFed(2, 4, buffers="local", **k),
+    "FedBuff-personal-median": lambda **k: FedBuff(
+        3, 4, exchange=personal(), aggregation=Median(), speeds=SPEEDS, buffers="local", **k
     ),
     "FedProx": lambda **k: FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),
     "FedDyn": lambda **k: FedDyn(0.1, 4, **k),

@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, FederatedLoop, RADFed, TensorDataModule
+from fl_lightning import FedAvg, RADFed, TensorDataModule
 
 
 def refused(match: str, *callbacks: Callback, module: Any = None, algorithm: Any = None, **trainer: Any) -> None:
@@ -97,14 +97,14 @@ def test_strategy_that_shards_the_model() -> None:
     trainer = prepared(algorithm)
     trainer._accelerator_connector.strategy = FSDPStrategy()  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r'FedAvg cannot run under FSDPStrategy: .* Use strategy="auto" or'):
-        FederatedLoop(trainer, algorithm).check()
+        algorithm.setup(trainer, Classifier(), "fit")
 
 
 def test_synchronised_batch_norm_across_clients() -> None:
     algorithm = FedAvg(1.0)
     trainer = prepared(algorithm, devices=2, strategy="ddp", sync_batchnorm=True)
     with pytest.raises(ValueError, match=r"`Trainer\(sync_batchnorm=True\)` would mix.*Leave it off"):
-        FederatedLoop(trainer, algorithm).check()
+        algorithm.setup(trainer, Classifier(), "fit")
 
 
 def test_more_processes_than_clients_in_a_round() -> None:
@@ -112,7 +112,7 @@ def test_more_processes_than_clients_in_a_round() -> None:
     trainer = prepared(algorithm, devices=2, strategy="ddp")
     expected = r"1 clients train in a round, but there are 2 processes.*Raise `clients_per_round` or .* at most 1\."
     with pytest.raises(ValueError, match=expected):
-        FederatedLoop(trainer, algorithm).check()
+        algorithm.setup(trainer, Classifier(), "fit")
 
 
 def test_training_step_that_takes_the_loaders_iterator() -> None:

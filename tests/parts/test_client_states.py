@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, FedAvgM, FedDyn, FedProx, RADFed, TensorDataModule
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.participation import Participation
@@ -31,11 +31,14 @@ def states(tmp_path: Path, mapped: bool, num_clients: int = 4, **ranks: int) -> 
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["memory", "file"])
-def test_a_client_has_the_initial_vector_until_a_round_ends_with_another(tmp_path: Path, mapped: bool) -> None:
+def test_a_client_has_the_initial_vector_until_it_hands_in_another(tmp_path: Path, mapped: bool) -> None:
     store = states(tmp_path, mapped)
-    store.put(2, torch.tensor([5.0, 6.0]))
     assert store[2].tolist() == [1.0, 2.0]
-    store.close()
+    store.put(2, torch.tensor([5.0, 6.0]))
+    # the client may come again in the same round of an asynchronous algorithm; the server knows it when the round ends
+    assert store[2].tolist() == [5.0, 6.0]
+    assert store.mean.tolist() == [1.0, 2.0]
+    store.on_round_end()
     assert store[2].tolist() == [5.0, 6.0]
     assert store[0].tolist() == [1.0, 2.0]
     assert store.mean.tolist() == [2.0, 3.0]  # (3 * 1 + 5) / 4, (3 * 2 + 6) / 4
@@ -45,8 +48,8 @@ def test_a_client_has_the_initial_vector_until_a_round_ends_with_another(tmp_pat
 def test_a_round_that_is_broken_off_leaves_no_trace(tmp_path: Path, mapped: bool) -> None:
     store = states(tmp_path, mapped)
     store.put(2, torch.tensor([5.0, 6.0]))
-    store.discard()
-    store.close()
+    store.on_round_abort()
+    store.on_round_end()
     assert store[2].tolist() == [1.0, 2.0]
     assert store.mean.tolist() == [1.0, 2.0]
 
@@ -56,7 +59,7 @@ def test_states_survive_a_checkpoint(tmp_path: Path, mapped: bool) -> None:
     store = states(tmp_path, mapped, num_clients=40)
     for client in range(0, 40, 2):
         store.put(client, torch.tensor([client, -client], dtype=torch.float32))
-    store.close()
+    store.on_round_end()
     torch.save(store.state_dict(), tmp_path / "states.pt")
     other = states(tmp_path, mapped, num_clients=40)
     other.load_state_dict(torch.load(tmp_path / "states.pt", weights_only=True))
@@ -74,7 +77,7 @@ def test_a_process_keeps_its_own_clients() -> None:
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:
     store = ClientStates(Federation(np.ones(10_000), torch.zeros(1), [1], state_dir=tmp_path), torch.zeros(50_000))
     store.put(9_999, torch.ones(50_000))
-    store.close()
+    store.on_round_end()
     assert float(store[9_999].sum()) == 50_000
     assert os.listdir(tmp_path) == []
 
@@ -86,7 +89,7 @@ def test_the_mean_is_that_of_all_clients(changes: list[tuple[int, float]]) -> No
     now = [0.5] * 4
     for client, value in changes:
         store.put(client, torch.tensor([value]))
-        store.close()
+        store.on_round_end()
         now[client] = value
     assert float(store.mean) == pytest.approx(float(np.average(now, weights=weights)), abs=1e-9)
 
@@ -122,11 +125,17 @@ class Counting(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-def counted(callback: Any, rounds: int) -> tuple[list[float], float]:
-    """Clients of 1 and 3 batches; return what each started from, round by round, and the server's count."""
+def count(callback: Any, rounds: int) -> Counting:
+    """Train clients of 1 and 3 batches."""
     data = TensorDataModule([(torch.zeros(1),), (torch.zeros(3),)], batch_size=1)
     module = Counting()
     quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=data)
+    return module
+
+
+def counted(callback: Any, rounds: int) -> tuple[list[float], float]:
+    """Return what each client of synchronous rounds started from, round by round, and the server's count."""
+    module = count(callback, rounds)
     starts = [sorted(module.at_start[i : i + 2]) for i in range(0, 2 * rounds, 2)]
     return [start for pair in starts for start in pair], float(module.batches)
 
@@ -146,6 +155,24 @@ def test_buffers_are_averaged_kept_or_the_servers(buffers: Any, starts: list[flo
 def test_buffers_of_circulating_models() -> None:
     assert counted(RADFed(4, 1.0, buffers="server"), rounds=2)[0] == [0.0] * 4
     assert counted(RADFed(4, 1.0, buffers="local"), rounds=2)[0] == [0.0, 0.0, 1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("buffers", "starts", "server"),
+    [
+        # the server takes half of what arrives: 0.5, 1, 2, 2, 2.5, 3.75; client 0 starts from it at 1, 2 and 3 (there
+        # before client 1's result of time 2 is), client 1 at 2
+        ("average", [0.0, 0.5, 0.0, 1.0, 2.0, 2.0], 3.75),
+        # 1, 2, 3, 3, 4, 6 arrive: 0.5, 1.25, 2.125, 2.5625, 3.28125, 4.640625
+        ("local", [0.0, 1.0, 0.0, 2.0, 3.0, 3.0], 4.640625),
+        ("server", [0.0] * 6, 0.0),
+    ],
+)
+def test_buffers_of_asynchronous_clients(buffers: Any, starts: list[float], server: float) -> None:
+    # client 0 arrives at 1, 2, 3, 4, client 1 at 2 and 4, after it
+    callback = FedAsync(6, mixing=0.5, staleness="constant", speeds=[100, 50], buffers=buffers, lookahead=1)
+    module = count(callback, rounds=1)
+    assert (module.at_start, float(module.batches)) == (starts, server)
 
 
 def test_unknown_treatment_of_buffers() -> None:

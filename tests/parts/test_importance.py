@@ -65,7 +65,7 @@ def test_a_sampler_that_needs_scores_must_define_them() -> None:
 
 def test_o12_accumulation() -> None:
     sampler = ImportanceSampler(1, gamma=0.9)
-    sampler.begin(federation(1))
+    sampler.attach(federation(1))
     sampler.take_scores({0: 2.0})
     sampler.take_scores({0: 5.0})
     assert sampler.scores.tolist() == [pytest.approx(4.7, abs=1e-15)]
@@ -73,7 +73,7 @@ def test_o12_accumulation() -> None:
 
 def test_without_gamma_the_mean_of_all_scores_counts() -> None:
     sampler = ImportanceSampler(1, gamma=None)
-    sampler.begin(federation(1))
+    sampler.attach(federation(1))
     for score in (2.0, 5.0, 8.0):
         sampler.take_scores({0: score})
     assert sampler.scores.tolist() == [pytest.approx(5.0, abs=1e-15)]
@@ -81,7 +81,7 @@ def test_without_gamma_the_mean_of_all_scores_counts() -> None:
 
 def test_o12_successive_draws() -> None:
     sampler = ImportanceSampler(2, gamma=0.5, initial="uniform")
-    sampler.begin(federation(3))
+    sampler.attach(federation(3))
     sampler.take_scores({0: 9.0, 1: 5.0, 2: 3.0})  # from 1: 5, 3, 2
     rng, count = np.random.default_rng(0), 20000
     drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng))
@@ -93,7 +93,7 @@ def test_o12_successive_draws() -> None:
 def test_equal_scores_draw_every_ordered_pair_alike() -> None:
     # RADFedi with equal scores that never change is RADFed in law
     sampler = ImportanceSampler(2, gamma=0.0, initial="uniform")
-    sampler.begin(federation(3))
+    sampler.attach(federation(3))
     sampler.take_scores({0: 100.0})
     rng = np.random.default_rng(0)
     pairs = Counter(tuple(sampler.draw(3, rng).tolist()) for _ in range(6000))
@@ -103,7 +103,7 @@ def test_equal_scores_draw_every_ordered_pair_alike() -> None:
 
 def test_a_score_of_zero_stays_drawable() -> None:
     sampler = ImportanceSampler(3, floor=1e-3)
-    sampler.begin(federation(3))
+    sampler.attach(federation(3))
     sampler.take_scores({0: 1.0, 1: 0.0, 2: 0.0})
     assert sampler.probabilities(np.arange(3)).tolist() == pytest.approx([1 / 1.002, 0.001 / 1.002, 0.001 / 1.002])
     assert sorted(sampler.draw(3, np.random.default_rng(0)).tolist()) == [0, 1, 2]
@@ -111,21 +111,21 @@ def test_a_score_of_zero_stays_drawable() -> None:
 
 def test_scores_of_zero_everywhere_draw_alike() -> None:
     sampler = ImportanceSampler(1)
-    sampler.begin(federation(4))
+    sampler.attach(federation(4))
     sampler.take_scores(dict.fromkeys(range(4), 0.0))
     assert sampler.probabilities(np.arange(4)).tolist() == [0.25] * 4
 
 
 def test_a_score_that_is_not_finite_changes_nothing() -> None:
     sampler = ImportanceSampler(1, initial="uniform")
-    sampler.begin(federation(2))
+    sampler.attach(federation(2))
     sampler.take_scores({0: float("nan"), 1: float("inf")})
     assert sampler.scores.tolist() == [1.0, 1.0]
 
 
 def test_only_clients_that_can_be_reached_are_drawn() -> None:
     sampler = ImportanceSampler(2, initial="uniform")
-    sampler.begin(federation(6))
+    sampler.attach(federation(6))
     assert sorted(sampler.draw(6, np.random.default_rng(0), np.array([1, 4])).tolist()) == [1, 4]
 
 

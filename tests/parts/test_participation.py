@@ -14,11 +14,12 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
 from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.exchange import ChangingBuffers, Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
-from fl_lightning.parts.schedules import Server
+from fl_lightning.parts.server import Server
 from fl_lightning.parts.server_optimizers import Mixing
 
 
@@ -286,17 +287,17 @@ def test_all_clients_invalid_leaves_the_model() -> None:
 def picks(schedule: Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
     federation = Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), [1])
-    aggregation, rng, chosen = WeightedMean("uniform"), np.random.default_rng(0), []
-    schedule.begin(federation)
-    aggregation.begin(federation)
-    server = Server(federation.model, 1, aggregation, Mixing())
+    parts = WeightedMean("uniform"), Mixing(), Exchange(), ChangingBuffers()
+    for part in (schedule, *parts):
+        part.attach(federation)
+    server, rng, chosen = Server(federation, *parts), np.random.default_rng(0), []
     for count in active:
-        slots = schedule.open(count, 4, rng)
+        slots = schedule.choose_slots(count, 4, rng)
         for slot in slots:
             start = schedule.start(slot, server)
             schedule.receive(ClientResult(Task(slot, slot, 1), start, start + 1, 1), server)
         chosen.append(slots)
-        schedule.close(server, failed=())
+        schedule.publish(server, failed=())
     return chosen
 
 

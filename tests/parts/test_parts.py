@@ -1,4 +1,4 @@
-"""The mathematics by itself: aggregation, server, sampling, sharing out, the flat vector, seeds."""
+"""The mathematics by itself: aggregation, server, sampling, redistribution."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors import balance
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.sampling import UniformSampler
 from fl_lightning.parts.server_optimizers import Mixing
-from fl_lightning.seeding import Stream, derive_seed, seed_global_generators
 
 FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
 VALUES = st.floats(-1e6, 1e6, width=32)
@@ -123,59 +119,6 @@ def test_every_ordered_pair_of_clients_is_drawn_equally_often() -> None:
     assert all(abs(count - 1000) < 5 * 29 for count in counts.values())
 
 
-def test_tasks_are_shared_out_by_cost() -> None:
-    tasks = [Task(slot, slot, 1) for slot in range(5)]
-    shares = balance(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: None)
-    assert [[task.slot for task in share] for share in shares] == [[0, 4], [1, 2, 3]]
-
-
-def test_pinned_tasks_stay_on_their_process() -> None:
-    tasks = [Task(slot, slot, 1) for slot in range(5)]
-    shares = balance(tasks, [9, 1, 4, 4, 1], 2, lambda task, num_ranks: task.slot % num_ranks)
-    assert [[task.slot for task in share] for share in shares] == [[0, 2, 4], [1, 3]]
-
-
-def test_vector_holds_parameters_and_buffers_in_training_mode() -> None:
-    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1), nn.BatchNorm1d(1))
-    module[2].requires_grad_(False)
-    module[3].eval().requires_grad_(False)
-    state = StateVector(module)
-    assert state.num_parameters == 2 * 3 + 3 + 3 + 3
-    assert state.size == state.num_parameters + 3 + 3 + 1
-    vector = torch.arange(state.size, dtype=torch.float32) + 0.25
-    state.write(vector)
-    assert module[0].weight.flatten().tolist() == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25]
-    assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
-    assert module[1].num_batches_tracked.item() == 21
-    assert state.read()[:-1].equal(vector[:-1])
-
-
-def test_vector_counts_tied_weights_once() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    module[1].weight = module[0].weight
-    assert StateVector(module).size == 9 + 3 + 3
-
-
-def test_vector_refuses_what_cannot_be_averaged() -> None:
-    with pytest.raises(ValueError, match="no parameter with `requires_grad=True`"):
-        StateVector(nn.Linear(2, 2).requires_grad_(False))
-    with pytest.raises(TypeError, match="lazy parameter 'weight' is not initialised"):
-        StateVector(nn.LazyLinear(2))
-    module = nn.Module()
-    module.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
-    with pytest.raises(TypeError, match="'w' is complex"):
-        StateVector(module)
-
-
-def test_vector_notices_layers_that_were_frozen_meanwhile() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    state = StateVector(module)
-    state.check_unchanged()
-    module[0].requires_grad_(False)
-    with pytest.raises(RuntimeError, match="trained parameters of Sequential changed during the fit"):
-        state.check_unchanged()
-
-
 @pytest.mark.parametrize("value", [0, -2, 1.5, True])
 def test_redistributions_out_of_range(value: object) -> None:
     with pytest.raises(ValueError, match="`redistributions` must be a whole number of at least 1, got"):
@@ -184,34 +127,20 @@ def test_redistributions_out_of_range(value: object) -> None:
 
 def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
     schedule = Redistribution(3)
-    schedule.begin(FEDERATION)
+    schedule.attach(FEDERATION)
     with pytest.raises(ValueError, match=r"`redistributions` is 3\. Resume with the value that the run began with"):
-        schedule.load_state_dict({"position": 3, "num_models": 2, "trainings": {0: 3, 1: 3}, "models": {}})
+        schedule.load_state_dict(
+            {"position": 3, "num_models": 2, "trainings": {0: 3, 1: 3}, "models": {}, "journeys": {}}
+        )
 
 
 def test_redistribution_refuses_another_number_of_models_in_mid_cycle() -> None:
     schedule = Redistribution(3)
-    schedule.begin(FEDERATION)
-    schedule.load_state_dict({"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "models": {}})
-    schedule.open(2, 2, np.random.default_rng(0))
+    schedule.attach(FEDERATION)
+    schedule.load_state_dict({"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "models": {}, "journeys": {}})
+    schedule.choose_slots(2, 2, np.random.default_rng(0))
     with pytest.raises(ValueError, match="2 models circulate since the last aggregation, but 3 clients train now"):
-        schedule.open(3, 3, np.random.default_rng(0))
-
-
-def test_seeds_depend_on_every_argument_and_never_change() -> None:
-    assert derive_seed(1, Stream.CLIENT, 2, 3) == 3800415822099797715
-    seeds = {derive_seed(s, stream, r, k) for s in (0, 1) for stream in Stream for r in (0, 1) for k in (0, 1)}
-    assert len(seeds) == 2 * len(Stream) * 2 * 2
-
-
-def test_global_generators_are_seeded_alike() -> None:
-    import random
-
-    draws = []
-    for _ in range(2):
-        seed_global_generators(1, Stream.CLIENT, 5, 6)
-        draws.append((random.random(), np.random.rand(), torch.rand(()).item()))
-    assert draws[0] == draws[1]
+        schedule.choose_slots(3, 3, np.random.default_rng(0))
 
 
 def test_a_model_of_another_size_is_refused() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, RADFed
+from fl_lightning.parts.aggregation import WeightedMean
+from fl_lightning.parts.exchange import ChangingBuffers, Exchange
+from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.server import Server
 from fl_lightning.parts.server_optimizers import Adaptive, Mixing, Momentum, ServerOptimizer
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
@@ -128,14 +133,23 @@ def test_o11b_radfed_with_other_parts(server: ServerOptimizer | None, expected: 
     assert float(weights) == pytest.approx(expected, abs=5e-11)
 
 
-def test_server_optimizers_leave_buffers_to_the_aggregate() -> None:
-    from fl_lightning.parts.aggregation import WeightedMean
-    from fl_lightning.parts.schedules import Server
-
+@pytest.mark.parametrize(("changes", "expected"), [(True, [0.5, 20.0]), (False, [0.5, 10.0])])
+def test_server_optimizers_leave_buffers_to_the_aggregate(changes: bool, expected: list[float]) -> None:
+    # a parameter and a buffer; a buffer that no client changed is no business of the aggregate's either
     model = torch.tensor([0.0, 10.0], dtype=torch.float64)
-    server = Server(model, 1, WeightedMean(), Mixing(0.5))
-    server.move(torch.tensor([1.0, 20.0], dtype=torch.float64))
-    assert server.model.tolist() == [0.5, 20.0]
+    federation = Federation(np.array([3]), model, [1], names=["w", "buffer"], shapes=[torch.Size([1])] * 2)
+    changing = ChangingBuffers()
+    parts = WeightedMean(), Mixing(0.5), Exchange(), changing
+    for part in parts:
+        part.attach(federation)
+    server = Server(federation, *parts)
+    result = ClientResult(Task(0, 0, 3), model, torch.tensor([1.0, 20.0]).double(), 1, num_parameters=1)
+    if changes:
+        changing.watch(result)
+        changing.add(changing.seen)
+    server.take(result)
+    assert server.move()
+    assert server.model.tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,10 @@ class MappedStep:
 
         with self._stacked.recording() as logged:
             mapped = torch.func.vmap(one, randomness=self._randomness)
+            versions = [parameter._version for parameter in parameters]
             losses, values, after = mapped([*parameters, *buffers], batch.tensors)
+        if versions != [parameter._version for parameter in parameters]:
+            raise CannotVectorize("`training_step` changes parameters in place, which a stack of some clients loses")
         return losses, logged, values, after
 
     # ---- whether it is the same ----

@@ -15,26 +15,30 @@ _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correctio
 _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
-def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:
-    """Return how many of the clients may train at once: their models and an epoch of their samples take a quarter.
+def memory_budget(clients: LocalTraining) -> float:
+    """Return the bytes that a stack may take: a quarter of what is free, shared by the processes of a machine."""
+    device = clients.vector.device
+    return _SHARE * free_memory(device) / (clients.trainer.world_size if device.type == "cpu" else 1)
+
+
+def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task], budget: float) -> int:
+    """Return how many of the clients may train at once: their models and an epoch of their samples fit the budget.
 
     On a CPU their weights take 32 MiB at most.
 
     Args:
         clients: Trains clients.
         tasks: The tasks.
+        budget: Bytes.
 
     Returns:
         At least 1.
     """
     vector = clients.vector
     weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
-    on_cpu = vector.device.type == "cpu"
-    # processes of one machine share its memory
-    share = _SHARE * free_memory(vector.device) / (clients.trainer.world_size if on_cpu else 1)
     samples = max(task.num_samples for task in tasks) * clients.batches.bytes_per_sample
-    most = min(len(tasks), share / max(1, _COPIES * weights + samples))
-    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if on_cpu else most))
+    most = min(len(tasks), budget / max(1, _COPIES * weights + samples))
+    return max(1, int(min(most, _CPU_STACK // max(1, weights)) if vector.device.type == "cpu" else most))
 
 
 def free_memory(device: torch.device) -> float:

@@ -139,7 +139,7 @@ def clip(gradients: Sequence[Tensor], value: float, algorithm: str | None) -> No
         for gradient in gradients:
             gradient.clamp_(-value, value)
         return
-    norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+    norms = [torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), dim=1) for gradient in gradients]
     total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     scale = (value / (total + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

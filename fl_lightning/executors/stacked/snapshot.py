@@ -35,7 +35,7 @@ def preserved_attributes(module: nn.Module) -> Iterator[Callable[[], str | None]
     for name, submodule, held in before:
         prefix = f"self.{name}." if name else "self."
         named = {prefix + key: value for key, value in held.items() if key not in _SKIPPED}
-        for key, value in {**named, **_surroundings(type(submodule))}.items():
+        for key, value in {**named, **surroundings(type(submodule))}.items():
             _note(key, value, contents)
 
     def changes() -> str | None:
@@ -65,7 +65,7 @@ _DEPTH = 3
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "builtins")
 
 
-def _surroundings(kind: type) -> dict[str, Any]:
+def surroundings(kind: type) -> dict[str, Any]:
     """Return what the methods of a class, and of its bases outside of libraries, see beside ``self``, by name."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:

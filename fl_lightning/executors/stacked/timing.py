@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fl_lightning._lightning.lean_step import is_plain_sgd
 from fl_lightning.clients.training import LocalTraining
@@ -38,6 +39,10 @@ class StepTiming:
         self.models = models
         #: Whether the module draws random numbers when it trains, known after :meth:`seconds_alone`.
         self.draws = False
+
+    def load(self, model: Tensor) -> None:
+        """Give the module a client's received model, shape ``(size,)``."""
+        self._clients.vector.write(model)
 
     def seconds_channels_last(self) -> float:
         """Return the seconds of one client's step with channels last; infinite if nothing changes, or it fails.

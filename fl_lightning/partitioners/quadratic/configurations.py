@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, to_array
 from fl_lightning.representation import ShowsArguments
 
 SampleFeatures = np.ndarray | Mapping[str, np.ndarray]
@@ -56,9 +56,9 @@ def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) 
         ValueError: If a feature does not have one value for each sample, or is not finite.
     """
     if isinstance(features, Mapping):
-        named = [(f"feature {name!r}", np.asarray(values)) for name, values in features.items()]
+        named = [(f"feature {name!r}", to_array(f"features[{name!r}]", values)) for name, values in features.items()]
     else:
-        array = np.asarray(features)
+        array = to_array("features", features)
         array = array[:, None] if array.ndim == 1 else array
         if array.ndim != 2:
             raise ValueError(f"`features` must have shape (num_samples, J), or be a dict, got shape {array.shape}.")
@@ -103,13 +103,14 @@ def quantile_buckets(values: np.ndarray, num_buckets: int) -> np.ndarray:
         ValueError: If an argument is out of range, or the values are not 1-D or not finite.
     """
     check_count("num_buckets", num_buckets)
-    values = np.asarray(values)
+    values = to_array("values", values)
     if values.ndim != 1 or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise ValueError(
             f"`values` must be finite numbers, one for each sample, got {values.dtype} of shape {values.shape}. Fill "
             "in missing ones first."
         )
     _, position, counts = np.unique(values, return_inverse=True, return_counts=True)
+    num_buckets = min(num_buckets, max(len(values), 1))  # more would stay empty
     # twice the mid-rank, in whole numbers: samples below on the left, above on the right
     mid_ranks = 2 * np.cumsum(counts) - counts
     buckets: np.ndarray = np.unique(mid_ranks * num_buckets // (2 * len(values)), return_inverse=True)[1][position]

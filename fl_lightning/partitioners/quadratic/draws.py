@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, got, is_number
 from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves
 
 _MAX_SIZE_DRAWS = 100
@@ -36,9 +36,9 @@ class RandomSolution:
         check_count("burn_in", self.burn_in, minimum=0)
         check_count("search", self.search, minimum=0)
         stop = self.burn_in_stop
-        if stop is not None and (isinstance(stop, bool) or not isinstance(stop, (int, float)) or not stop > 1):
+        if stop is not None and (not is_number(stop) or not stop > 1):
             raise ValueError(
-                f"`burn_in_stop` must be greater than 1, the optimum itself, got {stop!r}. For no burn-in give "
+                f"`burn_in_stop` must be greater than 1, the optimum itself, got {got(stop)}. For no burn-in give "
                 "`burn_in=0`, for no early end None."
             )
 

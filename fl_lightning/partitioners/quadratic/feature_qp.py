@@ -108,7 +108,7 @@ class FeatureQPPartitioner(ShowsArguments):
         check_positive("feature_alpha", feature_alpha)
         check_count("num_buckets", num_buckets)
         check_count("seed", seed, minimum=0)
-        self.num_clients = num_clients
+        self.num_clients = int(num_clients)
         self.size_alpha = size_alpha
         self.class_alpha = class_alpha
         self.feature_alpha = feature_alpha
@@ -118,7 +118,7 @@ class FeatureQPPartitioner(ShowsArguments):
         self.step = step
         self.step_rule: StepRule = step_rule
         self.burn_in_stop = burn_in_stop
-        self.seed = seed
+        self.seed = int(seed)
         _ = self.random_solution  # checks its arguments
 
     @property

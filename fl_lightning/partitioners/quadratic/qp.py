@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_positive
+from fl_lightning.arguments import check_choice, check_positive, to_array
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
 from fl_lightning.partitioners.labels import check_enough
@@ -135,7 +135,7 @@ class QPPartitioner(Partitioner):
 
 
 def _check_class_counts(class_counts: np.ndarray) -> np.ndarray:
-    class_counts = np.asarray(class_counts)
+    class_counts = to_array("class_counts", class_counts)
     if class_counts.ndim != 1 or class_counts.dtype.kind not in "iu" or len(class_counts) == 0:
         raise ValueError(
             "`class_counts` must be a 1-D array of integers, the samples of each class, got "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.arguments import check_count, check_instance, check_positive
 from fl_lightning.partitioners.labels import check_labels
 from fl_lightning.partitioners.statistics import label_entropy
 from fl_lightning.partitioners.topics.graph import TopicGraph
@@ -34,6 +34,7 @@ def diffuse(
         TypeError: If ``homes`` are no integers.
         ValueError: If an argument is out of range.
     """
+    check_instance("graph", graph, TopicGraph)
     check_count("steps", steps, minimum=0)
     check_positive("stay_weight", stay_weight)
     check_count("seed", seed, minimum=0)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fl_lightning.arguments import check_positive
+from fl_lightning.arguments import check_positive, check_texts, to_array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,10 +27,13 @@ class TopicGraph:
     edges: np.ndarray
 
     def __post_init__(self) -> None:
+        if not isinstance(self.topics, str):
+            check_texts("topics", self.topics)
+            object.__setattr__(self, "topics", tuple(self.topics))
         if isinstance(self.topics, str) or len(self.topics) == 0 or len(set(self.topics)) < len(self.topics):
             given = repr(self.topics) if isinstance(self.topics, str) else f"{len(self.topics)} with repetitions"
             raise ValueError(f"`topics` must be one or more different paths, got {given}.")
-        edges = np.asarray(self.edges)
+        edges = to_array("edges", self.edges)
         if edges.size and (edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu"):
             raise ValueError(
                 f"`edges` must be pairs of clients, integers of shape (num_edges, 2), got {edges.dtype} of shape "

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_count, check_positive
+from fl_lightning.arguments import check_count, check_instance, check_positive
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.topics.diffusion import DIFFUSION_SEED, check_homes, diffuse
 from fl_lightning.partitioners.topics.graph import TopicGraph
@@ -44,7 +44,8 @@ class TopicGraphPartitioner(ShowsArguments):
         stay_weight: float = 2.0,
         seed: int | None = None,
     ) -> None:
-        if steps != "iid":
+        check_instance("graph", graph, TopicGraph, "`pick_client_topics` makes one.")
+        if not isinstance(steps, str) or steps != "iid":
             check_count("steps", steps, minimum=0, hint="'iid' gives each sample to a random client.")
         check_positive("stay_weight", stay_weight)
         self.seed = (_IID_SEED if steps == "iid" else DIFFUSION_SEED) if seed is None else seed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_instance, check_text, got
 from fl_lightning.partitioners.topics.graph import TopicGraph
 
 Pair = tuple[str, str]
@@ -42,11 +42,14 @@ def pick_client_topics(
             level stay outside the component.
     """
     check_count("min_samples", min_samples)
-    if not counts or any("/" not in topic for topic in counts):
+    check_instance("counts", counts, Mapping, "Give the number of samples by topic.")
+    if root is not None:
+        check_text("root", root, "None takes the largest component.")
+    pairs = _check_relations(relations)
+    if not counts or not all(isinstance(topic, str) and "/" in topic for topic in counts):
         raise ValueError("`counts` must hold one or more topics, each a path below a common root, as 'Top/Arts'.")
     for topic, count in counts.items():
         check_count(f"counts[{topic!r}]", count, minimum=0)
-    pairs = [pair for pair in relations if pair[0] != pair[1]]
     related = {topic for pair in pairs for topic in pair}
     counts = dict(counts)
     for level in _levels(counts):
@@ -64,6 +67,17 @@ def pick_client_topics(
     client_of = {topic: client for client, topic in enumerate(topics)}
     edges = [(client_of[a], client_of[b]) for a, b in pairs if a in client_of and b in client_of]
     return TopicGraph(topics, np.array(edges, dtype=np.int64))
+
+
+def _check_relations(relations: Iterable[Pair]) -> list[Pair]:
+    """Return the pairs of different topics."""
+    if isinstance(relations, str) or not isinstance(relations, Iterable) or getattr(relations, "shape", None) == ():
+        raise TypeError(f"`relations` must be pairs of topics, got {got(relations)}.")
+    pairs = [tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, str) else (pair,) for pair in relations]
+    wrong = next((pair for pair in pairs if len(pair) != 2 or not all(isinstance(topic, str) for topic in pair)), None)
+    if wrong is not None:
+        raise TypeError(f"`relations` must be pairs of topics, got {got(wrong)} among them.")
+    return [(a, b) for a, b in pairs if a != b]
 
 
 def _connect(counts: dict[str, int], pairs: Sequence[Pair], root: str | None) -> None:

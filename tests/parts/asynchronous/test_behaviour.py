@@ -21,6 +21,7 @@ from fl_lightning import (
     FedAsync,
     FedAvg,
     FedBuff,
+    Federated,
     FedProx,
     RADFed,
     TensorDataModule,
@@ -28,16 +29,14 @@ from fl_lightning import (
 from fl_lightning.diagnostics import Timeline, VirtualTime
 from fl_lightning.parts.asynchronous import (
     PAPER_STALENESS,
-    AsynchronousAlgorithm,
-    StalenessMixing,
+    Asynchronous,
     VirtualClock,
     calibrate_staleness,
     polynomial,
 )
-from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.objectives import ControlVariates
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import Arrivals, ImportanceSampler
+from fl_lightning.parts.sampling import ImportanceSampler
 from fl_lightning.parts.server_optimizers import Mixing
 
 TEN = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
@@ -63,6 +62,7 @@ MAKERS: dict[str, Callable[..., AggregationCallback]] = {
     "FedBuff": lambda **k: FedBuff(2, 4, clock=VirtualClock(SPEEDS, jitter=0.5, dropout=0.2), seed=2, **k),
     "waiting": lambda **k: FedBuff(3, 4, wait_for_flush=True, concurrency=4, speeds=SPEEDS, seed=2, **k),
     "DynamicWeight": lambda **k: DynamicWeightFedBuff(3, 4, speeds=SPEEDS, seed=2, **k),
+    "local buffers": lambda **k: FedBuff(2, 4, buffers="local", speeds=SPEEDS, seed=2, **k),
 }
 
 
@@ -262,7 +262,6 @@ def test_invalid_results_are_left_out() -> None:
 @pytest.mark.parametrize(("callback", "rounds"), [(FedAvg(1.0), 3), (RADFed(3, 1.0), 3), (FedProx(0.1), 3)])
 def test_a_synchronous_round_takes_as_long_as_its_slowest_client(callback: AggregationCallback, rounds: int) -> None:
     time = VirtualTime(VirtualClock([100, 50, 20]))
-    callback.clients_per_round = 1.0
     data_module = TensorDataModule(quadratic_clients([1.0] * 3, [0.0, 1.0, 2.0]), batch_size=None)
     trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, time])
     trainer.fit(Quadratic(lr=0.1), datamodule=data_module)
@@ -338,12 +337,11 @@ def test_equal_durations_have_one_staleness() -> None:
         (lambda: FedAsync(1, max_staleness=-1), r"`max_staleness` must be a whole number of at least 0, got -1"),
         (lambda: FedAsync(1, history=0), r"`history` must be a whole number of at least 1, got 0"),
         (lambda: FedAsync(1, history=3, speeds=[1]), r"`history` draws staleness .* combined with `speeds`"),
-        (lambda: FedAsync(1, rho=-1.0), r"`mu` must be a finite number of at least 0, got -1.0"),
+        (lambda: FedAsync(1, rho=-1.0), r"`rho` must be a finite number of at least 0, got -1.0"),
         (lambda: FedAsync(0), r"`clients_per_round` must be a float in \(0, 1\]"),
         (lambda: FedAsync(1, concurrency=0), r"`concurrency` must be a whole number of at least 1, got 0"),
         (lambda: FedAsync(1, lookahead=0), r"`lookahead` must be a whole number of at least 1, got 0"),
         (lambda: FedAsync(1, participation=Participation(dropout=0.1)), r"`participation` is for rounds .* `clock`"),
-        (lambda: FedAsync(1, buffers="local"), r'`buffers="local"` is for synchronous rounds'),
         (lambda: FedAsync(1, sampler=ImportanceSampler(2)), r"`sampler` cannot be a ImportanceSampler"),
         (lambda: polynomial(1.5), r"exponent `a` .* in \[0, 1\], got 1.5"),
         (lambda: FedBuff(0), r"`buffer_size` must be a whole number of at least 1, got 0"),
@@ -363,13 +361,7 @@ def test_equal_durations_have_one_staleness() -> None:
         (lambda: calibrate_staleness(2, quantile=1.0), r"`quantile` must be a number in \(0, 1\)"),
         (lambda: calibrate_staleness(2, [1.0, 0.0]), r"`durations` must be a sequence of finite numbers"),
         (
-            lambda: AsynchronousAlgorithm(
-                sampler=Arrivals(1),
-                schedule=Asynchronous(VirtualClock()),
-                rule=StalenessMixing(),
-                server=Mixing(),
-                objective=ControlVariates(),
-            ),
+            lambda: Federated(1, schedule=Asynchronous(VirtualClock()), objective=ControlVariates()),
             r"ControlVariates cannot be the local objective of an asynchronous algorithm",
         ),
     ],

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff
-from fl_lightning.parts.asynchronous import VirtualClock, exponential, hinge, polynomial
-from fl_lightning.parts.asynchronous.aggregations import (
-    Arrival,
+from fl_lightning.parts import ClientResult, Federation, Task
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.asynchronous import (
     DynamicWeightMean,
     StalenessMixing,
     StalenessWeightedDeltas,
+    VirtualClock,
+    exponential,
+    hinge,
+    polynomial,
 )
-from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.server_optimizers import Mixing
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
@@ -45,16 +49,38 @@ def test_staleness_functions(staleness: int) -> None:
     assert exponential(0.5)(2) == pytest.approx(0.367879441, abs=1e-9)
 
 
-def arrive(rule: Any, arrivals: list[tuple[float, int]], lr: float = 1.0, delta: bool = False) -> list[float]:
-    """Return the server's value after each move for the arrivals (x, d), each from 0."""
-    rule.begin(Federation(sizes=torch.ones(4).numpy(), model=torch.zeros(1).double(), lengths=[1]))
-    server, model, seen = Mixing(lr), torch.zeros(1, dtype=torch.float64), []
-    for x, staleness in arrivals:
-        start = model if delta else torch.zeros_like(model)
-        vector = start + x if delta else torch.full_like(model, x)
-        rule.add(Arrival(0, 1, start, vector, staleness, 0), model)
-        if rule.occupancy >= rule.buffer_size:
-            aggregate = rule.merge(model)
+def scalar(value: float) -> torch.Tensor:
+    """Return a model of one parameter."""
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def federation(*sizes: int) -> Federation:
+    """Return clients of these sizes, whose model has one parameter."""
+    return Federation(sizes=np.array(sizes), model=scalar(0.0), lengths=[1])
+
+
+def result(
+    start: float, end: float, staleness: int, *, client: int = 0, samples: int = 1, counter: int = 0
+) -> ClientResult:
+    """Return what a client hands back that moved the one parameter from ``start`` to ``end``."""
+    task = Task(0, client, samples)
+    return ClientResult(task, scalar(start), scalar(end), 1, staleness=staleness, counter=counter)
+
+
+def arrive(
+    aggregation: Aggregation, arrivals: list[tuple[float, int]], *, buffer_size: int, lr: float = 1.0, delta: bool
+) -> list[float]:
+    """Return the server's value after each move for the arrivals (x, d).
+
+    ``x`` is the way from the server's model with ``delta``, otherwise the client's model, reached from 0.
+    """
+    aggregation.attach(federation(1, 1, 1, 1))
+    server, model, seen = Mixing(lr), scalar(0.0), []
+    for number, (x, staleness) in enumerate(arrivals, start=1):
+        start = float(model) if delta else 0.0
+        aggregation.update(result(start, start + x, staleness))
+        if number % buffer_size == 0:
+            aggregate = aggregation.merge(model)
             assert aggregate is not None
             model = server.step(model, aggregate)
             seen.append(float(model))
@@ -70,7 +96,8 @@ def arrive(rule: Any, arrivals: list[tuple[float, int]], lr: float = 1.0, delta:
     ],
 )
 def test_fedasync_mixes_by_staleness(staleness: Any, expected: list[float]) -> None:
-    seen = arrive(StalenessMixing(0.6, staleness), [(1, 0), (2, 1), (-1, 3), (4, 5)])
+    arrivals = [(1.0, 0), (2.0, 1), (-1.0, 3), (4.0, 5)]
+    seen = arrive(StalenessMixing(0.6, staleness), arrivals, buffer_size=1, delta=False)
     assert seen == pytest.approx(expected, abs=1e-9)
 
 
@@ -125,25 +152,24 @@ def test_sampled_staleness_is_uniform_over_the_history() -> None:
     ("divide_by", "expected"), [("count", [0.844974747, 1.194974747]), ("weights", [0.989949494, 1.456616160])]
 )
 def test_fedbuff_moves_when_the_buffer_is_full(divide_by: Any, expected: list[float]) -> None:
-    rule = StalenessWeightedDeltas(2, divide_by=divide_by)
-    seen = arrive(rule, [(1, 0), (2, 1), (3, 0), (-4, 3)], lr=0.7, delta=True)
+    arrivals = [(1.0, 0), (2.0, 1), (3.0, 0), (-4.0, 3)]
+    seen = arrive(StalenessWeightedDeltas(divide_by=divide_by), arrivals, buffer_size=2, lr=0.7, delta=True)
     assert seen == pytest.approx(expected, abs=1e-9)
 
 
 def test_fedbuff_as_flsim_sums_without_division() -> None:
     # average staleness 1: s(0) = sqrt 2, s(1) = 1
-    rule = StalenessWeightedDeltas(2, divide_by="none", average_staleness=1)
-    assert arrive(rule, [(1, 0), (2, 1)], delta=True) == pytest.approx([2**0.5 + 2])
+    deltas = StalenessWeightedDeltas(divide_by="none", average_staleness=1)
+    assert arrive(deltas, [(1.0, 0), (2.0, 1)], buffer_size=2, delta=True) == pytest.approx([2**0.5 + 2])
 
 
 def test_fedbuff_weighs_by_examples() -> None:
-    rule = StalenessWeightedDeltas(2, staleness="constant", weighting="samples")
-    zero = torch.zeros(1, dtype=torch.float64)
-    rule.begin(Federation(sizes=torch.tensor([1, 3]).numpy(), model=zero, lengths=[1]))
+    deltas = StalenessWeightedDeltas(staleness="constant", weighting="samples")
+    deltas.attach(federation(1, 3))
     for client, (samples, delta) in enumerate([(1, 1.0), (3, 2.0)]):
-        rule.add(Arrival(client, samples, zero, zero + delta, 0, 0), zero)
+        deltas.update(result(0.0, delta, 0, client=client, samples=samples))
     # omega = n / 2: (0.5 * 1 + 1.5 * 2) / 2
-    assert float(rule.merge(zero)) == pytest.approx(1.75)
+    assert float(deltas.merge(scalar(0.0))) == pytest.approx(1.75)  # type: ignore[arg-type]
 
 
 def test_fedbuff_of_one_is_fedasyncs_variant() -> None:
@@ -157,14 +183,11 @@ def test_fedbuff_of_one_is_fedasyncs_variant() -> None:
 
 def test_a_stale_update_moves_fedbuff_and_fedasync_differently() -> None:
     # trained 1.1 from .3, the server at .5 meanwhile, lr .6 and constant weights: .5 + .6 * .8 and .5 + .6 * (1.1 - .5)
-    def make(value: float) -> torch.Tensor:
-        return torch.tensor([value], dtype=torch.float64)
-
     values = []
-    for rule, lr in ((StalenessWeightedDeltas(1, "constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
-        rule.begin(Federation(sizes=torch.ones(1).numpy(), model=make(0.0), lengths=[1]))
-        rule.add(Arrival(0, 1, make(0.3), make(1.1), 1, 1), make(0.5))
-        values.append(float(Mixing(lr).step(make(0.5), rule.merge(make(0.5)))))  # type: ignore[arg-type]
+    for aggregation, lr in ((StalenessWeightedDeltas("constant"), 0.6), (StalenessMixing(0.6, "constant"), 1.0)):
+        aggregation.attach(federation(1))
+        aggregation.update(result(0.3, 1.1, 1, counter=1))
+        values.append(float(Mixing(lr).step(scalar(0.5), aggregation.merge(scalar(0.5)))))  # type: ignore[arg-type]
     assert values == pytest.approx([0.98, 0.86])
 
 
@@ -181,12 +204,11 @@ def test_a_waiting_buffer_of_all_clients_is_uniform_fedavg() -> None:
 
 def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[list[float], DynamicWeightMean]:
     """Return beta for arrivals (client, samples, staleness)."""
-    rule = DynamicWeightMean(len(entries), **options)
-    rule.begin(Federation(sizes=torch.ones(4).numpy(), model=torch.zeros(1).double(), lengths=[1]))
+    mean = DynamicWeightMean(**options)
+    mean.attach(federation(1, 1, 1, 1))
     for value, (client, samples, staleness) in zip((1.0, 2.0, 5.0, 0.0), entries, strict=False):
-        vector = torch.tensor([value], dtype=torch.float64)
-        rule.add(Arrival(client, samples, torch.zeros_like(vector), vector, staleness, 10), torch.zeros(1).double())
-    return rule.weights(), rule
+        mean.update(result(0.0, value, staleness, client=client, samples=samples, counter=10))
+    return mean.weights(), mean
 
 
 @pytest.mark.parametrize(
@@ -198,12 +220,12 @@ def weights_of(entries: list[tuple[int, int, int]], **options: Any) -> tuple[lis
 )
 def test_dynamic_weights(clients: tuple[int, int, int], beta: list[float], mean: float) -> None:
     entries = list(zip(clients, (100, 200, 100), (0, 1, 3), strict=True))
-    weights, rule = weights_of(entries)
+    weights, aggregation = weights_of(entries)
     assert weights == pytest.approx(beta, abs=1e-9)
-    merged = rule.merge(torch.zeros(1, dtype=torch.float64))
+    merged = aggregation.merge(scalar(0.0))
     assert float(merged) == pytest.approx(mean, abs=1e-9)  # type: ignore[arg-type]
     # mixed in with alpha = .5 from 0
-    assert float(Mixing(0.5).step(torch.zeros(1).double(), merged)) == pytest.approx(mean / 2, abs=1e-9)  # type: ignore[arg-type]
+    assert float(Mixing(0.5).step(scalar(0.0), merged)) == pytest.approx(mean / 2, abs=1e-9)  # type: ignore[arg-type]
 
 
 def test_dynamic_weights_of_one_client_alone() -> None:

@@ -1,0 +1,43 @@
+"""Copies of a module that cannot reach the trainer's loggers and counters."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import lightning.pytorch as pl
+
+from fl_lightning._lightning.stacked_loop import CannotVectorize
+
+#: Attributes of the trainer that differ between clients trained one after the other and at once.
+_LOGGERS = ("logger", "loggers")
+_COUNTERS = ("global_step", "fit_loop", "num_training_batches", "callback_metrics", "logged_metrics")
+
+
+class WatchedTrainer:
+    """Stands in for the trainer of a copied module: what depends on the order of clients raises ``CannotVectorize``.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self.__dict__["_trainer"] = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _LOGGERS:
+            raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
+        if name in _COUNTERS:
+            raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
+        return getattr(self._trainer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise CannotVectorize(f"`training_step` sets `trainer.{name}`, which all clients share")
+
+    def __deepcopy__(self, memo: Any) -> WatchedTrainer:
+        return self
+
+
+def copied(module: Any, trainer: pl.Trainer) -> Any:
+    """Return a deep copy of a module, whose trainer is watched."""
+    return deepcopy(module, {id(trainer): WatchedTrainer(trainer)})

@@ -1,0 +1,127 @@
+"""The state of a module beside its federated parameters, to see whether training changes it."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import deque
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.loggers import Logger
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric
+
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.stacked.snapshot import surroundings
+
+_NODES = 200_000  # values beyond these are compared by identity
+_SKIPPED = {"_current_fx_name", "log", "_modules", "_trainer", "trainer", "_fabric"}
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType, ModuleType)
+_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler, torch.dtype, torch.device)
+
+
+class ModuleState:
+    """What a module holds beside the tensors of its federated state: attributes of any kind, frozen tensors, globals.
+
+    Args:
+        vector: The federated state of the module.
+    """
+
+    def __init__(self, vector: StateVector) -> None:
+        self._vector = vector
+        self._images = self._look()
+
+    def changed(self) -> str | None:
+        """Return the name of something that is another now, ``None`` if nothing is."""
+        now = self._look()
+        for name in [*self._images, *now]:
+            if name not in now or name not in self._images or not _same(self._images[name][1], now[name][1]):
+                return f"{(now.get(name) or self._images[name])[0]}`{name}`"
+        return None
+
+    def _look(self) -> dict[str, tuple[str, Any]]:
+        """Return an image of everything, by name, with a word for what it is."""
+        own = {id(tensor) for tensor in self._vector.tensors()}
+        camera = _Camera(own)
+        images: dict[str, tuple[str, Any]] = {}
+        for prefix, submodule in self._vector.module.named_modules():
+            kind = "the metric " if isinstance(submodule, Metric) else ""
+            path = f"self.{prefix}." if prefix else "self."
+            held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
+            tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
+            for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
+                images[path + key] = kind, camera.image(value)
+            for key, value in surroundings(type(submodule)).items():
+                images.setdefault(key, ("", camera.image(value)))
+        return images
+
+
+class _Camera:
+    """Takes images of values: nested tuples that can be compared later, whatever happens to the values."""
+
+    def __init__(self, own: set[int]) -> None:
+        self._own, self._seen, self._left = own, {}, _NODES  # type: ignore[var-annotated]
+
+    def image(self, value: Any) -> Any:
+        self._left -= 1
+        if isinstance(value, _SIMPLE):
+            return value
+        if self._left < 0 or id(value) in self._own or isinstance(value, _OPAQUE):
+            return "at", id(value)
+        if id(value) in self._seen:
+            return "seen", self._seen[id(value)][0]
+        self._seen[id(value)] = len(self._seen), value  # holds the value, so that its id stays its own
+        return self._image_of(value)
+
+    def _image_of(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.detach().clone()
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        if isinstance(value, torch.Generator):
+            return value.get_state()
+        if isinstance(value, np.random.Generator):
+            return repr(value.bit_generator.state)
+        if isinstance(value, random.Random):
+            return value.getstate()
+        if isinstance(value, (set, frozenset)):
+            return type(value), frozenset(value)
+        if isinstance(value, Mapping):
+            return type(value), [(self.image(key), self.image(held)) for key, held in value.items()]
+        if isinstance(value, (list, tuple, deque)):
+            return type(value), [self.image(held) for held in value]
+        if isinstance(value, functools.partial):
+            return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
+        held = {**_slots(value), **getattr(value, "__dict__", {})}
+        if isinstance(value, nn.Module):
+            held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
+        return (type(value), self.image(held)) if held else ("at", id(value))
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if isinstance(name, str)]
+    return {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
+
+
+def _same(before: Any, after: Any) -> bool:
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype or before.device != after.device:
+            return False
+        equal = before == after
+        return bool((equal | ((before != before) & (after != after))).all())
+    if isinstance(before, np.ndarray):
+        if before.dtype.hasobject:
+            return bool(before.shape == after.shape)
+        return bool(before.dtype == after.dtype and before.tobytes() == after.tobytes())
+    if isinstance(before, (tuple, list)):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return before is after or bool(before == after) or bool(before != before and after != after)

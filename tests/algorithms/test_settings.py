@@ -1,0 +1,217 @@
+"""What users give and set: samplers and their clients, parts of the wrong kind, executors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed, TensorDataModule
+from fl_lightning.executors import SequentialExecutor
+from fl_lightning.parts import (
+    BernoulliSampler,
+    ClientSampler,
+    Clip,
+    ImportanceSampler,
+    Mixing,
+    Momentum,
+    Participation,
+    Proximal,
+    Redistribution,
+    UniformSampler,
+    WeightedMean,
+)
+
+# client k's target is k, so that `module.seen` says who trained
+SIX = quadratic_clients([1.0] * 6, [float(client) for client in range(6)])
+
+
+class Fixed(ClientSampler):
+    """Draws the same clients in each round, in whatever form they are given."""
+
+    def __init__(self, drawn: Any, size: int = 2) -> None:
+        self.drawn, self.size = drawn, size
+
+    def cohort_size(self, num_clients: int) -> int:
+        return self.size
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
+        return self.drawn
+
+
+class Set(Callback):
+    """Sets something of the aggregation callback when a round has ended."""
+
+    def __init__(self, after_round: int, **values: Any) -> None:
+        self.after_round, self.values = after_round, values
+
+    def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == self.after_round:
+            for name, value in self.values.items():
+                setattr(trainer.callbacks[0], name, value)
+
+
+def clients_of_rounds(callback: AggregationCallback, rounds: int, *others: Callback) -> list[list[int]]:
+    """Return who trained in each round, sorted."""
+
+    class Note(Callback):
+        def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+            seen.append(sorted(trainer.callbacks[0].algorithm.report.reported))
+
+    seen: list[list[int]] = []
+    data = TensorDataModule(clients=SIX, batch_size=None)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, Note(), *others])
+    trainer.fit(Quadratic(1.0), datamodule=data)
+    return seen
+
+
+# ---- set later ----
+
+
+def test_another_number_of_clients_counts_from_the_next_fit_and_from_the_next_round() -> None:
+    callback = FedAvg(1)
+    assert callback.clients_per_round == 1
+    callback.clients_per_round = 2
+    assert callback.clients_per_round == 2
+    rounds = clients_of_rounds(callback, 4, Set(1, clients_per_round=0.5))
+    assert [len(clients) for clients in rounds] == [2, 2, 3, 3]
+    assert callback.clients_per_round == 0.5
+    assert callback.algorithm.models_sent == 2 * (2 + 2 + 3 + 3)
+
+
+def test_another_sampler_counts_from_the_next_fit_and_from_the_next_round() -> None:
+    callback = FedAvg(1)
+    callback.sampler = Fixed([1, 3])
+    assert callback.clients_per_round is None
+    rounds = clients_of_rounds(callback, 4, Set(1, sampler=Fixed([0, 2, 5], 3)))
+    assert rounds == [[1, 3], [1, 3], [0, 2, 5], [0, 2, 5]]
+
+
+def test_a_sampler_that_needs_scores_may_come_later() -> None:
+    # the gradient of client k at w is w - k; nobody has a score before the sampler comes
+    sampler = ImportanceSampler(2, gamma=0.5)
+    callback = FedAvg(1, seed=1)
+    rounds = clients_of_rounds(callback, 4, Set(1, sampler=sampler))
+    assert [len(clients) for clients in rounds] == [1, 1, 2, 2]
+    assert np.isfinite(sampler.scores).all()
+    traffic = callback.algorithm.traffic  # a model has one number, and a score is one more
+    assert (traffic.values_down, traffic.values_up) == (1 + 1 + 2 + 2, 1 + 1 + 2 * 2 + 2 * 2)
+
+
+def test_a_number_of_clients_that_cannot_be_is_refused_when_it_is_set() -> None:
+    callback = FedAvg(2)
+    with pytest.raises(ValueError, match=r"`clients_per_round` must be a float in \(0, 1\].*; got 0\."):
+        callback.clients_per_round = 0
+    with pytest.raises(TypeError, match="`sampler` must be a ClientSampler"):
+        callback.sampler = 3  # type: ignore[assignment]
+    assert callback.clients_per_round == 2
+
+
+@pytest.mark.parametrize("make", [FedAvg, lambda *a, **k: RADFed(2, *a, **k), Federated])
+@pytest.mark.parametrize(
+    ("clients_per_round", "sampler"),
+    [
+        (0.5, UniformSampler(2)),
+        (0.5, BernoulliSampler(0.4)),
+        (2, Fixed([0, 1])),
+        (1, UniformSampler(1.0)),  # one client, and all of them
+        (1, BernoulliSampler(1.0)),
+        (1.0, UniformSampler(1)),
+    ],
+)
+def test_a_number_of_clients_that_a_sampler_contradicts_is_refused(
+    make: Any, clients_per_round: Any, sampler: ClientSampler
+) -> None:
+    expected = rf"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round} and"
+    with pytest.raises(ValueError, match=expected):
+        make(clients_per_round, sampler=sampler)
+
+
+def test_a_number_of_clients_that_a_sampler_repeats_is_allowed() -> None:
+    assert isinstance(FedAvg(0.5, sampler=BernoulliSampler(0.5)).sampler, BernoulliSampler)
+    assert isinstance(FedAvg(3, sampler=ImportanceSampler(3)).sampler, ImportanceSampler)
+
+
+# ---- what samplers return ----
+
+
+@pytest.mark.parametrize("drawn", [[4, 1], (4, 1), np.array([4, 1], dtype=np.int32), np.array([4, 1], dtype=np.uint8)])
+def test_clients_may_be_a_list(drawn: Any) -> None:
+    assert clients_of_rounds(FedAvg(sampler=Fixed(drawn)), 2) == [[1, 4], [1, 4]]
+
+
+@pytest.mark.parametrize("nobody", [[], (), np.empty(0), np.empty(0, dtype=np.int64)])
+def test_nobody_may_be_drawn(nobody: Any) -> None:
+    module = Quadratic(1.0, start=7.0)
+    assert float(fit_quadratic(FedAvg(sampler=Fixed(nobody)), module, SIX, rounds=2)) == 7.0
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        [1, 1],
+        [1, 6],
+        [-1, 2],
+        np.array([False, True, True, False, False, False]),
+        [True, False],
+        [1.0, 2.0],
+        [[0, 1], [2, 3]],
+        3,
+        ["0", "1"],
+    ],
+    ids=["twice", "too large", "negative", "mask", "list of truth values", "floats", "matrix", "number", "texts"],
+)
+def test_what_is_no_list_of_clients_is_refused(drawn: Any) -> None:
+    module = Quadratic(1.0, start=7.0)
+    with pytest.raises(
+        ValueError, match=r"`Fixed\.draw` must return distinct whole numbers from 0 to 5.*by `np\.flatnonzero\(mask\)`"
+    ):
+        fit_quadratic(FedAvg(sampler=Fixed(drawn)), module, SIX, rounds=1)
+    assert float(module.w.detach()) == 7.0
+    assert module.seen == []
+
+
+# ---- parts of the wrong kind ----
+
+
+def function(*args: Any) -> None:
+    """Stands for a part that somebody wrote as a function."""
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedAvg(sampler=function), r"`sampler` must be a ClientSampler of fl_lightning.parts, got <function"),
+        (lambda: FedAvg(sampler=UniformSampler), r"`sampler` must be a ClientSampler .* Call it: UniformSampler\("),
+        (lambda: RADFed(2, sampler=[0, 1]), r"`sampler` must be a ClientSampler of fl_lightning.parts, got \[0, 1\]"),
+        (lambda: FedAvg(exchange=function), r"`exchange` must be an Exchange .* or a list of them, got <function"),
+        (lambda: FedAvg(exchange=Clip), r"`exchange` must be an Exchange .* Call it: Clip\("),
+        (lambda: FedAvg(exchange=[Clip(1.0), function]), r"`exchange` must be an Exchange .* got <function"),
+        (lambda: FedBuff(2, exchange=WeightedMean()), r"`exchange` must be an Exchange .* got WeightedMean"),
+        (lambda: FedAvg(aggregation=function), r"`aggregation` must be an Aggregation .*, got <function"),
+        (lambda: FedAvg(aggregation=WeightedMean), r"`aggregation` must be an Aggregation .* Call it: WeightedMean\("),
+        (lambda: FedBuff(2, aggregation=Clip(1.0)), r"`aggregation` must be an Aggregation .* got Clip"),
+        (lambda: RADFed(2, server=function), r"`server` must be a ServerOptimizer .*, got <function"),
+        (lambda: RADFed(2, server=Momentum), r"`server` must be a ServerOptimizer .* Call it: Momentum\("),
+        (lambda: FedBuff(2, server=Clip(1.0)), r"`server` must be a ServerOptimizer .* got Clip"),
+        (lambda: RADFed(2, local=function), r"`objective` must be a LocalObjective .*, got <function"),
+        (lambda: Federated(objective=Proximal), r"`objective` must be a LocalObjective .* Call it: Proximal\("),
+        (lambda: Federated(schedule=Redistribution), r"`schedule` must be Synchronous, .* Call it: Redistribution\("),
+        (lambda: Federated(schedule=Mixing()), r"`schedule` must be Synchronous, .* got Mixing"),
+        (lambda: FedAvg(participation=0.5), r"`participation` must be a Participation .*, got 0.5"),
+        (lambda: FedAvg(participation=Participation), r"`participation` must be a .* Call it: Participation\("),
+        (lambda: FedAvg(executor=function), r"`executor` must be one of 'auto', .*, or an Executor .* got <function"),
+        (lambda: FedAvg(executor=SequentialExecutor), r"`executor` must be .* Call it: SequentialExecutor\(\)"),
+    ],
+)
+def test_what_is_no_part_is_refused_with_the_way_out(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_an_executor_without_a_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="`executor` must be one of 'auto', 'sequential', 'vectorized', got 'fast'"):
+        FedAvg(executor="fast")  # type: ignore[arg-type]

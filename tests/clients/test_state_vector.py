@@ -1,0 +1,50 @@
+"""The flat vector of a module's federated state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fl_lightning.clients.state_vector import StateVector
+
+
+def test_vector_holds_parameters_and_buffers_in_training_mode() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1), nn.BatchNorm1d(1))
+    module[2].requires_grad_(False)
+    module[3].eval().requires_grad_(False)
+    state = StateVector(module)
+    assert state.num_parameters == 2 * 3 + 3 + 3 + 3
+    assert state.size == state.num_parameters + 3 + 3 + 1
+    vector = torch.arange(state.size, dtype=torch.float32) + 0.25
+    state.write(vector)
+    assert module[0].weight.flatten().tolist() == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25]
+    assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
+    assert module[1].num_batches_tracked.item() == 21
+    assert state.read()[:-1].equal(vector[:-1])
+
+
+def test_vector_counts_tied_weights_once() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    assert StateVector(module).size == 9 + 3 + 3
+
+
+def test_vector_refuses_what_cannot_be_averaged() -> None:
+    with pytest.raises(ValueError, match="no parameter with `requires_grad=True`"):
+        StateVector(nn.Linear(2, 2).requires_grad_(False))
+    with pytest.raises(TypeError, match="lazy parameter 'weight' is not initialised"):
+        StateVector(nn.LazyLinear(2))
+    module = nn.Module()
+    module.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match="'w' is complex"):
+        StateVector(module)
+
+
+def test_vector_notices_layers_that_were_frozen_meanwhile() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    state = StateVector(module)
+    state.check_unchanged()
+    module[0].requires_grad_(False)
+    with pytest.raises(RuntimeError, match="trained parameters of Sequential changed during the fit"):
+        state.check_unchanged()

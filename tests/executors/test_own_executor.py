@@ -1,0 +1,97 @@
+"""Executors as objects: a user's own trains like the sequential one, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.clients import LocalTraining
+from fl_lightning.executors import Executor, SequentialExecutor
+from fl_lightning.parts import Algorithm, Task
+
+
+class OneByOne(Executor):
+    """The reference, written by a user, with a count of what it trained."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.trained = 0
+
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+        self.events.append("start")
+
+    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+        for task in tasks:
+            result = clients.train(task, algorithm.start(task))
+            algorithm.receive(result)
+            self.trained += 1
+
+    def on_fit_end(self) -> None:
+        self.events.append("end")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"trained": self.trained}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.trained = state["trained"]
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAvg-failing", "Scaffold-1", "RADFed", "RADFedi", "FedBuff"])
+def test_an_executor_of_ones_own_trains_like_the_sequential_one(name: str) -> None:
+    ends = []
+    for executor in ("sequential", SequentialExecutor(), OneByOne()):
+        net = Net()
+        trainer = quiet_trainer(max_epochs=4, callbacks=[ALGORITHMS[name](seed=1, executor=executor)])
+        trainer.fit(net, datamodule=data())
+        ends.append((net.state_dict(), dict(trainer.callback_metrics), trainer.global_step))
+    for weights, metrics, steps in ends[1:]:
+        assert steps == ends[0][2] > 0
+        assert metrics == ends[0][1]
+        for key, value in ends[0][0].items():
+            assert torch.equal(weights[key], value), key
+
+
+class Raises(Callback):
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        raise RuntimeError("in a client")
+
+
+def test_an_executor_hears_of_the_fits_start_and_end() -> None:
+    executor = OneByOne()
+    clients = TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3), batch_size=None)
+    quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor=executor)]).fit(Quadratic(0.1), datamodule=clients)
+    assert executor.events == ["start", "end"]
+    assert executor.trained == 6
+    with pytest.raises(RuntimeError, match="in a client"):
+        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor=executor), Raises()])
+        trainer.fit(Quadratic(0.1), datamodule=clients)
+    assert executor.events == ["start", "end"] * 2
+
+
+def test_an_executors_state_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+    clients = TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3), batch_size=None)
+    for rounds, ckpt_path in ((2, None), (5, tmp_path / "last.ckpt")):
+        executor = OneByOne()
+        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+        callbacks = [FedAvg(2, executor=executor), save]
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=callbacks, enable_checkpointing=True)
+        trainer.fit(Quadratic(0.1), datamodule=clients, ckpt_path=ckpt_path)
+        assert executor.trained == 2 * rounds
+
+
+def test_another_executor_counts_from_the_next_fit() -> None:
+    callback, executor = FedAvg(1.0), OneByOne()
+    assert callback.executor == "auto"
+    callback.executor = executor
+    assert callback.executor is executor
+    clients = TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3), batch_size=None)
+    quiet_trainer(max_epochs=1, callbacks=[callback]).fit(Quadratic(0.1), datamodule=clients)
+    assert executor.trained == 3
