@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.sweep import run_sweep
-from fl_lightning.experiment.table import DataSet, Method, Table, Tuning, read_table
+from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
+from fl_lightning.experiment.table_file import read_table
 
 __all__ = [
     "DataSet",

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
-from fl_lightning.experiment.options import add_options
+from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.sweep import run_sweep
-from fl_lightning.experiment.table import read_table
+from fl_lightning.experiment.table_file import read_table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,13 +39,7 @@ def _table(arguments: list[str]) -> int:
         if options.estimate:
             print(describe_time(table, *measure_paces(table), options.workers))
         return 0
-    rows = run_table(
-        table,
-        output,
-        workers=options.workers,
-        devices=options.devices,
-        checkpoint_seconds=options.checkpoint_seconds,
-    )
+    rows = run_table(table, output, **run_arguments(options))
     return int(any(row["status"] == "failed" for row in rows))
 
 
@@ -74,9 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_lightning.experiment", description=__doc__)
     parser.add_argument("table", type=Path, help="YAML file of the table; or the word sweep, see `sweep --help`")
     add_options(parser)
-    parser.add_argument(
-        "--checkpoint-seconds", type=float, default=60.0, help="time between two checkpoints; default: 60"
-    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument(
         "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"

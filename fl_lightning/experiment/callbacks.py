@@ -55,13 +55,18 @@ class CurveRecorder(Callback):
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the rounds of a curve's file, up to the first line that a kill has cut off."""
+    """Return the rounds of a curve's file, up to the first line that a kill has cut off or that is damaged."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    if not path.exists():
+        return rows
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except json.JSONDecodeError:
             break
+        if not isinstance(row, dict) or "round" not in row:
+            break
+        rows.append(row)
     return rows
 
 
@@ -71,11 +76,24 @@ class KeepLast(Checkpoint):
     Args:
         path: The file. Each checkpoint replaces the one before it; the file is never half written.
         seconds: Time between two checkpoints; 0 saves after every round.
+
+    Attributes:
+        spent: Seconds of the fit before it was resumed, up to the checkpoint.
     """
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path, self.seconds = path, seconds
-        self._saved = time.monotonic()
+        self.spent = 0.0
+        self._begun = self._saved = time.monotonic()
+
+    @property
+    def seconds_so_far(self) -> float:
+        """Seconds of the whole fit; those after a checkpoint that a kill has undone do not count."""
+        return self.spent + time.monotonic() - self._begun
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clocks."""
+        self._begun = self._saved = time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save if it is time, but not after the last round: a resumed fit would have nothing left to run."""
@@ -86,3 +104,11 @@ class KeepLast(Checkpoint):
         trainer.save_checkpoint(temporary)
         os.replace(temporary, self.path)
         self._saved = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seconds so far."""
+        return {"seconds": self.seconds_so_far}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the seconds of a checkpoint."""
+        self.spent = float(state_dict["seconds"])

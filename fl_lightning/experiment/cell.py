@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiment.assembly import (
+    build_callbacks,
+    build_datamodule,
+    build_method,
+    build_metric,
+    build_model,
+    make_trainer,
+)
 from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, read_rounds
-from fl_lightning.experiment.files import columns_of, read_json, write_csv, write_json
-from fl_lightning.experiment.specs import build, identity, locate
+from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
+from fl_lightning.experiment.files import columns_of, write_csv, write_json
+from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
+from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.versions import code_version, package_versions
 
 Result = dict[str, Any]
-_TRAINER = {
-    "devices": 1,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-}
+OnRound = Callable[[int], None]
+_OF_A_RESULT = {"val", "test", "rounds"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class CellJob:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence the hints of Lightning that do not concern a series of fits."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
@@ -67,8 +70,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-@_quiet()
-def run_cell(job: CellJob, on_round: Callable[[int], None] = lambda done: None) -> Result:
+@quiet()
+def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = lambda text: None) -> Result:
     """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 
     The result depends on the configuration and the code alone. Times are in ``run.json`` beside it.
@@ -76,6 +79,7 @@ def run_cell(job: CellJob, on_round: Callable[[int], None] = lambda done: None) 
     Args:
         job: The cell and its folder.
         on_round: Called after each round with the number of finished rounds.
+        note: Called with a line for the user, if a damaged file is put aside.
 
     Raises:
         ValueError: If the configuration is wrong.
@@ -83,19 +87,23 @@ def run_cell(job: CellJob, on_round: Callable[[int], None] = lambda done: None) 
     folder, config = Path(job.folder), job.config
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
+    begun = datetime.now(UTC)
     L.seed_everything(config["seed"], verbose=False)
     data = _datamodule(config)
     L.seed_everything(config["seed"], verbose=False)  # reading data may have drawn numbers
-    model: L.LightningModule = build(config["model"])
-    method = _method(config)
+    model = build_model(config)
+    method = build_method(config)
     initial = _fingerprint(model)
-    best = None if config["select"] == "last" else _best(folder, config, method)
-    trainer = _trainer(job, method, best, on_round)
-    last = folder / "last.ckpt"
-    begun = time.perf_counter()
+    best = best_checkpoint(folder, config, method.algorithm)
+    keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds)
+    callbacks: list[Callback] = [method, build_metric(config), *build_callbacks(config)]
+    callbacks.append(CurveRecorder(folder / "curve.jsonl", on_round))
+    callbacks += [keeper] if best is None else [best, keeper]
+    trainer = make_trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
     try:
-        trainer.fit(model, datamodule=data, ckpt_path=last if last.exists() else None)
-        seconds = time.perf_counter() - begun
+        resumed = checkpoint_to_resume(folder, best, note)
+        _fit(trainer, model, data, resumed, note)
+        seconds = keeper.seconds_so_far
         result = {
             **_outcome(config, trainer, model, data, best),
             "rounds": trainer.current_epoch,
@@ -108,8 +116,21 @@ def run_cell(job: CellJob, on_round: Callable[[int], None] = lambda done: None) 
         _log_summary(trainer.logger, result)
     finally:
         _close(trainer.logger)
-    _finish(folder, result, seconds, str(trainer.strategy.root_device))
+    device = str(trainer.strategy.root_device)
+    times = {"seconds": seconds, "begun": _timestamp(begun), "ended": _timestamp(datetime.now(UTC))}
+    _finish(folder, result, {**times, "resumed": resumed is not None, "device": device, **package_versions()})
     return result
+
+
+def _fit(
+    trainer: L.Trainer, model: L.LightningModule, data: FederatedDataModule, resumed: Path | None, note: Note
+) -> None:
+    try:
+        trainer.fit(model, datamodule=data, ckpt_path=resumed)
+    except Exception:
+        if resumed is not None:
+            note(f"The fit that failed went on from {resumed}. Delete that file to start the cell at its beginning.")
+        raise
 
 
 _kept: dict[str, FederatedDataModule] = {}
@@ -123,65 +144,13 @@ def _datamodule(config: dict[str, Any]) -> FederatedDataModule:
     key = identity([config["datamodule"], config["validate_on_test"], config["seed"]])
     if key not in _kept:
         _kept.clear()
-        data = build(config["datamodule"])
-        if not isinstance(data, FederatedDataModule):
-            raise ValueError(
-                f"`datamodule` must be a FederatedDataModule, got {type(data).__name__}. Give the class path of one, "
-                "such as datamodules.MNISTDataModule."
-            )
+        data = build_datamodule(config)
         data.prepare_data()
         data.setup()
         if config["validate_on_test"]:
             data.val_dataloader = data.test_dataloader  # type: ignore[method-assign]
         _kept[key] = data
     return _kept[key]
-
-
-def _method(config: dict[str, Any]) -> AggregationCallback:
-    spec = config["callback"]
-    # not "auto": it measures times, so a resumed run could choose another executor, whose rounding differs
-    arguments = {"seed": config["seed"], "executor": "sequential", **(spec.get("init_args") or {})}
-    method = build({**spec, "init_args": arguments})
-    if not isinstance(method, AggregationCallback):
-        raise ValueError(
-            f"`callback` must be an aggregation callback such as FedAvg, got {type(method).__name__}. Other callbacks "
-            "belong into the list `callbacks`."
-        )
-    return method
-
-
-def _best(folder: Path, config: dict[str, Any], method: AggregationCallback) -> ModelCheckpoint:
-    every = int(config["trainer"].get("check_val_every_n_epoch", 1))
-    cycle = getattr(method, "redistributions", 1) if config["select"] == "aggregated" else 1
-    candidates, rounds = math.lcm(every, cycle), config["trainer"].get("max_epochs", 1000)
-    if candidates > rounds:
-        raise ValueError(
-            f"No aggregated model would be validated: the server acts every {cycle} rounds, validation comes every "
-            f"{every}, and there are {rounds}. Let `check_val_every_n_epoch` divide {cycle}, give more rounds, or "
-            "`select: virtual`."
-        )
-    return ModelCheckpoint(
-        folder,
-        "best",
-        monitor=config["monitor"],
-        mode=config["mode"],
-        every_n_epochs=candidates,
-        save_weights_only=True,
-        enable_version_counter=False,
-    )
-
-
-def _trainer(
-    job: CellJob, method: AggregationCallback, best: ModelCheckpoint | None, on_round: Callable[[int], None]
-) -> L.Trainer:
-    folder, config = Path(job.folder), job.config
-    metric = ClientMetrics(locate(config["metric"]["function"]), config["metric"]["name"])
-    further: list[Callback] = build(config["callbacks"])
-    callbacks = [method, metric, *further, CurveRecorder(folder / "curve.jsonl", on_round)]
-    callbacks += [best] if best is not None else []
-    callbacks.append(KeepLast(folder / "last.ckpt", job.checkpoint_seconds))
-    settings = {**_TRAINER, **build(config["trainer"]), "default_root_dir": folder}
-    return L.Trainer(**settings, callbacks=callbacks, logger=_logger(job))
 
 
 def _logger(job: CellJob) -> Any:
@@ -212,10 +181,7 @@ def _outcome(
         path = None
     else:
         if not best.best_model_path or best.best_model_score is None or not bool(best.best_model_score.isfinite()):
-            raise ValueError(
-                f"There is no best model: `{config['monitor']}` was never logged, or is not finite. Metrics were "
-                f"{', '.join(sorted(trainer.callback_metrics))}. Lower the learning rate, or correct `monitor`."
-            )
+            raise ValueError(why_there_is_none(config, trainer, best))
         outcome = {"best_round": _best_round(Path(best.best_model_path)), "val": float(best.best_model_score)}
         path = best.best_model_path
     logged = {}
@@ -242,28 +208,32 @@ def _close(logger: Any) -> None:
         logger.experiment.finish()
 
 
-def _finish(folder: Path, result: Result, seconds: float, device: str) -> None:
+def _timestamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def _finish(folder: Path, result: Result, about: dict[str, Any]) -> None:
     rows = read_rounds(folder / "curve.jsonl")
     write_csv(folder / "curve.csv", columns_of(rows, ["round"]), rows)
-    write_json(folder / "run.json", {"seconds": seconds, "device": device, **package_versions()})
+    write_json(folder / "run.json", about)
     write_json(folder / "result.json", result)
-    _clear(folder)
+    clear(folder)
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove the files that only an unfinished cell needs."""
     for name in ("curve.jsonl", "last.ckpt", "best.ckpt", "failed.json"):
         (folder / name).unlink(missing_ok=True)
 
 
-def finished(folder: Path) -> Result | None:
-    """Return the result of a finished cell; ``None`` if the cell is not finished."""
+def read_result(folder: Path) -> Result | None:
+    """Return the result of a finished cell; ``None`` if the cell is not finished.
+
+    Raises:
+        DamagedFileError: If the file of the result is damaged.
+    """
     path = folder / "result.json"
-    if not path.exists():
-        return None
-    _clear(folder)  # the run may have been killed after it wrote the result and before it cleared the folder
-    result: Result = read_json(path)
-    return result
+    return read_content(path, _OF_A_RESULT) if path.exists() else None
 
 
 def _fingerprint(model: L.LightningModule) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.progress import duration
-from fl_lightning.experiment.store import Store
+from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.worker import run_safely
 
@@ -19,9 +20,12 @@ def describe_plan(table: Table, folder: str | Path) -> str:
     """Return the number of fits and rounds of each method and data set, and of the fits that a folder has finished.
 
     A search has not chosen its values yet, so the cells of the table are counted with the values of its first point.
+
+    Raises:
+        ValueError: With all mistakes of the table; the objects of every cell are built, without data.
     """
-    table.check()
-    store = Store(folder)
+    notes = [f"{obstacle}. These cells will fail." for obstacle in refuse_mistakes(table)]
+    store = Store(folder, notes.append)
     lines, total = [f"{table.name}: {len(table.folds)} folds x {len(table.seeds)} seeds"], 0
     for entry in planned(table):
         done = sum(store.result(cell) is not None for cell in entry.cells.values())
@@ -30,7 +34,7 @@ def describe_plan(table: Table, folder: str | Path) -> str:
         tuning = f"{entry.num_points} points, {len(entry.trials)} fits to tune; " if entry.trials else ""
         place = f"{entry.data}, {entry.method}"
         lines.append(f"  {place}: {tuning}{len(entry.final)} fits; {rounds:,} rounds; {done} finished")
-    return "\n".join([*lines, f"  together {total:,} rounds"])
+    return "\n".join([*lines, f"  together {total:,} rounds", *notes])
 
 
 def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict[str, str]]:
@@ -57,7 +61,7 @@ def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict
             job = Store(folder).job(cell, {}, checkpoint_seconds=1e9)
             answer = run_safely(job, note)
         if "error" in answer:
-            errors[name] = answer["error"].strip().splitlines()[-1]
+            errors[name] = last_line(answer["error"])
         else:
             paces[name] = (ends[-1] - ends[0]) / (rounds - 1)
     return paces, errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from fl_lightning.atomic_file import atomic_file
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file; no reader ever sees half of it."""
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Write a text file; no reader ever sees half of it, and a power cut leaves the old file or the new one."""
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -13,6 +13,7 @@ from fl_lightning.experiment.table import DataSet, Method, Table
 
 Chosen = Mapping[tuple[str, str], Point]
 """The tuned values by (data set, method)."""
+_LIGHTNINGS_OWN = 1000  # rounds of a Trainer without `max_epochs`
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,17 @@ class Cell:
 
     @property
     def max_epochs(self) -> int:
-        """Number of rounds of the fit."""
-        return int(self.config["trainer"].get("max_epochs", 1000))  # Lightning's own default
+        """Number of rounds of the fit; 0 if something else than their number ends it."""
+        return rounds_of(self.config["trainer"]) or 0
+
+
+def rounds_of(trainer: dict[str, Any]) -> int | None:
+    """Return the number of rounds that a Trainer's arguments ask for; ``None`` if something else ends the fit."""
+    rounds = trainer.get("max_epochs")
+    if rounds is None:
+        ends = trainer.get("max_time") is not None or trainer.get("max_steps", -1) != -1
+        return None if ends else _LIGHTNINGS_OWN
+    return None if rounds < 0 else int(rounds)
 
 
 def table_cells(table: Table, chosen: Chosen) -> list[Cell]:

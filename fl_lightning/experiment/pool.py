@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
+from fl_lightning.arguments import check_count, check_positive
 from fl_lightning.experiment.cell import CellJob
-from fl_lightning.experiment.worker import run_safely
+from fl_lightning.experiment.lock import Lock
+from fl_lightning.experiment.worker import limits_memory, run_safely
+from fl_lightning.experiment.worker_process import WorkerProcess
 
-OnRound = Callable[[str, int], None]
-OnEnd = Callable[[str, dict[str, Any]], None]
+
+class Listener(Protocol):
+    """Hears of the jobs of a pool, from several threads."""
+
+    def on_round(self, name: str, done: int) -> None:
+        """Hear that a job has finished so many rounds."""
+
+    def on_note(self, name: str, text: str) -> None:
+        """Hear a line for the user."""
+
+    def on_retry(self, name: str, attempt: int, error: str) -> None:
+        """Hear that a job failed and will be tried again; ``attempt`` is the number of the attempt to come, from 1."""
+
+    def on_end(self, name: str, answer: dict[str, Any]) -> None:
+        """Hear of the end of a job: ``{"result": ...}`` or ``{"error": traceback}``."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may take.
+
+    Attributes:
+        cell_timeout: Seconds of an attempt; then its process is killed, and the attempt has failed.
+        memory_limit: Gigabytes that a worker process may allocate.
+        retries: Further attempts at a job that failed, after the other jobs.
+
+    Raises:
+        ValueError: If one is out of its range.
+    """
+
+    cell_timeout: float | None = None
+    memory_limit: float | None = None
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("retries", self.retries, minimum=0)
+        if self.cell_timeout is not None:
+            check_positive("cell_timeout", self.cell_timeout, "It is a number of seconds.")
+        if self.memory_limit is not None:
+            check_positive("memory_limit", self.memory_limit, "It is a number of gigabytes.")
+            if not limits_memory():
+                raise ValueError(
+                    f"`memory_limit` works on Linux alone, got {self.memory_limit!r}. Leave it out here, and watch the "
+                    "memory otherwise."
+                )
+
+    def check_workers(self, workers: int) -> None:
+        """Raise ``ValueError`` if a limit needs worker processes and there are none."""
+        for name in ("cell_timeout", "memory_limit"):
+            if workers == 0 and getattr(self, name) is not None:
+                raise ValueError(
+                    f"`{name}` must be None with `workers=0`, got {getattr(self, name)!r}: the cells run in this "
+                    "process, which cannot end itself. Give `workers=1`."
+                )
 
 
 class Pool:
@@ -28,33 +81,37 @@ class Pool:
         workers: Number of processes; 0 runs the jobs in this process, one after the other.
         logs: Folder for the output of the workers.
         devices: Numbers of GPUs; worker i gets ``devices[i % len(devices)]``. ``None``: every worker sees all GPUs.
-        lock: File descriptor that the workers inherit: its file stays locked until the last worker has ended.
+        lock: Lock that the workers inherit: its folder stays locked until the last worker has ended.
+        limits: What a job may take.
+
+    Raises:
+        ValueError: If a limit needs worker processes and there are none.
     """
 
-    def __init__(self, workers: int, logs: Path, devices: Sequence[int] | None = None, lock: int | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        logs: Path,
+        devices: Sequence[int] | None = None,
+        lock: Lock | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.workers, self.logs, self.devices, self.lock = workers, logs, devices, lock
-        self._processes: dict[int, _Process] = {}
+        self.limits = limits or Limits()
+        self.limits.check_workers(workers)
+        self._processes: dict[int, WorkerProcess] = {}
         self._stopped = False
 
-    def run(self, jobs: Iterable[tuple[str, CellJob]], on_round: OnRound, on_end: OnEnd) -> None:
-        """Run jobs until all have ended.
-
-        The two functions are called from several threads.
-
-        Args:
-            jobs: Pairs of a name and a job.
-            on_round: Called with the name and the number of finished rounds.
-            on_end: Called with the name and ``{"result": ...}`` or ``{"error": traceback}``.
-        """
+    def run(self, jobs: Iterable[tuple[str, CellJob]], listener: Listener) -> None:
+        """Run jobs, each with a name, until all have ended."""
         if self.workers == 0:
-            for name, job in jobs:
-                on_end(name, run_safely(job, partial(on_round, name)))
+            self._run_here(jobs, listener)
             return
-        queue: SimpleQueue[tuple[str, CellJob]] = SimpleQueue()
-        for entry in jobs:
-            queue.put(entry)
+        queue: SimpleQueue[tuple[str, CellJob, int]] = SimpleQueue()
+        for name, job in jobs:
+            queue.put((name, job, 0))
         with ThreadPoolExecutor(self.workers) as threads:
-            serving = [threads.submit(self._serve, number, queue, on_round, on_end) for number in range(self.workers)]
+            serving = [threads.submit(self._serve, number, queue, listener) for number in range(self.workers)]
             try:
                 for future in serving:
                     future.result()
@@ -70,74 +127,53 @@ class Pool:
             process.close()
         self._processes = {}
 
-    def _serve(self, number: int, queue: SimpleQueue[tuple[str, CellJob]], on_round: OnRound, on_end: OnEnd) -> None:
+    def _run_here(self, jobs: Iterable[tuple[str, CellJob]], listener: Listener) -> None:
+        queue = deque((name, job, 0) for name, job in jobs)
+        while queue:
+            name, job, failures = queue.popleft()
+            answer = run_safely(job, partial(listener.on_round, name), partial(listener.on_note, name))
+            if "error" in answer and failures < self.limits.retries:
+                listener.on_retry(name, failures + 1, answer["error"])
+                queue.append((name, job, failures + 1))
+            else:
+                listener.on_end(name, answer)
+
+    def _serve(self, number: int, queue: SimpleQueue[tuple[str, CellJob, int]], listener: Listener) -> None:
         while not self._stopped:
             try:
-                name, job = queue.get_nowait()
+                name, job, failures = queue.get_nowait()
             except Empty:
                 return
             if number not in self._processes:
-                self._processes[number] = _Process(
-                    self.logs / f"worker-{number}.log", self._environment(number), self.lock
-                )
-            answer = self._processes[number].run(job, partial(on_round, name))
+                self._processes[number] = self._start(number)
+            process = self._processes[number]
+            answer = process.run(job, partial(listener.on_round, name), partial(listener.on_note, name))
             if self._stopped:
                 return
-            if answer is None:
-                code = self._processes.pop(number).close()
-                log = self.logs / f"worker-{number}.log"
-                answer = {"error": f"The worker process ended with code {code} in the middle of the cell; see {log}."}
-            on_end(name, answer)
+            again = "error" in answer and failures < self.limits.retries
+            if again or process.ended:
+                # a failure may leave something behind in its process, such as an error of a GPU
+                self._processes.pop(number).close()
+            if again:
+                listener.on_retry(name, failures + 1, answer["error"])
+                queue.put((name, job, failures + 1))
+            else:
+                listener.on_end(name, answer)
+
+    def _start(self, number: int) -> WorkerProcess:
+        process = WorkerProcess(
+            self.logs / f"worker-{number}.log",
+            self._environment(number),
+            self.limits.cell_timeout,
+            self.limits.memory_limit,
+            () if self.lock is None else (self.lock.descriptor,),
+        )
+        if self.lock is not None:
+            self.lock.add_worker(process.pid)
+        return process
 
     def _environment(self, number: int) -> dict[str, str]:
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        # so that a worker can import all that this process can
-        environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = str(self.devices[number % len(self.devices)])
         return environment
-
-
-class _Process:
-    """A worker process."""
-
-    def __init__(self, log: Path, environment: dict[str, str], lock: int | None) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from fl_lightning.experiment.worker import main; main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-                encoding="utf-8",
-                env=environment,
-                start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
-            )
-
-    def run(self, job: CellJob, on_round: Callable[[int], None]) -> dict[str, Any] | None:
-        """Send a job and return the answer; ``None`` if the process ends before it answers."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(asdict(job)) + "\n")
-            self._process.stdin.flush()
-        except OSError:
-            return None
-        for line in self._process.stdout:
-            answer: dict[str, Any] = json.loads(line)
-            if "round" not in answer:
-                return answer
-            on_round(answer["round"])
-        return None
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self._process.kill()
-
-    def close(self) -> int:
-        """Close the input of the process, which ends it, and return its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self._process.wait()

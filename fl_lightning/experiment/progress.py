@@ -71,10 +71,18 @@ class Progress:
             if seconds is not None:
                 self._count(cell, seconds, cell.max_epochs)
         if status != "finished before" and not self.console.is_terminal:
-            values = f", {describe_point(cell.values)}" if cell.values else ""
-            place = f"{cell.data}, {cell.method}, fold {cell.fold}, seed {cell.seed}{values}"
-            text = f"{len(self._done)}/{len(self.cells)} {status}: {place}; {self.left()}"
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.note(f"{len(self._done)}/{len(self.cells)} {status}: {describe_cell(cell)}; {self.left()}")
+
+    def note(self, text: str) -> None:
+        """Print a line, above the table if there is one."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def retry(self, cell: Cell, attempt: int, attempts: int, error: str) -> None:
+        """Note that a cell failed and will be tried again."""
+        with self._lock:
+            self._rounds.pop(cell.id, None)
+            self._first.pop(cell.id, None)
+        self.note(f"To be tried again ({attempt} of {attempts}): {describe_cell(cell)}: {error}")
 
     def round(self, cell: Cell, done: int) -> None:
         """Note the number of rounds that a cell has finished."""
@@ -130,6 +138,12 @@ class Progress:
                 row = (data, method, f"{finished}/{len(cells)}", str(failed or ""), ", ".join(running))
                 table.add_row(*row, style="bold" if running else None)
         return Group(table, Text(f"{len(self._done)} of {len(self.cells)} cells, {self.left()}"))
+
+
+def describe_cell(cell: Cell) -> str:
+    """Return the place of a cell in the table as a text."""
+    values = f", {describe_point(cell.values)}" if cell.values else ""
+    return f"{cell.data}, {cell.method}, fold {cell.fold}, seed {cell.seed}{values}"
 
 
 def _pace_of(cell: Cell, paces: Mapping[tuple[str, ...], list[float]]) -> float | None:

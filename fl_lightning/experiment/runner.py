@@ -9,14 +9,18 @@ from threading import Lock
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from fl_lightning.arguments import check_count
+from fl_lightning.experiment.check import refuse_mistakes
+from fl_lightning.experiment.damage import Note
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
-from fl_lightning.experiment.pool import Pool
-from fl_lightning.experiment.progress import Progress
+from fl_lightning.experiment.pool import Limits, Pool
+from fl_lightning.experiment.progress import Progress, describe_cell
 from fl_lightning.experiment.search import Point, describe_point
-from fl_lightning.experiment.store import Store
-from fl_lightning.experiment.table import Table, read_table
+from fl_lightning.experiment.store import Store, last_line
+from fl_lightning.experiment.table import Table
+from fl_lightning.experiment.table_file import read_table
 from fl_lightning.experiment.versions import code_version
 
 ResultRows = list[dict[str, Any]]
@@ -29,6 +33,9 @@ def run_table(
     workers: int = 1,
     devices: Sequence[int] | None = None,
     checkpoint_seconds: float = 60.0,
+    cell_timeout: float | None = None,
+    retries: int = 0,
+    memory_limit: float | None = None,
     console: Console | None = None,
 ) -> ResultRows:
     """Run the missing cells of a table and return the rows of its ``results.csv``.
@@ -37,9 +44,12 @@ def run_table(
     ``Trainer.fit`` and a test of its best model. Fits of the same data set, fold and seed share partition, initial
     weights and draws of clients (common random numbers).
 
+    Before any work, the objects of every cell are built without data, and all mistakes of the table are named at once.
+
     A cell is known by the hash of its configuration, and a finished cell is never run again. An interrupted run goes
     on from the last checkpoint of each cell. The traceback of a cell that fails is kept; the other cells go on, and the
-    next run tries the cell again.
+    next run tries the cell again. A damaged file of a cell is renamed, with a line that says so, and the cell starts
+    again.
 
     Args:
         table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
@@ -47,20 +57,30 @@ def run_table(
         workers: Number of processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all cells in this process.
         devices: Numbers of the GPUs that the workers share; ``None`` leaves the choice to each Trainer.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
+        cell_timeout: Seconds of one attempt at a cell, without the start of its process; then the cell has failed. A
+            further attempt goes on from its last checkpoint. ``None`` waits for ever.
+        retries: Further attempts at a cell that failed, after the other cells.
+        memory_limit: Gigabytes of main memory that a worker may allocate, about one of which the libraries take;
+            ``None`` for no limit. On Linux only.
         console: Console for the progress.
 
     Raises:
-        ValueError: If the table is wrong.
+        ValueError: If the table is wrong, or an argument is out of its range.
         FileNotFoundError: If the file of the table does not exist.
         RuntimeError: If another run is at work in the folder.
     """
     check_count("workers", workers, minimum=0)
+    console = console or Console()
     table = read_table(table)
-    table.check()
-    store = Store(output if output is not None else Path("runs") / table.name)
+    limits = Limits(cell_timeout, memory_limit, retries)
+    limits.check_workers(workers)
+    note = _printer(console)
+    for obstacle in refuse_mistakes(table):
+        note(f"{obstacle}. These cells will fail.")
+    store = Store(output if output is not None else Path("runs") / table.name, note)
     with store.locked() as lock:
-        pool = Pool(workers, store.folder / "logs", devices, lock)
-        run = _Run(table, store, pool, console or Console(), checkpoint_seconds)
+        pool = Pool(workers, store.folder / "logs", devices, lock, limits)
+        run = _Run(table, store, pool, console, checkpoint_seconds)
         try:
             return run.all()
         finally:
@@ -136,17 +156,6 @@ class _Run:
         if not missing:
             return
 
-        writing = Lock()
-
-        def end(name: str, answer: dict[str, Any]) -> None:
-            cell, failed = by_id[name], "error" in answer
-            with writing:
-                if failed:
-                    self.store.fail(cell, answer["error"])
-                if table_cells is not None:
-                    self.store.write_results(self.table, table_cells)
-            progress.end(cell, "failed" if failed else "finished", None if failed else self.store.seconds(cell))
-
         with Progress(by_id.values(), self.pool.workers, self.console, later) as progress:
             for name in by_id.keys() - missing.keys():
                 progress.end(by_id[name], "finished before", self.store.seconds(by_id[name]))
@@ -154,4 +163,49 @@ class _Run:
                 (name, self.store.job(cell, self.table.wandb, self.checkpoint_seconds))
                 for name, cell in missing.items()
             )
-            self.pool.run(jobs, lambda name, done: progress.round(by_id[name], done), end)
+            self.pool.run(jobs, _Watcher(self, progress, by_id, table_cells))
+
+
+class _Watcher:
+    """Hears of the cells that run: writes the files of the results and shows the progress.
+
+    Args:
+        run: The run.
+        progress: Shows what happens.
+        cells: The cells by their ids.
+        table_cells: Cells of ``results.csv``, which is written after each cell; ``None`` does not write it.
+    """
+
+    def __init__(
+        self, run: _Run, progress: Progress, cells: Mapping[str, Cell], table_cells: Sequence[Cell] | None
+    ) -> None:
+        self._table, self._store, self._progress = run.table, run.store, progress
+        self._cells, self._table_cells = cells, table_cells
+        self._retries = run.pool.limits.retries
+        self._writing = Lock()
+
+    def on_round(self, name: str, done: int) -> None:
+        """Show a round."""
+        self._progress.round(self._cells[name], done)
+
+    def on_note(self, name: str, text: str) -> None:
+        """Show a line of a cell."""
+        self._progress.note(f"{describe_cell(self._cells[name])}: {text}")
+
+    def on_retry(self, name: str, attempt: int, error: str) -> None:
+        """Show that a cell failed and will be tried again."""
+        self._progress.retry(self._cells[name], attempt, self._retries, last_line(error))
+
+    def on_end(self, name: str, answer: dict[str, Any]) -> None:
+        """Write the results."""
+        cell, failed = self._cells[name], "error" in answer
+        with self._writing:
+            if failed:
+                self._store.fail(cell, answer["error"])
+            if self._table_cells is not None:
+                self._store.write_results(self._table, self._table_cells)
+        self._progress.end(cell, "failed" if failed else "finished", None if failed else self._store.seconds(cell))
+
+
+def _printer(console: Console) -> Note:
+    return lambda text: console.print(Text(text), soft_wrap=True)

@@ -35,9 +35,12 @@ def substitute(spec: Spec, values: Mapping[str, Any]) -> Spec:
     ``"$$name"`` becomes the text ``"$name"``.
 
     Raises:
-        ValueError: If a name has no value, or values refer to each other in a circle.
+        ValueError: If a name has no value, or values refer to each other or contain each other in a circle.
     """
-    return _substitute(spec, values, ())
+    try:
+        return _substitute(spec, values, ())
+    except RecursionError as error:
+        raise ValueError("A part of the table contains itself, so that it has no end. Write it out.") from error
 
 
 def _substitute(spec: Spec, values: Mapping[str, Any], inside: tuple[str, ...]) -> Spec:
@@ -83,6 +86,8 @@ def locate(path: str) -> Any:
     Raises:
         ValueError: If the path cannot be imported.
     """
+    if not isinstance(path, str):
+        raise ValueError(f"A class path must be a text such as 'fl_lightning.FedAvg', got {path!r}.")
     parts = _MOVED.get(path, path).split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])
@@ -116,12 +121,22 @@ def build(spec: Spec) -> Any:
     if isinstance(spec, Mapping):
         if "class_path" in spec:
             _check_keys(spec, {"class_path", "init_args"})
-            arguments = {name: build(value) for name, value in (spec.get("init_args") or {}).items()}
-            return locate(spec["class_path"])(**arguments)
+            return _call(spec)
         if set(spec) == {"object"}:
             return locate(spec["object"])
         return {name: build(value) for name, value in spec.items()}
     return [build(value) for value in spec] if isinstance(spec, (list, tuple)) else spec
+
+
+def _call(spec: Mapping[str, Any]) -> Any:
+    path, given = spec["class_path"], spec.get("init_args") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"`init_args` of {path} must be a mapping from names to values, got {given!r}. Write "
+            "`init_args: {name: value}`."
+        )
+    arguments = {str(name): build(value) for name, value in given.items()}
+    return locate(path)(**arguments)
 
 
 def check_paths(spec: Spec) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.experiment.cell import CellJob, Result, finished
-from fl_lightning.experiment.files import columns_of, read_json, write_csv, write_json
+from fl_lightning.experiment.cell import CellJob, Result, clear, read_result
+from fl_lightning.experiment.damage import DamagedFileError, Note, put_aside, read_content
+from fl_lightning.experiment.files import columns_of, write_csv, write_json
+from fl_lightning.experiment.lock import Lock, locked
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
 from fl_lightning.experiment.table import Table
@@ -31,40 +32,32 @@ class Store:
 
     Args:
         folder: The folder; it is made when the first file is written.
+        note: Takes a line for the user about a damaged file.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], note: Note = lambda text: None) -> None:
         self.folder = Path(folder)
+        self.note = note
+        self._mine = False
+        self._results: dict[str, Result] = {}
+        self._damaged: set[Path] = set()
 
     @contextlib.contextmanager
-    def locked(self, patience: float = 10.0) -> Iterator[int | None]:
-        """Keep other runs out of the folder; yield the file descriptor of the lock.
+    def locked(self, patience: float = 10.0) -> Iterator[Lock | None]:
+        """Keep other runs out of the folder; yield its lock, ``None`` on systems without file locks.
 
-        It is ``None`` on systems without file locks. Workers that inherit the descriptor hold the lock too, so that
-        after a kill the next run waits until they have ended.
+        Inside, damaged files are put aside. Workers that inherit the lock hold it too, so that after a kill the next
+        run waits until they have ended.
 
         Raises:
             RuntimeError: If another run still holds the folder after ``patience`` seconds.
         """
-        try:
-            import fcntl
-        except ImportError:  # not on Unix
-            yield None
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as file:
-            until = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise RuntimeError(
-                            f"Another run is at work in {self.folder}. Wait for it, or choose another `output`."
-                        ) from None
-                    time.sleep(0.1)
-            yield file.fileno()
+        with locked(self.folder, patience) as lock:
+            self._mine = True
+            try:
+                yield lock
+            finally:
+                self._mine = False
 
     def cell_folder(self, cell: Cell) -> Path:
         """Return the folder of a cell."""
@@ -76,13 +69,25 @@ class Store:
         return CellJob(cell.config, str(self.cell_folder(cell)), labels, dict(wandb), checkpoint_seconds)
 
     def result(self, cell: Cell) -> Result | None:
-        """Return the result of a cell; ``None`` if it is not finished."""
-        return finished(self.cell_folder(cell))
+        """Return the result of a cell; ``None`` if it is not finished, or its file is damaged."""
+        if cell.id in self._results:  # a result never changes
+            return self._results[cell.id]
+        folder = self.cell_folder(cell)
+        try:
+            result = read_result(folder)
+        except DamagedFileError as damage:
+            self._report(damage, "the cell is run again")
+            return None
+        if result is not None:
+            if self._mine:
+                clear(folder)  # the run may have been killed after it wrote the result and before it cleared the folder
+            self._results[cell.id] = result
+        return result
 
     def seconds(self, cell: Cell) -> float | None:
-        """Return the duration of a finished cell, since it was last resumed."""
-        path = self.cell_folder(cell) / "run.json"
-        return float(read_json(path)["seconds"]) if path.exists() else None
+        """Return the duration of a finished cell; ``None`` if it is not known."""
+        content = self._optional(cell, "run.json", {"seconds"})
+        return None if content is None else float(content["seconds"])
 
     def fail(self, cell: Cell, error: str) -> None:
         """Write the traceback of a cell that failed; the next run tries the cell again."""
@@ -90,8 +95,24 @@ class Store:
 
     def error(self, cell: Cell) -> str | None:
         """Return the traceback of a cell that failed; ``None`` if it did not."""
-        path = self.cell_folder(cell) / "failed.json"
-        return str(read_json(path)["error"]) if path.exists() else None
+        content = self._optional(cell, "failed.json", {"error"})
+        return None if content is None else str(content["error"])
+
+    def _optional(self, cell: Cell, name: str, keys: set[str]) -> dict[str, Any] | None:
+        path = self.cell_folder(cell) / name
+        try:
+            return read_content(path, keys) if path.exists() else None
+        except DamagedFileError as damage:
+            self._report(damage, "nothing else depends on it")
+            return None
+
+    def _report(self, damage: DamagedFileError, consequence: str) -> None:
+        """Tell the user of a damaged file, once, and put it aside if this run holds the folder."""
+        if self._mine:
+            self.note(f"{damage}; it is now {put_aside(damage.path).name}, and {consequence}.")
+        elif damage.path not in self._damaged:
+            self.note(f"{damage}. A run will put it aside, and {consequence}.")
+        self._damaged.add(damage.path)
 
     def write_table(self, table: Table, code: str) -> None:
         """Write the settings of the table and the version of the code to ``table.json``."""
@@ -114,7 +135,7 @@ class Store:
         }
         result, error = self.result(cell), self.error(cell)
         if result is None:
-            return None if error is None else {**row, "status": "failed", "error": error.strip().splitlines()[-1]}
+            return None if error is None else {**row, "status": "failed", "error": last_line(error)}
         row |= {key: value for key, value in result.items() if key != "test"}
         return {**row, "status": "finished", "score": result["test"].get(table.data[cell.data].score), **result["test"]}
 
@@ -126,7 +147,7 @@ class Store:
         """Return the row of one point: its mean validation score, or the error of one of its cells."""
         results = [self.result(cell) for cell in cells]
         known = [result["val"] for result in results if result is not None and result["val"] is not None]
-        errors = [error.strip().splitlines()[-1] for cell in cells if (error := self.error(cell)) is not None]
+        errors = [last_line(error) for cell in cells if (error := self.error(cell)) is not None]
         whole = len(known) == len(cells)
         return {
             "data": data,
@@ -138,3 +159,8 @@ class Store:
             "chosen": "",
             "error": errors[0] if errors else "",
         }
+
+
+def last_line(error: str) -> str:
+    """Return the last line of a traceback: the error itself."""
+    return error.strip().splitlines()[-1]

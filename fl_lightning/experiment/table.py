@@ -1,20 +1,20 @@
-"""A table of experiments, as a YAML file describes it."""
+"""A table of experiments: data sets, methods, folds and seeds."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal
-
-import yaml  # type: ignore[import-untyped]
 
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.experiment.search import Search
-from fl_lightning.experiment.specs import Spec, check_paths
+from fl_lightning.experiment.specs import Spec
 
 Select = Literal["aggregated", "virtual", "last"]
+Mode = Literal["max", "min"]
+_LARGER_IS_BETTER = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "r2"}
+_SMALLER_IS_BETTER = {"loss", "error", "mae", "mse", "rmse", "perplexity"}
+_MOST_CHARACTERS = 100  # of a table's name, which names a folder
 _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.accuracy"}
 
 
@@ -32,6 +32,8 @@ class DataSet:
         monitor: Validation metric that chooses the best model of a fit and the hyper-parameters.
         mode: Whether larger (``"max"``) or smaller (``"min"``) values of ``monitor`` are better.
         score: Test metric that the report compares.
+        score_mode: Whether larger or smaller values of ``score`` are better; ``None`` if that follows from its name, or
+            if it is the metric of ``monitor``.
         targets: Values of ``monitor``; the report shows the communication that each method needs to reach them.
         validate_on_test: Whether the fits validate on the test set, as in papers without a validation set.
         stand_in: A sentence that says how data or settings differ from those of the paper; ``None`` if they do not.
@@ -48,8 +50,9 @@ class DataSet:
     callbacks: list[Spec] = field(default_factory=list)
     metric: dict[str, str] = field(default_factory=lambda: dict(_ACCURACY))
     monitor: str = "val_acc_clients"
-    mode: Literal["max", "min"] = "max"
+    mode: Mode = "max"
     score: str = "test_acc_clients"
+    score_mode: Mode | None = None
     targets: list[float] = field(default_factory=list)
     validate_on_test: bool = False
     stand_in: str | None = None
@@ -58,10 +61,33 @@ class DataSet:
     paper: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         check_choice("mode", self.mode, ("max", "min"))
         check_count("smoothing", self.smoothing)
         if set(self.metric) != {"name", "function"}:
-            raise ValueError(f"`metric` must have a `name` and a `function`, got {sorted(self.metric)}.")
+            raise ValueError(
+                f"`metric` must have a `name` and a `function`, got {', '.join(map(str, self.metric)) or 'nothing'}."
+            )
+        for target in self.targets:
+            if isinstance(target, bool) or not isinstance(target, (int, float)):
+                raise ValueError(f"`targets` must be numbers, got {target!r} among them.")
+        if self.score_mode is None:
+            object.__setattr__(self, "score_mode", self._mode_of_score())
+        check_choice("score_mode", self.score_mode, ("max", "min"))
+
+    def _mode_of_score(self) -> Mode:
+        names = [name.partition("_")[2] or name for name in (self.score, self.monitor)]
+        if names[0] == names[1]:
+            return self.mode
+        words = set(names[0].split("_"))
+        if words & _SMALLER_IS_BETTER:
+            return "min"
+        if words & _LARGER_IS_BETTER:
+            return "max"
+        raise ValueError(
+            f"`score` is {self.score!r}, and `monitor` is another metric, {self.monitor!r}, so it is not known whether "
+            "larger scores are better. Give `score_mode: max` or `score_mode: min`."
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +107,9 @@ class Method:
     tune: dict[str, Any] = field(default_factory=dict)
     take: dict[str, str] = field(default_factory=dict)
     callbacks: list[Spec] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
 
 
 @dataclass(frozen=True)
@@ -104,7 +133,10 @@ class Tuning:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         check_choice("search", self.search, ("grid", "random"))
+        for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
+            _check_numbers(name, numbers)
         if self.search == "random" and self.count is None:
             raise ValueError("`tuning.search: random` needs `tuning.count`, the number of points to draw; got None.")
 
@@ -128,6 +160,8 @@ class Table:
             (``"virtual"`` includes the means between two aggregations of RADFed), or the ``"last"`` one.
         wandb: Arguments of a WandbLogger for every fit; no logger if empty.
         comparisons: Lists of data sets by title; the report shows them side by side.
+        reproduces: What the table reproduces, such as ``"Table III of Xue et al. 2021"``; empty if it stands alone.
+        reference: The table in whose file ``reproduces`` is, as plain data: the report says what differs from it.
     """
 
     data: dict[str, DataSet]
@@ -143,12 +177,17 @@ class Table:
     select: Select = "aggregated"
     wandb: dict[str, Any] = field(default_factory=dict)
     comparisons: dict[str, list[str]] = field(default_factory=dict)
+    reproduces: str = ""
+    reference: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
+        check_file_name("name", self.name, "runs/<name>")
         check_choice("select", self.select, ("aggregated", "virtual", "last"))
         for name, entries in (("data", self.data), ("methods", self.methods)):
             if not entries:
                 raise ValueError(f"`{name}` must name at least one, got none.")
+            _check_names(name, entries)
         for name, numbers in (("folds", self.folds), ("seeds", self.seeds)):
             _check_numbers(name, numbers)
         object.__setattr__(self, "baseline", self.baseline or next(iter(self.methods)))
@@ -188,76 +227,46 @@ class Table:
             baseline=self.baseline if self.baseline in kept else "",
         )
 
-    def check(self) -> None:
-        """Raise ``ValueError`` if a class or a function of the table cannot be imported."""
-        check_paths(self.callbacks)
-        for data in self.data.values():
-            check_paths([data.datamodule, data.model, data.callbacks, {"object": data.metric["function"]}])
-        for method in self.methods.values():
-            check_paths([method.callback, method.callbacks])
+
+def check_file_name(argument: str, name: object, folder: str) -> None:
+    """Raise ``ValueError`` unless a name can be that of a folder below the present one."""
+    plain = isinstance(name, str) and name.isprintable() and not set(name) & set("/\\") and name.strip(". ") != ""
+    if not plain or len(str(name)) > _MOST_CHARACTERS:
+        raise ValueError(
+            f"`{argument}` must be a text of at most {_MOST_CHARACTERS} characters without slashes, because {folder} "
+            f"is a folder; got {name!r}. Give the folder of the results by `--output`."
+        )
 
 
-def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
-    """Return the table of a YAML file, or of a mapping with the same content.
-
-    Paths in a file are relative to its folder. ``include`` maps names to other files; the content of a file becomes the
-    value of the name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. ``base`` names another table; the
-    entries of this file replace those of the base, and ``null`` removes an entry.
-
-    Raises:
-        FileNotFoundError: If a file does not exist.
-        ValueError: If an entry is unknown or missing.
-    """
-    if isinstance(source, Table):
-        return source
-    given = dict(source) if isinstance(source, Mapping) else _read_with_base(Path(source))
-    given["data"] = {name: _make(DataSet, f"data.{name}", entry) for name, entry in (given.get("data") or {}).items()}
-    methods = given.get("methods") or {}
-    given["methods"] = {name: _make(Method, f"methods.{name}", entry) for name, entry in methods.items()}
-    given["tuning"] = _make(Tuning, "tuning", given.get("tuning") or {})
-    table: Table = _make(Table, "the table", given)
-    return table
+def _check_kinds(entry: Any) -> None:
+    """Raise ``ValueError`` if a field of an entry has another kind than its annotation says."""
+    for item in fields(entry):
+        value = getattr(entry, item.name)
+        for annotation, kind, text in _KINDS:
+            fits = isinstance(value, kind) or (value is None and "None" in str(item.type))
+            if str(item.type).startswith(annotation) and not fits and not _is_reference(item.name, value):
+                raise ValueError(f"`{item.name}` must be {text}, got {value!r}.")
 
 
-def _read_with_base(path: Path) -> dict[str, Any]:
-    """Return a table's file, on top of its base, with included files among its values."""
-    given = _read_yaml(path)
-    base = given.pop("base", None)
-    included = {name: _read_yaml(path.parent / other) for name, other in (given.pop("include", None) or {}).items()}
-    given["values"] = {**included, **(given.get("values") or {})}
-    return given if base is None else _merge(_read_with_base(path.parent / base), given)
+_KINDS: tuple[tuple[str, type, str], ...] = (
+    ("dict", Mapping, "a mapping, lines of `name: value`"),
+    ("list", list, "a list"),
+    ("str", str, "a text"),
+    ("bool", bool, "true or false"),
+)
 
 
-def _merge(base: Any, given: Any) -> Any:
-    """Return ``base`` with the given entries in place of its own; a class of another path keeps no arguments."""
-    if not isinstance(base, Mapping) or not isinstance(given, Mapping):
-        return given
-    if "class_path" in given and given["class_path"] != base.get("class_path"):
-        return given
-    merged = dict(base)
-    for name, value in given.items():
-        merged[name] = _merge(base[name], value) if name in base else value
-    return {name: value for name, value in merged.items() if value is not None or name not in given}
+def _is_reference(name: str, value: object) -> bool:
+    """Whether a search space is a value of another place."""
+    return name == "tune" and isinstance(value, str) and value.startswith("$")
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a mapping, got {type(content).__name__}.")
-    return content
-
-
-def _make(kind: type, place: str, given: Any) -> Any:
-    known = [entry.name for entry in fields(kind)]
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}; got {given!r}.")
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{place} has an unknown entry {name!r}. It takes {', '.join(known)}.")
-    try:
-        return kind(**{name: value for name, value in given.items() if value is not None})
-    except TypeError as error:
-        raise ValueError(f"{place} is not complete: {error}.") from error
+def _check_names(kind: str, entries: Mapping[Any, Any]) -> None:
+    for name in entries:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(
+                f"`{kind}` must have texts for names, got {name!r}, a {type(name).__name__}. Write it in quotes."
+            )
 
 
 def _check_numbers(name: str, numbers: Any) -> None:

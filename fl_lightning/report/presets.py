@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
-from fl_lightning.experiment.options import add_options
+from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import run_table
-from fl_lightning.experiment.table import Table, read_table
+from fl_lightning.experiment.table import Table
+from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.experiment_report import experiment_report
 
 
@@ -57,7 +58,7 @@ def _run(
     print(describe_time(table, *measure_paces(table), options.workers), flush=True)
     if options.estimate:
         return None
-    run_table(table, output, workers=options.workers, devices=options.devices)
+    run_table(table, output, **run_arguments(options))
     page = experiment_report(output)
     print(f"Report: {page}")
     return page

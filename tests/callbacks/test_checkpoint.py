@@ -1,109 +1,110 @@
-"""Checkpoints among aggregated models: which rounds count is the algorithm's word, also where rounds are empty."""
+"""Checkpoints among aggregated models: which rounds compete, by hand."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from fl_lightning import FedAvg, FedBuff, FederatedCheckpoint, Participation, RADFed, TensorDataModule
-
-EMPTY = {1, 4, 5}  # rounds in which nobody can be reached
+from fl_lightning import AggregationCallback, FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
+from fl_lightning.parts.participation import Participation
 
 
 class Validated(Quadratic):
-    """Its metric is best in round 2, then grows from round to round."""
+    """Validation logs the weight itself."""
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("score", {2: 100.0}.get(self.current_epoch, float(self.current_epoch)))
+        self.log("val_w", self.w.detach().float())
 
 
-class Watch(Callback):
-    """Notes what each round logs, how often the server has moved, and the module's weight."""
-
-    def __init__(self) -> None:
-        self.logged: list[float] = []
-        self.aggregations: list[int] = []
-        self.weights: list[float] = []
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        self.logged.append(float(trainer.callback_metrics["fed/aggregated"]))
-        self.aggregations.append(trainer.callbacks[0].algorithm.server.aggregations)  # type: ignore[attr-defined]
-        self.weights.append(float(pl_module.w.detach()))
-
-
-def fit(callback: Any, *others: Callback, rounds: int = 9) -> Watch:
-    clients = quadratic_clients([0.5, 0.5, 0.5], [1.0, 4.0, 16.0])
-    data = TensorDataModule(clients, val=clients[0], batch_size=None)
-    watch = Watch()
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, watch, *others], enable_checkpointing=bool(others))
-    trainer.fit(Validated(1.0), datamodule=data)
-    return watch
+def rounds_kept(
+    folder: Path, method: AggregationCallback, rounds: int, module: Quadratic | None = None, **trainer: Any
+) -> list[int]:
+    """Train and return the rounds, from 1, whose models were kept."""
+    clients = quadratic_clients([1.0, 1.0], [1.0, 3.0])
+    data = TensorDataModule(clients=clients, val=clients, batch_size=None, shuffle=False)
+    callback = FederatedCheckpoint(folder, "{epoch}", monitor="val_w", mode="max", save_top_k=-1)
+    settings = {"max_epochs": rounds, "callbacks": [method, callback], "enable_checkpointing": True, **trainer}
+    quiet_trainer(**settings).fit(module or Validated(0.5), datamodule=data)
+    kept = [torch.load(path, weights_only=True)["epoch"] + 1 for path in folder.glob("*.ckpt")]
+    return sorted(kept)
 
 
 def radfed(**options: Any) -> RADFed:
-    reached = Participation(available=lambda round_index: [] if round_index in EMPTY else [0, 1, 2])
-    return RADFed(3, 2, unequal="park", participation=reached, seed=1, **options)
+    return RADFed(2, clients_per_round=1.0, unequal="park", **options)
 
 
-def test_empty_rounds_do_not_count_towards_a_cycle() -> None:
-    watch = fit(radfed())
-    # models train in rounds 0, 2, 3 and 6, 7, 8; in 4 and 5 the module holds the aggregate of round 3 still
-    assert watch.aggregations == [0, 0, 0, 1, 1, 1, 1, 1, 2]
-    assert watch.logged == [0, 0, 0, 1, 1, 1, 0, 0, 1]
-    assert watch.weights[3] == watch.weights[4] == watch.weights[5] != watch.weights[6]
-    assert len(set(watch.weights)) == 6  # the means of circulating models are shown meanwhile
+def away_in(*rounds: int) -> Participation:
+    """Nobody can be reached in these rounds, counted from 1."""
+    return Participation(available=lambda index: [] if index + 1 in rounds else [0, 1])
 
 
-def test_the_last_aggregate_may_be_shown_meanwhile() -> None:
-    watch = fit(radfed(evaluate="aggregate"))
-    assert watch.logged == [0, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert watch.weights[:3] == [0.0] * 3
-    assert len(set(watch.weights[3:8])) == 1
+def test_means_of_circulating_models_are_no_candidates(tmp_path: Path) -> None:
+    assert rounds_kept(tmp_path, radfed(), 5) == [2, 4]
 
 
-def test_cycles_without_empty_rounds() -> None:
-    assert fit(RADFed(3, 2, seed=1)).logged == [0, 0, 1] * 3
-    assert fit(RADFed(1, 2, seed=1)).logged == [1] * 9
+def test_an_empty_round_moves_the_aggregations(tmp_path: Path) -> None:
+    # rounds 1 and 3 make the first cycle, rounds 4 and 6 the second
+    method = radfed(participation=away_in(2, 5))
+    assert rounds_kept(tmp_path, method, 7) == [3, 6]
 
 
-def test_every_round_of_fedavg_in_which_somebody_reported_aggregates() -> None:
-    assert fit(FedAvg(2), rounds=3).logged == [1] * 3
-    nobody_first = Participation(available=lambda round_index: [0] if round_index else [])
-    assert fit(FedAvg(1, participation=nobody_first), rounds=3).logged == [0, 1, 1]
+def test_validation_every_second_round(tmp_path: Path) -> None:
+    method = radfed(participation=away_in(2, 5))
+    assert rounds_kept(tmp_path, method, 7, check_val_every_n_epoch=2) == [6]
 
 
-def test_a_buffer_that_is_not_full_does_not_aggregate() -> None:
-    # one result a round, two make the server move
-    assert fit(FedBuff(2, 1), rounds=4).logged == [0, 1, 1, 1]
+def test_a_server_that_has_not_acted_yet_has_no_aggregate(tmp_path: Path) -> None:
+    method = FedAvg(clients_per_round=1.0, participation=away_in(1))
+    assert rounds_kept(tmp_path, method, 3) == [2, 3]
 
 
-# a round without a step is not saved again, Lightning's own rule
-@pytest.mark.parametrize(
-    ("kind", "saved", "best"),
-    [(FederatedCheckpoint, {3, 8}, 8), (ModelCheckpoint, set(range(9)) - EMPTY, 2)],
-)
-def test_only_aggregated_models_compete(kind: Any, saved: set[int], best: int, tmp_path: Path) -> None:
-    all_of_them = kind(tmp_path / "all", filename="{epoch}", save_top_k=-1)
-    one = kind(tmp_path / "best", filename="{epoch}", monitor="score", mode="max")
-    watch = fit(radfed(), all_of_them, one)
-    found = {int(path.stem.removeprefix("epoch=")): path for path in (tmp_path / "all").iterdir()}
-    assert set(found) == saved
-    assert Path(one.best_model_path).stem == f"epoch={best}"
-    for round_index, path in found.items():
-        weight = torch.load(path, weights_only=True)["state_dict"]["w"]
-        assert float(weight) == watch.weights[round_index]
+def test_lightnings_sanity_check_comes_before_the_server_has_a_model(tmp_path: Path) -> None:
+    trainer = {"num_sanity_val_steps": 2}
+    assert rounds_kept(tmp_path, radfed(), 2, **trainer) == [2]
 
 
-def test_without_validation_and_without_a_federation_it_is_a_model_checkpoint(tmp_path: Path) -> None:
-    module = Quadratic(0.1)
-    data = TensorDataModule(quadratic_clients([1.0], [1.0]), batch_size=None)
-    keep = FederatedCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    trainer = quiet_trainer(max_epochs=3, callbacks=[keep], enable_checkpointing=True)
-    trainer.fit(module, datamodule=data)
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["epoch=0", "epoch=1", "epoch=2"]
+def test_without_an_aggregated_model_nothing_is_saved_at_the_end(tmp_path: Path) -> None:
+    clients = quadratic_clients([1.0, 1.0], [1.0, 3.0])
+    data = TensorDataModule(clients=clients, val=clients, batch_size=None, shuffle=False)
+    callback = FederatedCheckpoint(tmp_path, save_last=True)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[radfed(), callback], enable_checkpointing=True)
+    trainer.fit(Validated(0.5), datamodule=data)
+    assert list(tmp_path.glob("*.ckpt")) == []
+
+
+def test_without_a_federated_algorithm_it_is_a_model_checkpoint(tmp_path: Path) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0], [1.0]), batch_size=None, shuffle=False)
+    callback = FederatedCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[callback], enable_checkpointing=True)
+    module = Validated(0.5)
+    trainer.fit(module, train_dataloaders=_pooled(data))
+    assert len(list(tmp_path.glob("*.ckpt"))) == 2
+
+
+def _pooled(data: TensorDataModule) -> Any:
+    data.setup()
+    return data.train_dataloader()
+
+
+@pytest.mark.parametrize("inside", [{"every_n_train_steps": 5}, {"train_time_interval": timedelta(minutes=1)}])
+def test_checkpoints_inside_of_rounds_are_refused(inside: dict[str, Any]) -> None:
+    [name] = inside
+    with pytest.raises(ValueError, match=rf"`{name}` must be None, got .*Give `every_n_epochs`, a number of rounds"):
+        FederatedCheckpoint(**inside)
+
+
+class Stackable(Validated):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        a, c = batch
+        return (0.5 * a * (self.w - c) ** 2).sum() / len(c)
+
+
+def test_clients_can_be_stacked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert rounds_kept(tmp_path, radfed(executor="vectorized"), 2, Stackable(0.5)) == [2]
+    assert "one after the other" not in caplog.text

@@ -1,0 +1,135 @@
+"""Builds the objects of a cell and checks their kinds."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiment.specs import build, locate
+
+_DEFAULTS = {
+    "devices": 1,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+_SET_ELSEWHERE = {
+    "callbacks": "Callbacks belong into the list `callbacks` of the table, of a data set or of a method.",
+    "logger": "Every fit is logged by Weights & Biases if the table has an entry `wandb`.",
+    "default_root_dir": "Each fit has its own folder in the folder of the results.",
+}
+
+
+def build_datamodule(config: dict[str, Any]) -> FederatedDataModule:
+    """Build the data module of a cell; no data are read.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    data = build(config["datamodule"])
+    if not isinstance(data, FederatedDataModule):
+        raise ValueError(
+            f"`datamodule` must be a FederatedDataModule, got {_kind(data)}. Give the class path of one, such as "
+            "datamodules.MNISTDataModule."
+        )
+    return data
+
+
+def build_model(config: dict[str, Any]) -> L.LightningModule:
+    """Build the model of a cell.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    model = build(config["model"])
+    if not isinstance(model, L.LightningModule):
+        raise ValueError(
+            f"`model` must be a LightningModule, got {_kind(model)}. Give the class path of one, such as "
+            "fl_lightning.models.MLPClassifier."
+        )
+    return model
+
+
+def build_method(config: dict[str, Any]) -> AggregationCallback:
+    """Build the aggregation callback of a cell.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    spec = config["callback"]
+    # not "auto": it measures times, so a resumed run could choose another executor, whose rounding differs
+    given = spec.get("init_args") or {}
+    arguments = {"seed": config["seed"], "executor": "sequential", **given} if isinstance(given, dict) else given
+    method = build({**spec, "init_args": arguments})
+    if not isinstance(method, AggregationCallback):
+        raise ValueError(
+            f"`callback` must be an aggregation callback such as FedAvg, got {_kind(method)}. Other callbacks belong "
+            "into the list `callbacks`."
+        )
+    return method
+
+
+def build_callbacks(config: dict[str, Any]) -> list[Callback]:
+    """Build the further callbacks of a cell.
+
+    Raises:
+        ValueError: If one is something else.
+    """
+    callbacks = build(config["callbacks"])
+    for callback in callbacks:
+        if not isinstance(callback, Callback) or isinstance(callback, AggregationCallback):
+            raise ValueError(
+                f"`callbacks` must be a list of Lightning callbacks beside the aggregation callback, got "
+                f"{_kind(callback)} in it. Give class paths such as fl_lightning.diagnostics.LocalDivergence."
+            )
+    return list(callbacks)
+
+
+def build_metric(config: dict[str, Any]) -> ClientMetrics:
+    """Return the callback that computes the metric of each client.
+
+    Raises:
+        ValueError: If the metric is no function.
+    """
+    function: Callable[..., Any] = locate(config["metric"]["function"])
+    if not callable(function):
+        raise ValueError(
+            f"`metric.function` must be a function of scores and targets, got {_kind(function)}. Give the path of "
+            "one, such as fl_lightning.metrics.weighted_f1."
+        )
+    return ClientMetrics(function, config["metric"]["name"])
+
+
+def make_trainer(config: dict[str, Any], callbacks: Sequence[Callback], **settings: Any) -> L.Trainer:
+    """Return the Trainer of a cell.
+
+    Args:
+        config: The configuration of the cell.
+        callbacks: All callbacks.
+        settings: Logger and folder.
+
+    Raises:
+        ValueError: If the table gives an argument that the Trainer does not know, or that the runner sets.
+    """
+    given = build(config["trainer"])
+    known = list(inspect.signature(L.Trainer).parameters)
+    for name in given:
+        if name in _SET_ELSEWHERE:
+            raise ValueError(f"`trainer` must not have {name!r}. {_SET_ELSEWHERE[name]}")
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "See the arguments of lightning.Trainer."
+            raise ValueError(f"`trainer` has an unknown argument {name!r}. {hint}")
+    return L.Trainer(**{**_DEFAULTS, **given, **settings}, callbacks=list(callbacks))
+
+
+def _kind(thing: object) -> str:
+    return repr(thing) if isinstance(thing, (str, int, float)) else type(thing).__name__

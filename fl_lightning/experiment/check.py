@@ -1,0 +1,234 @@
+"""Checks a table before any work: builds the objects of every cell, without data, and names all mistakes at once."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.seed import isolate_rng
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.experiment.assembly import (
+    build_callbacks,
+    build_datamodule,
+    build_method,
+    build_metric,
+    build_model,
+    make_trainer,
+)
+from fl_lightning.experiment.cell import quiet
+from fl_lightning.experiment.plan import Cell, planned
+from fl_lightning.experiment.progress import describe_cell
+from fl_lightning.experiment.selection import best_checkpoint
+from fl_lightning.experiment.specs import references
+from fl_lightning.experiment.table import DataSet, Table
+from fl_lightning.experiment.table_file import describe_mistakes
+
+_OURS = ("fl_lightning.", "lightning.")
+_OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
+_MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
+_OBSTACLES = (OSError, ImportError, MemoryError, SystemExit)
+_NO_FOLDER = Path("unused")  # nothing is written there
+
+
+@dataclass
+class Findings:
+    """What was found in a table.
+
+    Attributes:
+        mistakes: Mistakes of the table; no cell should run before they are mended.
+        obstacles: What cannot be built on this machine, such as a model whose weights cannot be downloaded. The cells
+            that need it will fail; the others can run.
+    """
+
+    mistakes: list[str] = field(default_factory=list)
+    obstacles: list[str] = field(default_factory=list)
+
+
+def check_table(table: Table) -> Findings:
+    """Build the objects of every cell of a table, without data, and return what is wrong."""
+    try:
+        plan = planned(table)
+    except ValueError as error:
+        return Findings([str(error)])
+    checker = _Checker(table)
+    with quiet(), isolate_rng():
+        for entry in plan:
+            for cell in entry.cells.values():
+                checker.check(cell)
+    return Findings([*checker.listed("mistake"), *_without_effect(table)], checker.listed("obstacle"))
+
+
+def refuse_mistakes(table: Table) -> list[str]:
+    """Raise ``ValueError`` with all mistakes of a table; return what cannot be built on this machine."""
+    findings = check_table(table)
+    if findings.mistakes:
+        raise ValueError(describe_mistakes(table.name, findings.mistakes))
+    return findings.obstacles
+
+
+@dataclass
+class _Failure:
+    kind: str
+    text: str
+
+
+class _Checker:
+    """Builds each part of the cells once, and notes which cells share a failure."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._made: dict[tuple[str, str], Any] = {}
+        self._places: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+    def listed(self, kind: str) -> list[str]:
+        """Return the failures of a kind, each with the first of its cells."""
+        texts = []
+        for (found, text), places in self._places.items():
+            if found == kind:
+                more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+                texts.append(f"{places[0]}{more}: {text}")
+        return texts
+
+    def check(self, cell: Cell) -> None:
+        """Build all parts of a cell."""
+        config = cell.config
+        self._once(cell, "datamodule", config["datamodule"], lambda: build_datamodule(config) is not None)
+        logged = self._once(cell, "model", config["model"], lambda: _names_logged(build_model(config)))
+        method = self._once(cell, "callback", config["callback"], lambda: build_method(config))
+        metric = self._once(cell, "metric", config["metric"], lambda: build_metric(config))
+        further = self._once(cell, "callbacks", config["callbacks"], lambda: build_callbacks(config))
+        if method is not None:
+            parts = [config[name] for name in ("callback", "trainer", "select")]
+            self._once(cell, "selection", parts, lambda: _check_selection(config, method))
+        if None not in (method, metric, further):
+            self._check_together(cell, method, [metric, *further], logged)
+
+    def _check_together(
+        self, cell: Cell, method: AggregationCallback, callbacks: Sequence[Callback], logged: _Logged | None
+    ) -> None:
+        config, data = cell.config, self._table.data[cell.data]
+        kinds = [type(callback).__name__ for callback in (method, *callbacks)]
+        trainer = [config["trainer"], kinds]
+        self._once(cell, "trainer", trainer, lambda: _check_trainer(config, [method, *callbacks]))
+        if logged is not None:
+            names = [data.score, data.monitor, config["model"], config["metric"], config["callbacks"]]
+            self._once(cell, "names", names, lambda: _check_names(data, logged, callbacks))
+
+    def _once(self, cell: Cell, part: str, spec: Any, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` makes of a spec, or ``None`` if it fails; equal specs are tried once."""
+        key = (part, repr(spec))
+        if key not in self._made:
+            self._made[key] = _attempt(part, make)
+        found = self._made[key]
+        if isinstance(found, _Failure):
+            self._places[found.kind, found.text].append(describe_cell(cell))
+            return None
+        return found
+
+
+def _attempt(part: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except _MISTAKES as error:
+        own = isinstance(error, ValueError)  # ours name the argument
+        return _Failure("mistake", f"{error}" if own else f"`{part}`: {type(error).__name__}: {error}")
+    except (RuntimeError, *_OBSTACLES) as error:
+        text = f"`{part}` cannot be built on this machine: {type(error).__name__}: {error}"
+        return _Failure("obstacle", text)
+
+
+def _check_selection(config: dict[str, Any], method: AggregationCallback) -> bool:
+    best_checkpoint(_NO_FOLDER, config, method.algorithm)
+    return True
+
+
+def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
+    best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
+    try:
+        make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
+    except RuntimeError as error:  # two callbacks of one kind, for instance
+        raise ValueError(f"`trainer` and `callbacks` do not fit together: {error}") from error
+    return True
+
+
+# ---- names of metrics ----
+
+
+@dataclass(frozen=True)
+class _Logged:
+    """The metrics that a model logs; ``None`` if that cannot be known before it runs."""
+
+    val: set[str] | None
+    test: set[str] | None
+
+
+def _names_logged(model: L.LightningModule) -> _Logged:
+    if not type(model).__module__.startswith("fl_lightning.models."):
+        return _Logged(None, None)
+    val, test = ([*getattr(model, f"{stage}_metrics"), "loss"] for stage in ("val", "test"))
+    return _Logged({f"val_{name}" for name in val}, {f"test_{name}" for name in test})
+
+
+def _check_names(data: DataSet, logged: _Logged, callbacks: Sequence[Callback]) -> bool:
+    """Raise ``ValueError`` if the metrics of a data set will never be logged."""
+    metrics = [callback.name for callback in callbacks if isinstance(callback, ClientMetrics)]
+    known = all(type(callback).__module__.startswith(_OURS) for callback in callbacks)
+    wrong = []
+    for entry, name, names in (("score", data.score, logged.test), ("monitor", data.monitor, logged.val)):
+        stage = "test" if entry == "score" else "val"
+        of_clients = {f"{stage}_{metric}_clients{end}" for metric in metrics for end in ("", "_std", "_min")}
+        found = _OF_CLIENTS.fullmatch(name)
+        if found and found[1] in metrics and name.startswith(stage):
+            continue
+        if known and found is None and entry == "monitor" and name.startswith(("train_", "fed/")):
+            continue
+        if known and (names is not None or found) and name not in (names or set()):
+            shown = sorted((names or set()) | {name for name in of_clients if name.endswith("_clients")})
+            wrong.append(f"`{entry}` is {name!r}, which is never logged. Names are {', '.join(shown)}.")
+    if wrong:
+        raise ValueError(" ".join(wrong))
+    return True
+
+
+# ---- values ----
+
+
+def _without_effect(table: Table) -> list[str]:
+    """Return the values that are tuned or taken, and to which nothing refers."""
+    found = []
+    for name, method in table.methods.items():
+        used: set[str] = set()
+        for data in table.data.values():
+            of_data = [data.datamodule, data.model, data.callbacks, data.trainer, data.metric]
+            values = {**table.values, **data.values, **method.values}
+            used |= _closure([table.callbacks, table.trainer, method.callback, method.callbacks, *of_data], values)
+        for entry in ("tune", "take"):
+            given = getattr(method, entry)
+            found += [
+                f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, "
+                "or remove it."
+                for value in (given if isinstance(given, dict) else ())
+                if value not in used
+            ]
+    return found
+
+
+def _closure(spec: Any, values: dict[str, Any]) -> set[str]:
+    """Return all names to which a spec refers, itself or by way of values."""
+    used: set[str] = set()
+    todo = references(spec)
+    while todo:
+        name = todo.pop()
+        if name not in used:
+            used.add(name)
+            todo |= references(values.get(name))
+    return used

@@ -1,0 +1,119 @@
+"""Reads a table from a YAML file, or from a mapping with the same content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
+from fl_lightning.experiment.yaml_file import read_yaml
+
+
+def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
+    """Return the table of a YAML file, or of a mapping with the same content.
+
+    Paths in a file are relative to its folder. ``include`` maps names to other files; the content of a file becomes the
+    value of the name: ``include: {grid: grids/xue2021.yaml}`` and then ``$grid.mu``. ``base`` names another table; the
+    entries of this file replace those of the base, and ``null`` removes an entry.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a file is no YAML, or entries are unknown, missing or of another kind; all of them are named.
+    """
+    if isinstance(source, Table):
+        return source
+    if isinstance(source, Mapping):
+        return _make_table(_with_reference(dict(source)), "")
+    return _make_table(_read_with_base(Path(source), ()), str(source))
+
+
+def _make_table(given: dict[str, Any], name: str) -> Table:
+    mistakes: list[str] = []
+
+    def make(kind: type, place: str, entry: Any) -> Any:
+        try:
+            return _make(kind, place, entry)
+        except ValueError as error:
+            mistakes.append(str(error))
+
+    for key, kind in (("data", DataSet), ("methods", Method)):
+        entries = given.get(key) or {}
+        if not isinstance(entries, Mapping):
+            mistakes.append(f"`{key}` must be a mapping from names to entries, got {entries!r}.")
+            entries = {}
+        given[key] = {entry: make(kind, f"{key}.{entry}", content) for entry, content in entries.items()}
+    given["tuning"] = make(Tuning, "tuning", given.get("tuning") or {})
+    table = None if mistakes else make(Table, "the table", given)
+    if mistakes:
+        raise ValueError(describe_mistakes(name, mistakes))
+    assert isinstance(table, Table)
+    return table
+
+
+def describe_mistakes(name: str, mistakes: list[str]) -> str:
+    """Return a text with all mistakes of a table; ``name`` is its file, if there is one."""
+    if len(mistakes) == 1:
+        return f"{name}: {mistakes[0]}" if name else mistakes[0]
+    name = name or "The table"
+    return "\n".join([f"{name} has {len(mistakes)} mistakes:", *(f"  - {mistake}" for mistake in mistakes)])
+
+
+def _read_with_base(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """Return a table's file, on top of its base, with included files among its values."""
+    if path.resolve() in above:
+        circle = " -> ".join(part.name for part in (*above, path))
+        raise ValueError(f"{path} is its own `base`: {circle}. Remove one of these `base` entries.")
+    given = read_yaml(path)
+    base, includes = given.pop("base", None), given.pop("include", None) or {}
+    if base is not None and not isinstance(base, str):
+        raise ValueError(f"{path}: `base` must be the path of another table, got {base!r}.")
+    if not isinstance(includes, Mapping) or not all(isinstance(other, str) for other in includes.values()):
+        raise ValueError(f"{path}: `include` must map names to paths of files, got {includes!r}.")
+    included = {name: read_yaml(path.parent / other) for name, other in includes.items()}
+    values = given.get("values") or {}
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path}: `values` must be a mapping, lines of `name: value`, got {values!r}.")
+    given["values"] = {**included, **values}
+    if base is not None:
+        below = _read_with_base(path.parent / base, (*above, path.resolve()))
+        reference = below.pop("reference", {})
+        merged = _merge(below, given)
+        return _with_reference(merged) if given.get("reproduces") else {**merged, "reference": reference}
+    return _with_reference(given)
+
+
+def _with_reference(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a table that is the reference for tables on top of it, if it says what it reproduces."""
+    if not given.get("reproduces") or "reference" in given:
+        return given
+    return {**given, "reference": {name: entry for name, entry in given.items() if name != "reproduces"}}
+
+
+def _merge(base: Any, given: Any) -> Any:
+    """Return ``base`` with the given entries in place of its own; a class of another path keeps no arguments."""
+    if not isinstance(base, Mapping) or not isinstance(given, Mapping):
+        return given
+    if "class_path" in given and given["class_path"] != base.get("class_path"):
+        return given
+    merged = dict(base)
+    for name, value in given.items():
+        merged[name] = _merge(base[name], value) if name in base else value
+    return {name: value for name, value in merged.items() if value is not None or name not in given}
+
+
+def _make(kind: type, place: str, given: Any) -> Any:
+    known = [entry.name for entry in fields(kind)]
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}; got {given!r}.")
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{place} has an unknown entry {name!r}. It takes {', '.join(known)}.")
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
+    except TypeError as error:
+        raise ValueError(f"{place} is not complete: {error}.") from error
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error

@@ -1,0 +1,61 @@
+"""What breaks a cell, each in its own way; workers import it by name."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+
+class FailOnce(Callback):
+    """Fails at the end of a round, unless a file exists; the file is made first."""
+
+    def __init__(self, marker: str, at_round: int = 3) -> None:
+        self.marker, self.at_round = Path(marker), at_round
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch + 1 == self.at_round and not self.marker.exists():
+            self.marker.touch()
+            raise RuntimeError("broken by the test")
+
+
+class Hang(Callback):
+    """Never ends."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        threading.Event().wait()
+
+
+class Raise(Callback):
+    """Raises something that is no ordinary error."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[kind]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        raise self.kind(3)
+
+
+class Die(Callback):
+    """Ends the process at once."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        os._exit(7)
+
+
+class Allocate(Callback):
+    """Asks for memory that it never uses."""
+
+    def __init__(self, gigabytes: float) -> None:
+        self.gigabytes = gigabytes
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        bytearray(int(self.gigabytes * 1e9))
+
+
+def away_in_round_2(index: int) -> list[int]:
+    """Nobody can be reached in the second round."""
+    return [] if index == 1 else [0, 1, 2, 3, 4, 5]

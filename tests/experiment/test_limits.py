@@ -1,0 +1,118 @@
+"""Timeouts, retries, limits of memory, and what does not end a run."""
+
+from __future__ import annotations
+
+import io
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.small_table import small
+from rich.console import Console
+
+from fl_lightning.experiment import run_table
+from fl_lightning.experiment.pool import Limits
+
+
+def spec(name: str, **arguments: Any) -> dict[str, Any]:
+    """Return the spec of a callback of faulty.py."""
+    return {"class_path": f"faulty.{name}", "init_args": arguments}
+
+
+def with_faulty(**callbacks: dict[str, Any]) -> dict[str, Any]:
+    """Return a table of FedAvg with each of these callbacks, and without any."""
+    fedavg = small()["methods"]["FedAvg"]
+    return small(
+        methods={**{name: {**fedavg, "callbacks": [entry]} for name, entry in callbacks.items()}, "Plain": fedavg}
+    )
+
+
+def run(table: dict[str, Any], folder: Path, workers: int, **limits: Any) -> tuple[dict[str, dict[str, Any]], str]:
+    console = Console(file=io.StringIO(), width=1000)
+    rows = run_table(table, folder, workers=workers, checkpoint_seconds=0, console=console, **limits)
+    return {row["method"]: row for row in rows}, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:
+    table = with_faulty(Hang=spec("Hang"))
+    del table["methods"]["Plain"]  # it would be stopped, too, on a slow machine
+    rows, text = run(table, tmp_path, 1, cell_timeout=0.5, retries=1)
+    assert rows["Hang"]["error"] == "TimeoutError: the cell took longer than 0.5 s (`cell_timeout`), so it was stopped."
+    assert text.count("To be tried again (1 of 1): digits, Hang, fold 0, seed 0: TimeoutError: the cell took") == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_cell_that_fails_once_is_tried_again_and_goes_on(tmp_path: Path, faulty: None, workers: int) -> None:
+    table = with_faulty(Once=spec("FailOnce", marker=str(tmp_path / "marker")))
+    rows, text = run(table, tmp_path / "out", workers, retries=2)
+    assert {row["status"] for row in rows.values()} == {"finished"}
+    lines = [line.partition("; ")[0] for line in text.splitlines()]
+    assert lines[:3] == [
+        "To be tried again (1 of 2): digits, Once, fold 0, seed 0: RuntimeError: broken by the test",
+        "1/2 finished: digits, Plain, fold 0, seed 0",
+        "2/2 finished: digits, Once, fold 0, seed 0",
+    ]
+    # the fit is the same as one that was never broken
+    assert rows["Once"]["score"] == rows["Plain"]["score"]
+
+
+def test_a_cell_that_always_fails_fails_after_the_last_attempt(tmp_path: Path, faulty: None) -> None:
+    rows, text = run(with_faulty(Raise=spec("Raise", kind="SystemExit")), tmp_path, 0, retries=2)
+    assert (rows["Raise"]["status"], rows["Raise"]["error"]) == ("failed", "SystemExit: 3")
+    assert rows["Plain"]["status"] == "finished"
+    assert [f"({number} of 2)" in text for number in (1, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_cell_that_leaves_python_is_a_failed_cell(tmp_path: Path, faulty: None, workers: int) -> None:
+    rows, _ = run(with_faulty(Raise=spec("Raise", kind="SystemExit")), tmp_path, workers)
+    assert rows["Raise"]["error"] == "SystemExit: 3"
+    assert rows["Plain"]["status"] == "finished"
+
+
+def test_ctrl_c_inside_of_a_fit_ends_the_run_and_is_no_failure(tmp_path: Path, faulty: None) -> None:
+    # Lightning turns it into a SystemExit and ignores further ones
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(with_faulty(Raise=spec("Raise", kind="KeyboardInterrupt")), tmp_path, 0, retries=1)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not list(tmp_path.rglob("failed.json"))
+
+
+def test_memory_of_a_worker_is_limited(tmp_path: Path, faulty: None) -> None:
+    table = with_faulty(Allocate=spec("Allocate", gigabytes=6.0))
+    rows, _ = run(table, tmp_path / "without", 1)
+    assert rows["Allocate"]["status"] == "finished"
+    rows, _ = run(table, tmp_path / "with", 1, memory_limit=5.0)
+    assert rows["Allocate"]["error"] == "OutOfMemory: a worker may take 5 GB (`memory_limit`)."
+    assert rows["Plain"]["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            {"cell_timeout": 0},
+            "`cell_timeout` must be a finite number greater than 0, got 0. It is a number of s",
+        ),
+        ({"memory_limit": -1.0}, "`memory_limit` must be a finite number greater than 0, got -1.0"),
+        ({"retries": 0.5}, "`retries` must be a whole number of at least 0, got 0.5"),
+    ],
+)
+def test_limits_out_of_range(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Limits(**limits)
+
+
+@pytest.mark.parametrize("name", ["cell_timeout", "memory_limit"])
+def test_this_process_cannot_be_limited(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"`{name}` must be None with `workers=0`, got 9\.0.*Give `workers=1`"):
+        run_table(small(), tmp_path, workers=0, **{name: 9.0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits_of_memory_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(ValueError, match="`memory_limit` works on Linux alone, got 2"):
+        Limits(memory_limit=2)

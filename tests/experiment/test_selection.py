@@ -1,0 +1,113 @@
+"""The model that is tested: which rounds compete, and what is said when none can."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.small_table import small
+from rich.console import Console
+
+from fl_lightning import FedAvg, RADFed
+from fl_lightning.callbacks import FederatedCheckpoint
+from fl_lightning.experiment import run_table
+from fl_lightning.experiment.plan import rounds_of
+from fl_lightning.experiment.selection import best_checkpoint
+from fl_lightning.parts.participation import Participation
+
+
+def run_radfed(folder: Path, trainer: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+    """Run RADFed with S = 2, where nobody can be reached in the second round."""
+    available = {
+        "class_path": "fl_lightning.parts.Participation",
+        "init_args": {"available": {"object": "faulty.away_in_round_2"}},
+    }
+    method = {"redistributions": 2, "clients_per_round": 2, "unequal": "park", "participation": available, **arguments}
+    table = small(trainer={"accelerator": "cpu", **trainer})
+    table["methods"] = {"RADFed": {"callback": {"class_path": "fl_lightning.RADFed", "init_args": method}}}
+    [row] = run_table(table, folder, workers=0, console=Console(file=io.StringIO()))
+    return row
+
+
+def test_an_empty_round_moves_the_rounds_that_compete(tmp_path: Path, faulty: None) -> None:
+    row = run_radfed(tmp_path, {"max_epochs": 5})
+    curve = list(csv.DictReader((tmp_path / "cells" / row["cell"] / "curve.csv").open()))
+    assert [line["fed/aggregated"] for line in curve] == ["0.0", "0.0", "1.0", "0.0", "1.0"]
+    scores = {number: float(curve[number - 1]["val_acc_clients"]) for number in (3, 5)}
+    assert row["best_round"] == max(scores, key=lambda number: scores[number])
+    assert row["val"] == max(scores.values())
+
+
+def test_with_empty_rounds_an_aggregation_may_meet_a_validation(tmp_path: Path, faulty: None) -> None:
+    # every second round would not; the second one is empty, so that the server acts in the third
+    row = run_radfed(tmp_path, {"max_epochs": 4, "check_val_every_n_epoch": 3})
+    assert (row["status"], row["best_round"]) == ("finished", 3)
+
+
+def test_if_none_meets_one_the_error_says_so(tmp_path: Path, faulty: None) -> None:
+    row = run_radfed(tmp_path, {"max_epochs": 2, "check_val_every_n_epoch": 2})
+    assert row["status"] == "failed"
+    assert (
+        "whenever the model was validated, the server had not aggregated it. Rounds may have been empty" in row["error"]
+    )
+
+
+def config(every: int, rounds: int | None, select: str = "aggregated") -> dict[str, Any]:
+    trainer = {"check_val_every_n_epoch": every, "max_epochs": rounds}
+    return {"select": select, "monitor": "val_acc", "mode": "max", "trainer": trainer}
+
+
+SOMETIMES_AWAY = Participation(available=0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "every", "rounds", "possible"),
+    [
+        (FedAvg(), 3, 3, True),
+        (FedAvg(), 4, 3, False),
+        (RADFed(2), 3, 6, True),
+        (RADFed(2), 3, 5, False),
+        (RADFed(6), 1, 5, False),
+        (RADFed(2), 3, -1, True),  # no end by number
+        (RADFed(2, evaluate="aggregate"), 3, 5, True),  # the aggregate of round 2 is validated in round 3
+        (RADFed(4, evaluate="aggregate"), 3, 5, False),
+        (RADFed(2, unequal="park", participation=SOMETIMES_AWAY), 3, 5, True),
+        (RADFed(4, unequal="park", participation=SOMETIMES_AWAY), 3, 5, False),
+        (RADFed(2, unequal="count", extend_cycle=True, participation=Participation(dropout=0.5)), 3, 5, True),
+    ],
+)
+def test_whether_a_model_can_compete(method: Any, every: int, rounds: int, possible: bool, tmp_path: Path) -> None:
+    if possible:
+        assert isinstance(best_checkpoint(tmp_path, config(every, rounds), method.algorithm), FederatedCheckpoint)
+    else:
+        with pytest.raises(ValueError, match=r"No (aggregated )?model would be validated: "):
+            best_checkpoint(tmp_path, config(every, rounds), method.algorithm)
+
+
+def test_virtual_models_compete_and_the_last_one_needs_no_checkpoint(tmp_path: Path) -> None:
+    algorithm = RADFed(4).algorithm
+    best = best_checkpoint(tmp_path, config(3, 5, "virtual"), algorithm)
+    assert best is not None
+    assert not isinstance(best, FederatedCheckpoint)
+    assert best_checkpoint(tmp_path, config(9, 5, "last"), algorithm) is None
+    with pytest.raises(
+        ValueError, match="No model would be validated: validation comes every 6 rounds, and there are 5"
+    ):
+        best_checkpoint(tmp_path, config(6, 5, "virtual"), algorithm)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rounds"),
+    [
+        ({}, 1000),
+        ({"max_epochs": None}, 1000),
+        ({"max_epochs": 7}, 7),
+        ({"max_epochs": -1}, None),
+        ({"max_steps": 9}, None),
+    ],
+)
+def test_rounds_of_a_trainer(trainer: dict[str, Any], rounds: int | None) -> None:
+    assert rounds_of(trainer) == rounds
