@@ -31,8 +31,8 @@ Invalid = Literal["skip", "raise"]
 class Algorithm(ABC):
     """Leads the parts through a fit.
 
-    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups` :meth:`start`, the client's
-    training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
+    In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups` :meth:`start`, the
+    client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
 
     Args:
         sampler: Draws the clients of a round.
@@ -288,9 +288,9 @@ class Algorithm(ABC):
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round boundary, for a checkpoint; call it on all processes."""
-        if self._server is None:
-            return {}
+        """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes."""
+        if self._server is None or self._restored is not None:
+            return self._restored or {}
         return {**self._own_state(), **{name: part.state_dict() for name, part in self.parts.items()}}
 
     def _own_state(self) -> dict[str, Any]:
