@@ -38,7 +38,7 @@ class CheckedFile:
             yield temporary
             sync(temporary)
             digest, before = _digest(temporary), self._known()[1:]
-            is_kept = bool(self._written) or self.is_intact(self.path)
+            is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
             if is_kept:
                 before = [self._written or _digest(self.path)]
             # a file has its name only after its checksum is known

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.logging import ClientLog
+from fl_lightning._lightning.stopping import StopRequests
 from fl_lightning._lightning.transfer import batch_transfer
 
 
@@ -22,6 +22,8 @@ class ClientLoop(ClientStep):
     and with Lightning's arithmetic. Callbacks see a batch index that counts through the round, the module one that
     restarts with each client.
     """
+
+    stop: StopRequests
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -112,9 +114,8 @@ class ClientLoop(ClientStep):
         return self._step_counter.completed - self._steps_before_client
 
     def stop_if_terminated(self) -> None:
-        """Break the round off when the process was asked to stop; only a single process may do so between clients."""
-        if self.trainer.world_size == 1 and self.trainer.received_sigterm:
-            raise SIGTERMException
+        """Break this process's work off when the job was asked to stop."""
+        self.stop.poll()
 
     def show_client(self, position: int, number: int) -> None:
         """Show in the progress bar which client of the round is training."""
@@ -141,6 +142,7 @@ class ClientLoop(ClientStep):
         Returns:
             Whether the client goes on; False when the module's ``on_train_batch_start`` returned -1.
         """
+        self.stop.poll()
         trainer, progress = self.trainer, self.batch_progress
         round_idx = progress.current.ready
         batch = self._transfer(batch)
