@@ -29,16 +29,26 @@ _DAY = 24 * 60 * 60.0
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, to be written in the block, that takes the place of ``path`` at its end.
 
-    The folder is made if need be. If the block raises, ``path`` stays as it was and the temporary file is removed.
-    Temporary files of ``path`` that killed processes have left are removed first.
+    The folder is made if need be. If the block raises, ``path`` stays as it was and the temporary file is removed. The
+    file is on the disk before it takes its place, so that this holds when the power fails, too. Temporary files of
+    ``path`` that killed processes have left are removed first.
     """
+    with temporary_file(path) as temporary:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a file beside ``path``, on the same device; what is left of it at the end is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(path.parent, path.name)
     temporary = _temporary(path)
     lock = _create_locked(temporary)
     try:
         yield temporary
-        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
         _release(lock)
@@ -145,3 +155,14 @@ def _last_change(path: Path) -> float:
     """Return when a file, or the file of a folder that changed last, was changed."""
     places = [path, *(path.iterdir() if path.is_dir() else ())]
     return max(float(place.stat().st_mtime) for place in places)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,10 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation, Task
 from fl_lightning.seeding import Stream, seed_global_generators
 
-_OWN = ("algorithm", "executor", "settings", "corrector", "past_settings")
+_OWN = (
+    *("algorithm", "executor", "settings", "corrector", "past_settings"),
+    *("invalid_rounds", "max_invalid_rounds", "fingerprint"),
+)
 
 
 class FederatedLoop(RoundLoop):
@@ -37,10 +39,13 @@ class FederatedLoop(RoundLoop):
         executor: Computes the tasks of a round.
         settings: How long clients train.
         corrector: The callback that installs the loop, and whose hook corrects gradients.
+        max_invalid_rounds: So many :attr:`invalid_rounds` end the fit with an error; ``None`` for no end.
 
     Attributes:
         clients: The clients' local training, once the fit has begun.
         past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
+        invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
+        fingerprint: Of the clients, once it is known.
     """
 
     clients: LocalTraining
@@ -52,10 +57,14 @@ class FederatedLoop(RoundLoop):
         executor: Executor,
         settings: LocalSettings,
         corrector: Callback,
+        max_invalid_rounds: int | None = None,
     ) -> None:
         super().__init__(trainer)
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
+        self.invalid_rounds = 0
+        self.max_invalid_rounds = max_invalid_rounds
+        self.fingerprint: str | None = None
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with what this loop was given."""
@@ -140,11 +149,6 @@ class FederatedLoop(RoundLoop):
         shares = self.gather_objects(scores)
         algorithm.sampler.take_scores({client: score for share in shares for client, score in share.items()})
 
-    def federation_fingerprint(self) -> str:
-        """Return a short text that differs when the number or the sizes of the training clients do."""
-        sizes = self.data.client_sizes.astype("<i8")
-        return f"{len(sizes)} clients, {int(sizes.sum())} samples, {hashlib.sha256(sizes.tobytes()).hexdigest()[:12]}"
-
     # ---- a round ----
 
     def on_round_start(self) -> int:
@@ -193,6 +197,24 @@ class FederatedLoop(RoundLoop):
             )
         elif not report.reported:
             rank_zero_info(f"Round {round_index} is empty: no client reported, so the model stays.")
+
+    def on_advance_end(self) -> None:
+        """End the round for Lightning.
+
+        Raises:
+            FloatingPointError: If clients hand back nothing but invalid values for too many rounds.
+        """
+        report = self.algorithm.report
+        if report.reported or report.left_out:
+            self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
+        super().on_advance_end()
+        # only now, so that the round is complete and its checkpoint written
+        if self.max_invalid_rounds is not None and self.invalid_rounds >= self.max_invalid_rounds:
+            raise FloatingPointError(
+                f"All clients of the last {self.invalid_rounds} rounds handed back NaN or infinite values, so the "
+                "model has not moved. Lower the learning rate or clip gradients, and start from an earlier checkpoint "
+                "or afresh; `max_invalid_rounds` sets after how many rounds the fit ends, None never."
+            )
 
     def on_round_abort(self) -> None:
         """Put the server's weights back and forget what clients handed in."""

@@ -65,6 +65,17 @@ def represent(instance: object, *facts: str, always: Sequence[str] = (), leave_o
         shown.discard(id(instance))
 
 
+def arguments(instance: object) -> dict[str, Any]:
+    """Return the values of an object's constructor arguments by name, where an attribute has them."""
+    values = {}
+    for parameter in _parameters(type(instance)):
+        try:
+            values[parameter.name] = getattr(instance, parameter.name)
+        except Exception:  # no such attribute, or a property that is not ready yet
+            continue
+    return values
+
+
 def short(value: object, depth: int = 0) -> str:
     """Return a value in a few words: arrays by their shape, functions by their name, long texts and lists cut."""
     try:

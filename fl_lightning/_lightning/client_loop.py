@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.logging import ClientLog, Witness
+from fl_lightning._lightning.stopping import StopRequests
 from fl_lightning._lightning.transfer import batch_transfer
 
 
@@ -23,6 +23,7 @@ class ClientLoop(ClientStep):
     restarts with each client.
     """
 
+    stop: StopRequests
     #: Notes what the client at work sees and says; ``None`` for nothing.
     witness: Witness | None = None
 
@@ -115,9 +116,8 @@ class ClientLoop(ClientStep):
         return self._step_counter.completed - self._steps_before_client
 
     def stop_if_terminated(self) -> None:
-        """Break the round off when the process was asked to stop; only a single process may do so between clients."""
-        if self.trainer.world_size == 1 and self.trainer.received_sigterm:
-            raise SIGTERMException
+        """Break this process's work off when the job was asked to stop."""
+        self.stop.poll()
 
     def show_client(self, position: int, number: int) -> None:
         """Show in the progress bar which client of the round is training."""
@@ -153,6 +153,7 @@ class ClientLoop(ClientStep):
         Returns:
             Whether the client goes on; False when the module's ``on_train_batch_start`` returned -1.
         """
+        self.stop.poll()
         trainer, progress = self.trainer, self.batch_progress
         round_idx = progress.current.ready
         batch = self._transfer(batch)

@@ -28,8 +28,10 @@ class QuietTraining:
         self._loop = loop
         self._module = loop.trainer.lightning_module if module is None else module
 
-    def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[dict[str, Tensor]]:
-        """Yield each batch's gradient by parameter name, in eval mode; the next batch overwrites it.
+    def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield each batch's place and gradient by parameter name, in eval mode; the next batch overwrites it.
+
+        Batches for which ``training_step`` returns None are skipped.
 
         Args:
             batches: As the data module gives them.
@@ -40,8 +42,8 @@ class QuietTraining:
             for index, batch in enumerate(batches):
                 for name in names:
                     parameters[name].grad = None
-                self._backward(batch, index)
-                yield {name: _gradient(parameters[name]) for name in names}
+                if self._backward(batch, index):
+                    yield index, {name: _gradient(parameters[name]) for name in names}
             for name in names:
                 parameters[name].grad = None
 
@@ -53,7 +55,8 @@ class QuietTraining:
         with self.unnoticed():
             for index, batch in enumerate(batches):
                 optimizer.zero_grad()
-                self._backward(batch, index)
+                if not self._backward(batch, index):
+                    continue
                 trainer.precision_plugin._clip_gradients(
                     self._module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
                 )
@@ -70,7 +73,8 @@ class QuietTraining:
                 targets.append(y)
         return torch.cat(outputs), torch.cat(targets)
 
-    def _backward(self, batch: Any, index: int) -> None:
+    def _backward(self, batch: Any, index: int) -> bool:
+        """Compute a batch's gradient; return whether it has a loss."""
         loop = self._loop
         if not self._module.automatic_optimization:
             raise ValueError(
@@ -79,8 +83,11 @@ class QuietTraining:
             )
         with torch.enable_grad():
             output = loop._training_step(loop._transfer(batch), index, self._module)
+            if output is None:
+                return False
             loss = output if isinstance(output, Tensor) else output["loss"]
             loss.backward()
+            return True
 
     @contextmanager
     def unnoticed(self) -> Iterator[None]:

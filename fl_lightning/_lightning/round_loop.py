@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.logging import join_results
+from fl_lightning._lightning.stopping import StopRequests
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class RoundLoop(_FitLoop):
         self.__dict__.update(stock.__dict__)
         self.epoch_loop = ClientLoop.take_over(stock.epoch_loop)
         self._round_start: dict[str, Any] | None = None
+        self.stop = self.epoch_loop.stop = StopRequests(self.trainer)
+        self._clients_train = False
 
     # ---- what a federated loop defines ----
 
@@ -97,6 +100,17 @@ class RoundLoop(_FitLoop):
         for tracker in (self.epoch_progress.total, self.epoch_progress.current):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
+    def run(self) -> None:
+        """Run the rounds; when the job is asked to stop, leave together with all processes."""
+        self.stop.enter()
+        try:
+            super().run()
+        except SIGTERMException:
+            self.stop.requeue()
+            raise
+        finally:
+            self.stop.leave()
+
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""
         trainer = self.trainer
@@ -127,8 +141,8 @@ class RoundLoop(_FitLoop):
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
         try:
-            with self.trainer.profiler.profile("run_training_epoch"):
-                self.train_round()
+            self._train_clients()
+            self.stop.agree()
             self._join_processes()
             self.on_round_end()
         except BaseException:
@@ -142,7 +156,9 @@ class RoundLoop(_FitLoop):
         self.epoch_progress.increment_processed()
         self.epoch_loop.optimizers.advance_schedules()
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
-        self._validate()
+        if self.epoch_loop._should_check_val_epoch():
+            self.stop.agree()
+            self._validate()
         trainer._logger_connector.epoch_end_reached()
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=False)
         call._call_lightning_module_hook(trainer, "on_train_epoch_end")
@@ -152,8 +168,7 @@ class RoundLoop(_FitLoop):
         with self.epoch_loop.at_last_batch():
             trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()
-        if trainer.received_sigterm:
-            raise SIGTERMException
+        self.stop.agree()
 
     def state_dict(self, destination: dict[str, Any] | None = None, prefix: str = "") -> dict[str, Any]:
         """Return the loop's progress; inside a round, that of the round's start."""
@@ -174,6 +189,18 @@ class RoundLoop(_FitLoop):
         self.epoch_loop.optimizers.patch_checkpoint(checkpoint)
 
     # ---- a round's ends ----
+
+    def _train_clients(self) -> None:
+        """Train the round's clients; a process that is asked to stop leaves off at once, and meets the others after."""
+        self._clients_train = True
+        try:
+            with self.trainer.profiler.profile("run_training_epoch"):
+                self.train_round()
+        except SIGTERMException:
+            if self.trainer.world_size == 1 or self.trainer.received_sigterm:  # all processes know of it
+                raise
+        finally:
+            self._clients_train = False
 
     def _end_round(self) -> None:
         self.epoch_loop.on_round_end()
@@ -212,8 +239,6 @@ class RoundLoop(_FitLoop):
 
     def _validate(self) -> None:
         trainer, loop = self.trainer, self.epoch_loop
-        if not loop._should_check_val_epoch():
-            return
         trainer.validating = True
         first_loop_iter = trainer._logger_connector._first_loop_iter
         call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
@@ -242,15 +267,22 @@ class RoundLoop(_FitLoop):
         """Return the sum of ``tensor`` over all processes."""
         if self.trainer.world_size == 1:
             return tensor
+        self._meet()
         return self.trainer.strategy.reduce(tensor, reduce_op="sum")
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Return the object of every process, in the order of ranks."""
         if self.trainer.world_size == 1:
             return [mine]
+        self._meet()
         everyone: list[Any] = [None] * self.trainer.world_size
         torch.distributed.all_gather_object(everyone, mine)
         return everyone
+
+    def _meet(self) -> None:
+        """While clients train, find out whether all processes still do."""
+        if self._clients_train:
+            self.stop.agree()
 
     def with_progress(self, items: list[int], what: str) -> Iterator[int]:
         """Yield the items, under a bar of their own if the trainer shows one."""
@@ -262,6 +294,7 @@ def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:
     """Put ``loop`` in the place of the trainer's fit loop, with its progress and settings."""
     loop.take_over(trainer.fit_loop)
     trainer.fit_loop = loop
+    loop.stop.install()
     for timer in (callback for callback in trainer.callbacks if isinstance(callback, Timer)):
         # the fit stops at a round's end; after every batch, processes would wait for those that train fewer
         timer._interval = Interval.epoch

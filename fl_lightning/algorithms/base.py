@@ -15,6 +15,8 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.options import argument_names
+from fl_lightning.algorithms.resuming import check_resumable, check_same_algorithm, describe_run
+from fl_lightning.arguments import check_count
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -52,6 +54,8 @@ class AggregationCallback(Callback):
             :class:`~fl_lightning.parts.BufferExchange`.
         invalid_updates: What to do with a client that hands back NaN or infinite values: ``"skip"`` leaves it out and
             counts it, ``"raise"`` ends the fit.
+        max_invalid_rounds: Rounds in a row that leave out all clients that reported, after which the fit ends with an
+            error; ``None`` for no end.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
         executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
@@ -82,6 +86,7 @@ class AggregationCallback(Callback):
         aggregation: Aggregation | None = None,
         buffers: Buffers = "average",
         invalid_updates: Invalid = "skip",
+        max_invalid_rounds: int | None = 20,
         state_dir: str | os.PathLike[str] | None = None,
         executor: ExecutorName | Executor = "auto",
         clients_at_once: int | None = None,
@@ -93,7 +98,8 @@ class AggregationCallback(Callback):
         self._executor = make_executor(executor, clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
-        self.buffers, self.invalid_updates = buffers, invalid_updates
+        self.buffers, self.invalid_updates, self.max_invalid_rounds = buffers, invalid_updates, max_invalid_rounds
+        check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
         self.state_dir, self.clients_at_once = folder, clients_at_once
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
@@ -179,7 +185,7 @@ class AggregationCallback(Callback):
 
     @local_epochs.setter
     def local_epochs(self, value: int) -> None:
-        self.settings = self._replaced_settings(local_epochs=value, local_steps=None)
+        self._change_work(local_epochs=value, local_steps=None)
 
     @property
     def local_steps(self) -> int | None:
@@ -188,14 +194,11 @@ class AggregationCallback(Callback):
 
     @local_steps.setter
     def local_steps(self, value: int | None) -> None:
-        self.settings = self._replaced_settings(local_epochs=None, local_steps=value)
+        self._change_work(local_epochs=None, local_steps=value)
 
-    def _replaced_settings(self, **changes: Any) -> LocalSettings:
-        settings = self.settings
-        LocalSettings(**changes)  # checks
-        for name, value in changes.items():
-            setattr(settings, name, value)  # the loop holds the same object
-        return settings
+    def _change_work(self, **work: int | None) -> None:
+        LocalSettings(**work)  # type: ignore[arg-type]  # it checks them
+        vars(self.settings).update(work)  # the loop holds the same object
 
     @property
     def executor(self) -> ExecutorName | Executor:
@@ -229,9 +232,9 @@ class AggregationCallback(Callback):
                 f"The trainer has two aggregation callbacks, {type(self).__name__} and {type(others[0]).__name__}; "
                 "there is one server. Keep one of them."
             )
-        loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self)
+        loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if self._loop is not None:
-            loop.past_settings = self._loop.past_settings
+            loop.past_settings, loop.invalid_rounds = self._loop.past_settings, self._loop.invalid_rounds
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
@@ -282,37 +285,31 @@ class AggregationCallback(Callback):
         if self._loop is None:
             return {}
         state = self.algorithm.state_dict()
-        about = {
-            "seed": self.seed,
-            "federation": self._loop.federation_fingerprint(),
-            "past": self._loop.past_settings,
-            "executor": self._executor.state_dict(),
-        }
-        return {**state, **about} if state else {}
+        past, invalid = self._loop.past_settings, self._loop.invalid_rounds
+        about = {"seed": self.seed, "past": past, "invalid_rounds": invalid, "executor": self._executor.state_dict()}
+        return {**state, **about, **describe_run(self, self._loop)} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
 
         Raises:
-            ValueError: If the checkpoint belongs to another federation.
+            ValueError: If the checkpoint belongs to other clients or another algorithm.
         """
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
-        if "executor" not in state_dict:
-            raise ValueError(
-                "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights "
-                'can be loaded: `torch.load(path)["state_dict"]`.'
-            )
-        present = self._loop.federation_fingerprint()
-        if state_dict["federation"] != present:
-            raise ValueError(
-                f"The checkpoint was written with another federation ({state_dict['federation']}, now {present}): "
-                "number or sizes of clients differ. Resume with the same data, partitioner, split and seeds."
-            )
+        check_resumable(state_dict, describe_run(self, self._loop))
+        self._loop.invalid_rounds = state_dict["invalid_rounds"]
         self.settings.own_seed = state_dict["seed"]
         self._loop.past_settings = state_dict["past"]
         self._executor.load_state_dict(state_dict["executor"])
         self.algorithm.load_state_dict(state_dict)
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Refuse to go on from another algorithm's checkpoint."""
+        if self._fitting:
+            check_same_algorithm(checkpoint.get("callbacks", {}), self.state_key)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -24,6 +24,7 @@ class RunOptions(TypedDict, total=False):
     local_steps: int | None
     buffers: Buffers
     invalid_updates: Invalid
+    max_invalid_rounds: int | None
     state_dir: str | os.PathLike[str] | None
     executor: ExecutorName | Executor
     clients_at_once: int | None

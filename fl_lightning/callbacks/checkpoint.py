@@ -1,42 +1,79 @@
-"""Checkpoints among aggregated models."""
+"""Checkpoints: the best among aggregated models, and the newest round, of which a whole file is always left."""
 
 from __future__ import annotations
 
-import inspect
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning.arguments import check_count
+from fl_lightning.atomic_file import atomic_file
+from fl_lightning.checked_file import CheckedFile
 
 
-class FederatedCheckpoint(ModelCheckpoint):
-    """A ``ModelCheckpoint`` that chooses among models that the server aggregated.
+class FederatedCheckpoint(ChoosesLast):
+    """A ``ModelCheckpoint`` that chooses among models that the server aggregated, and keeps the newest round safe.
 
     With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, and is
     no candidate for a checkpoint. The algorithm itself says which rounds aggregate (``fed/aggregated`` in the logs), so
-    this also holds where rounds are empty or cycles are extended. Under other algorithms it is a ``ModelCheckpoint``.
+    this also holds where rounds are empty or cycles are extended. Under other algorithms every round is a candidate.
 
-    The arguments are those of ``ModelCheckpoint``. To resume, ``save_last`` is not enough: its file is the last
-    aggregated model, not the last round. Take a second, plain ``ModelCheckpoint`` for that.
+    Besides, ``last.ckpt`` holds the newest round, candidate or not, with all that a resumed fit needs.
+    ``last.previous.ckpt`` is the one before, ``last.ckpt.sha256`` holds the checksums of both. A kill or a full disk
+    leaves one of them whole at any moment; ``trainer.fit(ckpt_path="last")`` finds it. A fit that does not resume in a
+    folder with such a file begins ``last-v1.ckpt``.
+
+    Args:
+        dirpath: Folder; by default that of the logger.
+        filename: Name of the best checkpoints, without the suffix.
+        monitor: The logged value that makes a checkpoint the best; ``None`` takes the newest candidate.
+        save_last: Whether to keep the newest round.
+        last_every_n_epochs: Rounds from one ``last.ckpt`` to the next.
+        **options: Further arguments of ``ModelCheckpoint``.
 
     Raises:
-        ValueError: If checkpoints are asked for inside of rounds, where the server aggregates nothing.
+        ValueError: If an argument is out of its range, or checkpoints are asked for inside of rounds.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = inspect.signature(ModelCheckpoint).bind(*args, **kwargs).arguments
-        for name in ("every_n_train_steps", "train_time_interval"):
-            if given.get(name):
-                raise ValueError(
-                    f"`{name}` must be None, got {given[name]!r}: the server aggregates at the end of a round alone. "
-                    "Give `every_n_epochs`, a number of rounds."
-                )
-        super().__init__(*args, **kwargs)
 
     # nothing is saved inside of rounds; with a hook that says so, the clients of a round can be stacked
     on_train_batch_end = Callback.on_train_batch_end
+
+    def __init__(
+        self,
+        dirpath: str | Path | None = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        *,
+        save_last: bool = True,
+        last_every_n_epochs: int = 1,
+        **options: Any,
+    ) -> None:
+        if not isinstance(save_last, bool):
+            raise ValueError(
+                f"`save_last` must be True or False, got {save_last!r}. FederatedCheckpoint's `last.ckpt` is a file of "
+                'its own; for a link to the best checkpoint give ModelCheckpoint(save_last="link").'
+            )
+        for name in ("every_n_train_steps", "train_time_interval"):
+            if options.get(name):
+                raise ValueError(
+                    f"`{name}` must be None, got {options[name]!r}: the server aggregates at the end of a round alone. "
+                    "Give `every_n_epochs`, a number of rounds."
+                )
+        check_count("last_every_n_epochs", last_every_n_epochs)
+        super().__init__(dirpath, filename, monitor, save_last=False, **options)
+        self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
+        self._last: CheckedFile | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the folder."""
+        super().setup(trainer, pl_module, stage)
+        self._last = None
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, if the model is an aggregated one."""
@@ -44,14 +81,91 @@ class FederatedCheckpoint(ModelCheckpoint):
             super().on_validation_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save, if the model is an aggregated one."""
+        """Save, if the model is an aggregated one; keep the newest round."""
         if _is_candidate(trainer):
             super().on_train_epoch_end(trainer, pl_module)
+        due = (trainer.current_epoch + 1) % self.last_every_n_epochs == 0
+        if self.keeps_last and due and not trainer.fast_dev_run:
+            self._keep_last(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the last model if none was saved, if it is an aggregated one."""
         if _is_candidate(trainer):
             super().on_train_end(trainer, pl_module)
+
+    def _keep_last(self, trainer: pl.Trainer) -> None:
+        folder = str(self.dirpath)
+        if "://" in folder:  # a remote store takes a file whole or not at all
+            self.last_model_path = f"{folder}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
+            trainer.save_checkpoint(self.last_model_path)
+            return
+        if self._last is None:
+            path = trainer.strategy.broadcast(str(self._path_of_last(Path(folder))))
+            self._last = CheckedFile(Path(path))
+        self.last_model_path = str(self._last.path)  # it is part of the checkpoint
+        if not trainer.is_global_zero:
+            trainer.save_checkpoint(self._last.path)  # takes part, and writes nothing
+            return
+        with self._last.replaced() as temporary:
+            trainer.save_checkpoint(temporary)
+
+    def _path_of_last(self, folder: Path) -> Path:
+        """Return the file that this run has written already, or one that no other run has."""
+        for version in count():
+            name = self.CHECKPOINT_NAME_LAST + (f"-v{version}" if version else "")
+            last = CheckedFile(folder / f"{name}{self.FILE_EXTENSION}")
+            is_free = not last.path.exists() and not last.previous.exists()
+            if is_free or str(last.path) == self.last_model_path:
+                return last.path
+        raise AssertionError
+
+    # ---- resuming ----
+
+    def choose_last(self, paths: set[str]) -> set[str]:
+        """Return the intact ones of the files that ``ckpt_path="last"`` finds.
+
+        Raises:
+            RuntimeError: If a run's newest checkpoint and the one before it are damaged.
+        """
+        chosen = set()
+        for path in sorted({path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION) for path in paths}):
+            last = CheckedFile(Path(path))
+            intact = last.newest_intact()
+            if intact is None:
+                raise RuntimeError(
+                    f"{last.path} and {last.previous.name} are damaged: neither has its checksum in "
+                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start afresh."
+                )
+            if intact != last.path:
+                state = "damaged" if last.path.exists() else "missing"
+                rank_zero_warn(f"{last.path} is {state}; its predecessor {intact.name} takes its place.")
+            chosen.add(str(intact))
+        return chosen
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Check the file that was named by its path.
+
+        Raises:
+            ValueError: If it is damaged.
+        """
+        path = Path(str(trainer.ckpt_path))
+        last = CheckedFile(path)
+        if path.exists() and not last.is_intact(path):
+            raise ValueError(
+                f'`ckpt_path` {path} is damaged: its checksum is not in {last.checksums.name}. Give `ckpt_path="last"`'
+                f", which takes {last.previous.name} where that is whole."
+            )
+
+
+def save_whole(trainer: pl.Trainer, path: Path) -> None:
+    """Save a checkpoint that takes its place whole or not at all; call it on all processes."""
+    if not trainer.is_global_zero:
+        trainer.save_checkpoint(path)  # takes part, and writes nothing
+        return
+    with atomic_file(path) as temporary:
+        trainer.save_checkpoint(temporary)
 
 
 def _is_candidate(trainer: pl.Trainer) -> bool:

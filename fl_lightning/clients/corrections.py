@@ -59,6 +59,8 @@ class ClientCorrection:
 
     def _add_gradient(self, optimizer: Optimizer, correction: Correction) -> None:
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not stepped:  # `training_step` returned None for the batch
+            return
         for parameter, gradient in zip(stepped, unshared([p.grad for p in stepped]), strict=True):
             parameter.grad = gradient
         places = [self._places[id(parameter)] for parameter in stepped]

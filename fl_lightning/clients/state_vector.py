@@ -137,7 +137,7 @@ class StateVector:
         """Note the values of complex buffers, for :meth:`check_complex`."""
         owners = ((owner, name) for owner in self.module.modules() for name in owner._buffers)
         held = [(owner, name, owner._buffers[name]) for owner, name in owners]
-        self._complex = [(*place, b.clone()) for *place, b in held if b is not None and b.is_complex()]
+        self._complex = [(owner, name, b.clone()) for owner, name, b in held if b is not None and b.is_complex()]
 
     def check_complex(self) -> None:
         """Raise ``RuntimeError`` if training changed a complex buffer, having put its value back."""

@@ -162,13 +162,13 @@ class LocalTraining:
         return QuietTraining(self.loop)
 
     def gradients(self, client: int, batch_size: int | str | None) -> Iterator[tuple[dict[str, Tensor], int]]:
-        """Yield the gradient of each of a client's batches by parameter name, and the batch's size."""
+        """Yield the gradient of each of a client's batches that has a loss by parameter name, and the batch's size."""
         seed_global_generators(self.settings.seed, Stream.SCORE, self.trainer.current_epoch, client)
         samples = int(self.data.client_sizes[client])
         size = self.data.batch_size if batch_size == "data" else batch_size
         assert size is None or isinstance(size, int)
         batches = self.batches.in_order(client, size)
-        for index, gradients in enumerate(self.quiet.gradients(batches, self.vector.names)):
+        for index, gradients in self.quiet.gradients(batches, self.vector.names):
             yield gradients, samples if size is None else min(size, samples - index * size)
 
     def predictions(self, client: int) -> tuple[Tensor, Tensor]:

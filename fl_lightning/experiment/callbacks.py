@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, Checkpoint
+
+from fl_lightning.callbacks.checkpoint import save_whole
 
 
 class CurveRecorder(Callback):
@@ -100,9 +101,7 @@ class KeepLast(Checkpoint):
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or time.monotonic() - self._saved < self.seconds:
             return
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        trainer.save_checkpoint(temporary)
-        os.replace(temporary, self.path)
+        save_whole(trainer, self.path)
         self._saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:

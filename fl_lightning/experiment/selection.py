@@ -34,7 +34,7 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
         "enable_version_counter": False,
     }
     if config["select"] == "aggregated":
-        return FederatedCheckpoint(folder, "best", **settings)
+        return FederatedCheckpoint(folder, "best", save_last=False, **settings)
     return ModelCheckpoint(folder, "best", every_n_epochs=every, **settings)
 
 

@@ -288,9 +288,9 @@ class Algorithm(ABC):
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round boundary, for a checkpoint; call it on all processes."""
-        if self._server is None:
-            return {}
+        """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes."""
+        if self._server is None or self._restored is not None:
+            return self._restored or {}
         return {**self._own_state(), **{name: part.state_dict() for name, part in self.parts.items()}}
 
     def _own_state(self) -> dict[str, Any]:

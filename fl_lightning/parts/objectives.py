@@ -226,4 +226,4 @@ def full_gradient(client: LocalClient, like: Tensor) -> Tensor:
     for gradients, size in client.gradients():
         total.add_(torch.cat([gradient.flatten() for gradient in gradients.values()]), alpha=size)
         samples += size
-    return total / samples
+    return total / max(1, samples)  # 0 if no batch has a loss

@@ -211,6 +211,7 @@ class Redistribution(Schedule):
         """Return the position in the cycle and every circulating model."""
         journeys = self.federation.join({slot: list(astuple(journey)) for slot, journey in self._journeys.items()})
         return {
+            "redistributions": self.redistributions,
             "position": self.position,
             "num_models": self.num_models,
             "trainings": dict(self.trainings) if self.in_cycle else {},
@@ -222,15 +223,17 @@ class Redistribution(Schedule):
         """Continue a cycle.
 
         Raises:
-            ValueError: If the checkpoint lies further in a cycle than ``redistributions`` allows.
+            ValueError: If the checkpoint lies in a cycle of another length.
         """
-        if state["position"] >= self.redistributions and not self.extend_cycle:
+        if state["position"] and state["redistributions"] != self.redistributions:
             raise ValueError(
-                f"The checkpoint was written {state['position']} rounds after the last aggregation, but "
-                f"`redistributions` is {self.redistributions}. Resume with the value that the run began with."
+                f"The checkpoint was written {state['position']} rounds after the last aggregation, in a cycle of "
+                f"{state['redistributions']}, but `redistributions` is {self.redistributions}. Resume with "
+                f"{state['redistributions']}, or from a checkpoint of an aggregated model."
             )
         device = self.federation.model.device
         self.position, self.num_models = state["position"], state["num_models"]
         self.trainings = dict(state["trainings"])
-        self.models = {slot: model.to(device) for slot, model in state["models"].items()}
-        self._journeys = {slot: Journey(*journey) for slot, journey in state["journeys"].items()}
+        here = set(self._slots_here())  # another process trains the others on
+        self.models = {slot: model.to(device) for slot, model in state["models"].items() if slot in here}
+        self._journeys = {slot: Journey(*journey) for slot, journey in state["journeys"].items() if slot in here}

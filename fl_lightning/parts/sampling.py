@@ -248,9 +248,11 @@ class ImportanceSampler(UniformSampler):
         return probabilities
 
     def score(self, client: LocalClient) -> float:
-        """Return the client's score at the module's present weights."""
+        """Return the client's score at the module's present weights; NaN if no batch has a loss."""
         size: int | str | None = {"sample": 1, "full": None}.get(self.kind, "data")
         squares = [self._squared_norm(gradients) for gradients, _ in client.gradients(size)]
+        if not squares:
+            return float("nan")
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
     def take_scores(self, scores: Mapping[int, float]) -> None:

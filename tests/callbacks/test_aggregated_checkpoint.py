@@ -92,7 +92,7 @@ def test_only_aggregated_models_compete(kind: Any, saved: set[int], best: int, t
     all_of_them = kind(tmp_path / "all", filename="{epoch}", save_top_k=-1)
     one = kind(tmp_path / "best", filename="{epoch}", monitor="score", mode="max")
     watch = fit(radfed(), all_of_them, one)
-    found = {int(path.stem.removeprefix("epoch=")): path for path in (tmp_path / "all").iterdir()}
+    found = {int(path.stem.removeprefix("epoch=")): path for path in (tmp_path / "all").glob("epoch=*.ckpt")}
     assert set(found) == saved
     assert Path(one.best_model_path).stem == f"epoch={best}"
     for round_index, path in found.items():
@@ -103,7 +103,7 @@ def test_only_aggregated_models_compete(kind: Any, saved: set[int], best: int, t
 def test_without_validation_and_without_a_federation_it_is_a_model_checkpoint(tmp_path: Path) -> None:
     module = Quadratic(0.1)
     data = TensorDataModule(quadratic_clients([1.0], [1.0]), batch_size=None)
-    keep = FederatedCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    keep = FederatedCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_last=False)
     trainer = quiet_trainer(max_epochs=3, callbacks=[keep], enable_checkpointing=True)
     trainer.fit(module, datamodule=data)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["epoch=0", "epoch=1", "epoch=2"]

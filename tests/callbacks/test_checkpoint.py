@@ -1,110 +1,159 @@
-"""Checkpoints among aggregated models: which rounds compete, by hand."""
+"""The newest round is on the disk whole at any moment, and a damaged file is not resumed from."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.algorithms import Net, data
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import AggregationCallback, FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
-from fl_lightning.parts.participation import Participation
+from fl_lightning import FederatedCheckpoint, RADFed
+from fl_lightning.checked_file import CheckedFile
 
-
-class Validated(Quadratic):
-    """Validation logs the weight itself."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val_w", self.w.detach().float())
+FILES = ["last.ckpt", "last.ckpt.sha256", "last.previous.ckpt"]
 
 
-def rounds_kept(
-    folder: Path, method: AggregationCallback, rounds: int, module: Quadratic | None = None, **trainer: Any
-) -> list[int]:
-    """Train and return the rounds, from 1, whose models were kept."""
-    clients = quadratic_clients([1.0, 1.0], [1.0, 3.0])
-    data = TensorDataModule(clients=clients, val=clients, batch_size=None, shuffle=False)
-    callback = FederatedCheckpoint(folder, "{epoch}", monitor="val_w", mode="max", save_top_k=-1)
-    settings = {"max_epochs": rounds, "callbacks": [method, callback], "enable_checkpointing": True, **trainer}
-    quiet_trainer(**settings).fit(module or Validated(0.5), datamodule=data)
-    kept = [torch.load(path, weights_only=True)["epoch"] + 1 for path in folder.glob("*.ckpt")]
-    return sorted(kept)
+def fit(folder: Path, rounds: int, *callbacks: Callback, ckpt_path: Any = None, **options: Any) -> L.Trainer:
+    """Train with RADFed; the best of its rounds is the first aggregation, as the steps only grow."""
+    options = {"save_top_k": 0, **options}
+    trainer = quiet_trainer(
+        max_epochs=rounds,
+        callbacks=[RADFed(3, 4, seed=1), FederatedCheckpoint(folder, **options), *callbacks],
+        enable_checkpointing=True,
+    )
+    trainer.fit(Net(), datamodule=data(), ckpt_path=ckpt_path)
+    return trainer
 
 
-def radfed(**options: Any) -> RADFed:
-    return RADFed(2, clients_per_round=1.0, unequal="park", **options)
+def weights(trainer: L.Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.lightning_module.parameters()])
 
 
-def away_in(*rounds: int) -> Participation:
-    """Nobody can be reached in these rounds, counted from 1."""
-    return Participation(available=lambda index: [] if index + 1 in rounds else [0, 1])
+def epoch_of(path: Path) -> int:
+    return int(torch.load(path, weights_only=True)["epoch"]) + 1
 
 
-def test_means_of_circulating_models_are_no_candidates(tmp_path: Path) -> None:
-    assert rounds_kept(tmp_path, radfed(), 5) == [2, 4]
+def test_every_round_is_kept_though_only_the_first_aggregation_is_best(tmp_path: Path) -> None:
+    fit(tmp_path, 5, save_top_k=1, monitor="fed/models_sent", mode="min", filename="best")
+    assert sorted(os.listdir(tmp_path)) == ["best.ckpt", *FILES]
+    assert [epoch_of(tmp_path / name) for name in ("best.ckpt", "last.ckpt", "last.previous.ckpt")] == [3, 5, 4]
 
 
-def test_an_empty_round_moves_the_aggregations(tmp_path: Path) -> None:
-    # rounds 1 and 3 make the first cycle, rounds 4 and 6 the second
-    method = radfed(participation=away_in(2, 5))
-    assert rounds_kept(tmp_path, method, 7) == [3, 6]
+def test_every_second_round_or_none(tmp_path: Path) -> None:
+    fit(tmp_path / "two", 5, last_every_n_epochs=2)
+    assert [epoch_of(tmp_path / "two" / name) for name in ("last.ckpt", "last.previous.ckpt")] == [4, 2]
+    fit(tmp_path / "none", 2, save_last=False)
+    assert not list((tmp_path / "none").glob("last*"))
 
 
-def test_validation_every_second_round(tmp_path: Path) -> None:
-    method = radfed(participation=away_in(2, 5))
-    assert rounds_kept(tmp_path, method, 7, check_val_every_n_epoch=2) == [6]
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: str) -> None:
+    fit(tmp_path, 4)
+    last = tmp_path / "last.ckpt"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "missing":
+        last.unlink()
+    else:
+        last.write_bytes(content if damage == "changed" else content[: len(content) // 2])
+    with pytest.warns(UserWarning, match=r"last.ckpt is (damaged|missing); its predecessor last.previous.ckpt takes"):
+        resumed = fit(tmp_path, 6, ckpt_path="last")
+    assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
+    assert sorted(os.listdir(tmp_path)) == [*FILES, "whole"]
+    assert [epoch_of(tmp_path / name) for name in ("last.ckpt", "last.previous.ckpt")] == [6, 5]
 
 
-def test_a_server_that_has_not_acted_yet_has_no_aggregate(tmp_path: Path) -> None:
-    method = FedAvg(clients_per_round=1.0, participation=away_in(1))
-    assert rounds_kept(tmp_path, method, 3) == [2, 3]
+def test_the_first_round_after_a_damaged_one_spares_the_whole_one(tmp_path: Path) -> None:
+    fit(tmp_path, 4)
+    (tmp_path / "last.ckpt").write_bytes(b"half")
+    fit(tmp_path, 4, ckpt_path="last")
+    assert [epoch_of(tmp_path / name) for name in ("last.ckpt", "last.previous.ckpt")] == [4, 3]
+    assert CheckedFile(tmp_path / "last.ckpt").is_intact(tmp_path / "last.previous.ckpt")
 
 
-def test_lightnings_sanity_check_comes_before_the_server_has_a_model(tmp_path: Path) -> None:
-    trainer = {"num_sanity_val_steps": 2}
-    assert rounds_kept(tmp_path, radfed(), 2, **trainer) == [2]
+def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
+    fit(tmp_path, 2)
+    for name in ("last.ckpt", "last.previous.ckpt"):
+        (tmp_path / name).write_bytes(b"half")
+    with pytest.raises(RuntimeError, match=r"neither has its checksum in last.ckpt.sha256"):
+        fit(tmp_path, 4, ckpt_path="last")
 
 
-def test_without_an_aggregated_model_nothing_is_saved_at_the_end(tmp_path: Path) -> None:
-    clients = quadratic_clients([1.0, 1.0], [1.0, 3.0])
-    data = TensorDataModule(clients=clients, val=clients, batch_size=None, shuffle=False)
-    callback = FederatedCheckpoint(tmp_path, save_last=True)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[radfed(), callback], enable_checkpointing=True)
-    trainer.fit(Validated(0.5), datamodule=data)
-    assert list(tmp_path.glob("*.ckpt")) == []
+def test_a_damaged_file_that_is_named_is_an_error(tmp_path: Path) -> None:
+    fit(tmp_path, 2)
+    path = tmp_path / "last.ckpt"
+    torch.save(torch.load(path, weights_only=True), path)
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match=r"last.ckpt is damaged: its checksum is not in last.ckpt.sha256"):
+        fit(tmp_path, 4, ckpt_path=path)
 
 
-def test_without_a_federated_algorithm_it_is_a_model_checkpoint(tmp_path: Path) -> None:
-    data = TensorDataModule(clients=quadratic_clients([1.0], [1.0]), batch_size=None, shuffle=False)
-    callback = FederatedCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    trainer = quiet_trainer(max_epochs=2, callbacks=[callback], enable_checkpointing=True)
-    module = Validated(0.5)
-    trainer.fit(module, train_dataloaders=_pooled(data))
-    assert len(list(tmp_path.glob("*.ckpt"))) == 2
+def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
+    fit(tmp_path, 4)
+    fit(tmp_path, 2)
+    assert epoch_of(tmp_path / "last.ckpt") == 4
+    assert epoch_of(tmp_path / "last-v1.ckpt") == 2
 
 
-def _pooled(data: TensorDataModule) -> Any:
-    data.setup()
-    return data.train_dataloader()
+class KilledWhileSaving(Callback):
+    """Dies in the middle of the third checkpoint."""
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        if trainer.current_epoch == 2:
+            # what is left of a file that is being written, as when temporary files are on another device
+            write = torch.save
+            torch.save = lambda obj, file, **k: (write(obj, file, **k), os.kill(os.getpid(), signal.SIGKILL))
 
 
-@pytest.mark.parametrize("inside", [{"every_n_train_steps": 5}, {"train_time_interval": timedelta(minutes=1)}])
-def test_checkpoints_inside_of_rounds_are_refused(inside: dict[str, Any]) -> None:
-    [name] = inside
-    with pytest.raises(ValueError, match=rf"`{name}` must be None, got .*Give `every_n_epochs`, a number of rounds"):
-        FederatedCheckpoint(**inside)
+def test_a_kill_while_saving_leaves_the_round_before(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            fit(tmp_path, 4, KilledWhileSaving())
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert epoch_of(tmp_path / "last.ckpt") == 2
+    assert fit(tmp_path, 4, ckpt_path="last").current_epoch == 4
 
 
-class Stackable(Validated):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        a, c = batch
-        return (0.5 * a * (self.w - c) ** 2).sum() / len(c)
+@pytest.mark.parametrize("step", range(4))
+def test_a_kill_between_any_two_steps_leaves_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    path = tmp_path / "last.ckpt"
+    file = CheckedFile(path)
+    for content in ("one", "two"):
+        with file.replaced() as temporary:
+            temporary.write_text(content)
+    replace, calls = os.replace, []
+
+    def killed(source: Any, target: Any) -> None:
+        calls.append(target)
+        if len(calls) > step:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    for attempt in range(2):  # the next attempt may be broken off, too
+        calls.clear()
+        try:
+            with CheckedFile(path).replaced() as temporary:
+                temporary.write_text("three")
+        except KeyboardInterrupt:
+            pass
+        intact = CheckedFile(path).newest_intact()
+        assert intact is not None
+        assert intact.read_text() in (("three",) if step == 3 else ("two",) if attempt == 0 else ("two", "three"))
 
 
-def test_clients_can_be_stacked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        assert rounds_kept(tmp_path, radfed(executor="vectorized"), 2, Stackable(0.5)) == [2]
-    assert "one after the other" not in caplog.text
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`save_last` must be True or False, got 'link'"):
+        FederatedCheckpoint(tmp_path, save_last="link")  # type: ignore[arg-type]

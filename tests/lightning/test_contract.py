@@ -60,6 +60,9 @@ CALLABLES: dict[str, list[str]] = {
     ],
     f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_check_val_epoch": ["self"],
     f"{PT}.loops.training_epoch_loop._TrainingEpochLoop._should_accumulate": ["self"],
+    f"{PT}.callbacks.ModelCheckpoint._find_last_checkpoints": ["self", "trainer"],
+    f"{PT}.trainer.connectors.signal_connector._SignalConnector._sigterm_notifier_fn": ["self", "signum", "_"],
+    f"{PT}.trainer.connectors.signal_connector._SignalConnector._slurm_sigusr_handler_fn": ["self", "signum", "_"],
     f"{PT}.loops.loop._Loop.state_dict": ["self", "destination", "prefix"],
     f"{PT}.loops.loop._Loop.load_state_dict": ["self", "state_dict", "prefix"],
 }
@@ -89,7 +92,8 @@ ATTRIBUTES: dict[str, list[str]] = {
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step": ["total"],
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total": ["ready", "completed"],
     "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total": ["ready", "completed"],
-    "strategy": ["_lightning_optimizers", "root_device"],
+    "strategy": ["_lightning_optimizers", "root_device", "launcher"],
+    "_signal_connector": ["received_sigterm", "_sigterm_notifier_fn", "_slurm_sigusr_handler_fn"],
 }
 
 
@@ -150,7 +154,7 @@ def test_timers_have_the_interval_that_is_set() -> None:
 def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stock: type) -> None:
     replaced = {
         RoundLoop: {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end"}
-        | {"state_dict", "load_state_dict"},
+        | {"run", "state_dict", "load_state_dict"},
         ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
     }[ours]
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}

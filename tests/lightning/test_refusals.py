@@ -266,7 +266,7 @@ def test_checkpoint_of_another_federation(checkpoint: str, sizes: Any) -> None:
 
 
 def test_checkpoint_beyond_the_cycle(checkpoint: str) -> None:
-    expected = "written 2 rounds after the last aggregation, but `redistributions` is 2. Resume with the value"
+    expected = "2 rounds after the last aggregation, in a cycle of 3, but `redistributions` is 2. Resume with 3"
     with pytest.raises(ValueError, match=expected):
         train_federatedly(Classifier(), clients_of(8, 4), algorithm=RADFed(2, 1.0), max_epochs=4, ckpt_path=checkpoint)
 

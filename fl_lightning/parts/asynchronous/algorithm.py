@@ -233,8 +233,8 @@ class AsynchronousAlgorithm(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state at the last round boundary, with all work under way."""
-        if self._server is None:
-            return {}
+        if self._server is None or self._restored is not None:
+            return self._restored or {}
         state = self._boundary or self._changing_state(self.schedule.state_dict)
         rest = {name: part.state_dict() for name, part in self.parts.items() if name not in state}
         return {**rest, **state, "schedule": state["schedule"]()}

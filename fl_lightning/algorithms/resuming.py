@@ -1,0 +1,126 @@
+"""What a checkpoint says of the run that wrote it, and whether another run may go on from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.representation import ShowsArguments, arguments, short
+
+#: They change no result, or are those of the checkpoint in any case.
+_IRRELEVANT = {"executor", "clients_at_once", "state_dir", "seed"}
+_MOST_DEEP = 4  # objects within objects
+
+
+def fingerprint(data: FederatedDataModule) -> str:
+    """Return a short text that differs when other clients train, or the same ones in another order.
+
+    It holds their number and a digest of their sizes, of the partition, and of their samples' labels if there are any.
+    """
+    sizes = data.client_sizes.astype("<i8")
+    digest = hashlib.sha256(sizes.tobytes())
+    digest.update(np.asarray(data.client_ids, "<i8").tobytes())
+    digest.update(data.partition.fingerprint().encode())
+    if data.labels is not None:
+        for client in data.client_ids:
+            digest.update(data.labels[data.partition.indices[client]].astype("<i8").tobytes())
+    return f"{len(sizes)} clients, {int(sizes.sum())} samples, {digest.hexdigest()[:12]}"
+
+
+def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
+    """Return what is compared when a run resumes: texts, and lists and dicts of them.
+
+    Args:
+        callback: The aggregation callback.
+        loop: Its loop; it keeps the fingerprint, which takes some milliseconds.
+    """
+    if loop.fingerprint is None:
+        loop.fingerprint = fingerprint(loop.data)
+    # exchanges are compared one by one when their states are loaded
+    parts = {name: part for name, part in loop.algorithm.parts.items() if name not in ("exchange", "changing_buffers")}
+    given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
+    given["batch_size"] = loop.data.batch_size
+    return {
+        "federation": loop.fingerprint,
+        "parts": {name: type(part).__qualname__ for name, part in parts.items()},
+        "settings": {name: [short(value), _digest(value)] for name, value in given.items()},
+    }
+
+
+def check_resumable(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Compare the descriptions of two runs; say in one line which settings differ.
+
+    Raises:
+        ValueError: If the clients or the parts are others.
+    """
+    if "settings" not in saved:
+        raise ValueError(
+            "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights can "
+            'be loaded: `torch.load(path)["state_dict"]`.'
+        )
+    if saved["federation"] != present["federation"]:
+        raise ValueError(
+            f"The checkpoint was written with another federation ({saved['federation']}, now {present['federation']}): "
+            "number, sizes, samples or order of clients differ. Resume with the same data, partitioner, split and "
+            "seeds."
+        )
+    for name, kind in present["parts"].items():
+        if saved["parts"][name] != kind:
+            raise ValueError(
+                f"The checkpoint was written with {saved['parts'][name]} as the algorithm's `{name}`, and there is now "
+                f"{kind}, to which its state means nothing. Resume with the same parts. {_FROM_WEIGHTS}"
+            )
+    changes = _changes(saved["settings"], present["settings"])
+    if changes:
+        rank_zero_info(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
+
+
+def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[str]]) -> list[str]:
+    return [
+        f"{name} {saved[name][0]} -> {text}" if saved[name][0] != text else f"{name} (in part)"
+        for name, (text, digest) in present.items()
+        if name in saved and saved[name][1] != digest
+    ]
+
+
+def check_same_algorithm(states: Mapping[str, Any], present: str) -> None:
+    """Raise ``ValueError`` if a checkpoint holds the state of another algorithm's callback, and tell if of none.
+
+    Args:
+        states: The callbacks' states, by their keys.
+        present: The key of the aggregation callback.
+    """
+    writers = [key for key, state in states.items() if isinstance(state, Mapping) and "federation" in state]
+    if writers and present not in writers:
+        raise ValueError(f"The checkpoint was written by {writers[0]}, not by {present}. {_FROM_WEIGHTS}")
+    if not writers:
+        rank_zero_info(f"The checkpoint has no state of a federated algorithm: {present} starts from its weights.")
+
+
+_FROM_WEIGHTS = 'To start another algorithm from its weights: `module.load_state_dict(torch.load(path)["state_dict"])`.'
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(_whole(value).encode()).hexdigest()[:16]
+
+
+def _whole(value: object, depth: int = 0) -> str:
+    """Return a text of all that a setting holds, the same in every process; functions by their name alone."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)) and depth < _MOST_DEEP:
+        return f"[{', '.join(_whole(item, depth + 1) for item in value)}]"
+    if isinstance(value, ShowsArguments) and depth < _MOST_DEEP:
+        return f"{type(value).__qualname__}{_whole(arguments(value), depth + 1)}"
+    return value if isinstance(value, str) else short(value)

@@ -1,0 +1,71 @@
+"""A file that is written again and again, of which a whole one is always left."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fl_lightning.atomic_file import atomic_file, sync, temporary_file
+
+
+class CheckedFile:
+    """A file, the one before it, and the checksums of both.
+
+    Beside ``last.ckpt`` there are ``last.previous.ckpt`` and ``last.ckpt.sha256``, which ``sha256sum -c`` reads. A kill
+    at any moment, or a full disk, leaves at least one of the two files whole, and the checksums tell which.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.previous = path.with_name(f"{path.stem}.previous{path.suffix}")
+        self.checksums = path.with_name(f"{path.name}.sha256")
+        self._written = ""  # checksum of what this object wrote
+
+    @contextmanager
+    def replaced(self) -> Iterator[Path]:
+        """Yield the path of a temporary file, to be written in the block.
+
+        At its end it becomes the file, and the file becomes the previous one. A damaged file does not take the place of
+        the previous one. If the block raises, all stays as it was.
+        """
+        with temporary_file(self.path) as temporary:
+            yield temporary
+            sync(temporary)
+            digest, before = _digest(temporary), self._known()[1:]
+            is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
+            if is_kept:
+                before = [self._written or _digest(self.path)]
+            # a file has its name only after its checksum is known
+            with atomic_file(self.checksums) as listed:
+                rows = zip([digest, *before], (self.path.name, self.previous.name), strict=False)
+                listed.write_text("".join(f"{checksum}  {name}\n" for checksum, name in rows))
+            if is_kept:
+                os.replace(self.path, self.previous)
+            os.replace(temporary, self.path)
+            sync(self.path.parent)
+            self._written = digest
+
+    def is_intact(self, path: Path) -> bool:
+        """Return whether a file is as it was written; true if there are no checksums."""
+        known = self._known()
+        return path.exists() and (not known or _digest(path) in known)
+
+    def newest_intact(self) -> Path | None:
+        """Return the file, or the previous one if that is damaged or missing; ``None`` if both are."""
+        return next((path for path in (self.path, self.previous) if self.is_intact(path)), None)
+
+    def _known(self) -> list[str]:
+        """Return the checksums: of the file, and of the previous one if there is one."""
+        text = self.checksums.read_text() if self.checksums.exists() else ""
+        return [line.split()[0] for line in text.splitlines() if line]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

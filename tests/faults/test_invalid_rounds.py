@@ -1,0 +1,64 @@
+"""A run in which every client hands back NaN ends with an error, and can go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+
+from fl_lightning import FedAvg, TensorDataModule
+
+
+def fit(lr: float, rounds: int, path: Path | None = None, bad: tuple[int, ...] = (), **options: Any) -> Any:
+    """Train from a checkpoint; in bad rounds all clients diverge."""
+
+    class Diverging(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            return loss * float("nan") if self.trainer.current_epoch in bad else loss
+
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(2, seed=1, **options)])
+    data = TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
+    error = None
+    try:
+        trainer.fit(Diverging(lr), datamodule=data, ckpt_path=path)
+    except FloatingPointError as caught:
+        error = str(caught)
+    return trainer, error
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+def test_rounds_in_a_row_end_the_fit() -> None:
+    trainer, error = fit(0.1, 10, bad=(0, 1, 3, 4, 5, 6), max_invalid_rounds=3)
+    assert "All clients of the last 3 rounds handed back NaN or infinite values" in error
+    assert "`max_invalid_rounds`" in error
+    assert trainer.current_epoch == 6
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+def test_the_default_ends_it_after_twenty_and_none_never() -> None:
+    bad = tuple(range(30))
+    assert fit(0.1, 30, bad=bad)[0].current_epoch == 20
+    assert fit(0.1, 30, bad=bad, max_invalid_rounds=None)[1] is None
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
+    path = tmp_path / "run.ckpt"
+    trainer, error = fit(0.1, 2, bad=(0, 1), max_invalid_rounds=3)
+    assert error is None
+    trainer.save_checkpoint(path)
+    trainer, error = fit(0.1, 9, path, bad=(2,), max_invalid_rounds=3)
+    assert "last 3 rounds" in error
+    # with a module that no longer diverges
+    assert fit(0.1, 9, path, max_invalid_rounds=3)[1] is None
+    trainer.save_checkpoint(path)
+    assert fit(0.1, 9, path, max_invalid_rounds=3)[0].current_epoch == 9
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_the_option_is_checked(value: Any) -> None:
+    with pytest.raises(ValueError, match="`max_invalid_rounds` must be a whole number of at least 1"):
+        FedAvg(2, max_invalid_rounds=value)
