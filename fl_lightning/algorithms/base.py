@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.options import argument_names
-from fl_lightning.algorithms.resuming import check_resumable, check_same_algorithm, describe_run
+from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
@@ -309,7 +309,7 @@ class AggregationCallback(Callback):
     ) -> None:
         """Refuse to go on from another algorithm's checkpoint."""
         if self._fitting:
-            check_same_algorithm(checkpoint.get("callbacks", {}), self.state_key)
+            check_checkpoint(checkpoint, self.state_key, pl_module.hparams)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

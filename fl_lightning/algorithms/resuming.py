@@ -90,18 +90,31 @@ def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[
     ]
 
 
-def check_same_algorithm(states: Mapping[str, Any], present: str) -> None:
-    """Raise ``ValueError`` if a checkpoint holds the state of another algorithm's callback, and tell if of none.
+def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[str, Any]) -> None:
+    """Look at what of a checkpoint is not the aggregation callback's own state.
 
     Args:
-        states: The callbacks' states, by their keys.
-        present: The key of the aggregation callback.
+        checkpoint: The whole checkpoint.
+        key: The key of the aggregation callback's state.
+        hparams: The module's hyperparameters. One line says which differ from the checkpoint's.
+
+    Raises:
+        ValueError: If it holds the state of another algorithm's callback.
     """
-    writers = [key for key, state in states.items() if isinstance(state, Mapping) and "federation" in state]
-    if writers and present not in writers:
-        raise ValueError(f"The checkpoint was written by {writers[0]}, not by {present}. {_FROM_WEIGHTS}")
+    states = checkpoint.get("callbacks", {})
+    writers = [name for name, state in states.items() if isinstance(state, Mapping) and "federation" in state]
+    if writers and key not in writers:
+        raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
     if not writers:
-        rank_zero_info(f"The checkpoint has no state of a federated algorithm: {present} starts from its weights.")
+        rank_zero_info(f"The checkpoint has no state of a federated algorithm: {key} starts from its weights.")
+    known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
+    both = [name for name in hparams if name in known]
+    texts = [{name: [short(each[name]), _digest(each[name])] for name in both} for each in (known, hparams)]
+    if changes := _changes(*texts):
+        rank_zero_info(
+            f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. The optimizers and "
+            "schedules go on with the checkpoint's own settings, learning rates too."
+        )
 
 
 _FROM_WEIGHTS = 'To start another algorithm from its weights: `module.load_state_dict(torch.load(path)["state_dict"])`.'

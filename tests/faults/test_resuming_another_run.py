@@ -152,3 +152,21 @@ def test_the_same_settings_are_not_told(tmp_path: Path, caplog: pytest.LogCaptur
         speeds = list(range(1, 4))
         resume(tmp_path, FedAsync(2, speeds=speeds, seed=3), FedAsync(2, speeds=speeds, seed=4))
     assert told(caplog) == []
+
+
+class WithRate(Quadratic):
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
+        self.save_hyperparameters()
+
+
+def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
+    first.fit(WithRate(0.1), datamodule=toy())
+    first.save_checkpoint(tmp_path / "run.ckpt")
+    second = quiet_trainer(max_epochs=2, callbacks=[FedAvg(2)])
+    with caplog.at_level("INFO"):
+        second.fit(WithRate(0.2), datamodule=toy(), ckpt_path=tmp_path / "run.ckpt")
+    (message,) = [r.getMessage() for r in caplog.records if "hyperparameters differ" in r.getMessage()]
+    assert "lr 0.1 -> 0.2. The optimizers and schedules go on" in message
+    assert second.optimizers[0].param_groups[0]["lr"] == 0.1

@@ -17,11 +17,11 @@ SCRIPT = '''
 import os, sys
 from pathlib import Path
 import lightning as L, torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import nn
 from torch.nn import functional as F
-from fl_lightning import FedAsync, RADFed, TensorDataModule
+from fl_lightning import FedAsync, FederatedCheckpoint, RADFed, TensorDataModule
 
 folder, point, devices, algorithm = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
@@ -68,10 +68,10 @@ if __name__ == "__main__":
     ]
     data = TensorDataModule(clients=clients, val=clients[0], batch_size=4)
     make = {"RADFed": lambda: RADFed(3, 4, seed=1), "FedAsync": lambda: FedAsync(clients_per_round=4, seed=1)}
-    resume = sys.argv[5:] == ["resume"]
-    callbacks = [make[algorithm](), ModelCheckpoint(folder, filename="last", enable_version_counter=False), Pause()]
+    resume = sys.argv[5:]
+    callbacks = [make[algorithm](), FederatedCheckpoint(folder, save_top_k=0), Pause()]
     slurm = "SLURM_JOB_ID" in os.environ
-    saved = folder / ("hpc_ckpt_1.ckpt" if slurm else "on_exception.ckpt")
+    names = {"saved": folder / "on_exception.ckpt", "last": "last"}
     trainer = L.Trainer(
         max_epochs=6, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", logger=False,
         plugins=[SLURMEnvironment()] if slurm else None, default_root_dir=folder,
@@ -79,7 +79,7 @@ if __name__ == "__main__":
         enable_progress_bar=False, enable_model_summary=False,
     )
     module = Net()
-    trainer.fit(module, datamodule=data, ckpt_path=saved if resume else None)
+    trainer.fit(module, datamodule=data, ckpt_path=names[resume[0]] if resume else None)
     if trainer.is_global_zero:
         torch.save({"weights": module.state_dict(), "step": trainer.global_step}, folder / "final.pt")
 '''
@@ -129,10 +129,10 @@ class Job:
         return torch.load(self.folder / "final.pt", weights_only=True)
 
 
-def check_resumed(tmp_path: Path, job: Job) -> None:
-    """Resume a stopped job, and compare it with one that was never stopped."""
+def check_resumed(tmp_path: Path, job: Job, checkpoint: str = "saved") -> None:
+    """Resume a stopped job from what it saved last or when it stopped; compare it with one that was never stopped."""
     _, _, devices, algorithm = job.arguments
-    whole, resumed = Job(tmp_path / "whole", "nowhere", int(devices), algorithm).finish(), job.finish("resume")
+    whole, resumed = Job(tmp_path / "whole", "nowhere", int(devices), algorithm).finish(), job.finish(checkpoint)
     assert resumed["step"] == whole["step"]
     for name, value in whole["weights"].items():
         assert torch.equal(value, resumed["weights"][name]), name
@@ -144,8 +144,8 @@ def test_two_processes_end_together(tmp_path: Path, point: str, ranks: list[int]
     job = Job(tmp_path / "job", point, 2, "RADFed")
     job.stop(ranks)
     assert (job.folder / "on_exception.ckpt").exists()
-    if ranks == [1]:
-        check_resumed(tmp_path, job)
+    if ranks != [0, 1]:
+        check_resumed(tmp_path, job, "last" if ranks == [0] else "saved")
 
 
 @pytest.mark.parametrize("algorithm", ["RADFed", "FedAsync"])
