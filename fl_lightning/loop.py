@@ -19,7 +19,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import Federation, Task
+from fl_lightning.parts.federation import Federation, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
@@ -105,10 +105,10 @@ class FederatedLoop(RoundLoop):
         self.clients = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
         self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.past_settings
-        self._published = self.clients.vector.read()
+        self._published = self.algorithm.shown = self.clients.vector.read()
         if self.clients.vector.device.type == "cpu":
             keep_freed_memory()
-        self.executor.on_fit_start(self.clients, self.algorithm)
+        self.executor.on_fit_start(self.clients, self.algorithm, fresh=self.round_index == 0)
         self._score_clients()
 
     def federation(self) -> Federation:
@@ -165,10 +165,18 @@ class FederatedLoop(RoundLoop):
     def train_round(self) -> None:
         """Train this process's clients."""
         self.clients.on_round_start()
+        self._adopt_changes()
         for tasks in self.algorithm.task_groups():
             share = self._share_of(tasks)
             self.clients.announce(share)
             self.executor.run(share, self.clients, self.algorithm)
+
+    def _adopt_changes(self) -> None:
+        """Take what hooks have written into the module since the last round as the server's model."""
+        present, shown = self.clients.vector.read(), self.algorithm.shown
+        if shown is not None and not same_values(present, shown):
+            self.algorithm.adopt(present)
+            self._published = self.algorithm.shown = present
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
@@ -183,9 +191,9 @@ class FederatedLoop(RoundLoop):
         self.clients.on_round_end()
         self._published = self.algorithm.on_round_end()
         vector.write(self._published)
+        self.algorithm.shown = vector.read()
         self._tell_of_missing_clients()
         notify(self.trainer, "on_round_end")
-        vector.write(self._published)
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index)
 
     def _tell_of_missing_clients(self) -> None:

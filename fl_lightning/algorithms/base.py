@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.options import argument_names
+from fl_lightning.algorithms.options import argument_names, with_clients_per_round
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.settings import LocalSettings
@@ -22,7 +22,8 @@ from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.algorithm import Algorithm, Invalid
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
@@ -162,7 +163,7 @@ class AggregationCallback(Callback):
 
     @clients_per_round.setter
     def clients_per_round(self, value: int | float) -> None:
-        self.sampler = self.make_sampler(value, None)
+        self.sampler = with_clients_per_round(self._sampler, value)
 
     @property
     def sampler(self) -> ClientSampler:

@@ -71,4 +71,6 @@ class FedAsync(AsynchronousCallback):
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule of a clock, or of staleness drawn from a history."""
-        return super().schedule(**how) if self.history is None else SampledStaleness(self.history, **how)
+        if self.history is None:
+            return super().schedule(**how)
+        return SampledStaleness(self.history, lookahead=self.lookahead, **how)

@@ -10,11 +10,10 @@ from typing import TypedDict
 
 from fl_lightning.executors import Executor
 from fl_lightning.executors.auto import ExecutorName
-from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.algorithm import Invalid
+from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import ClientSampler
+from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 
 
 class RunOptions(TypedDict, total=False):
@@ -44,7 +43,7 @@ class FederatedOptions(CommonOptions, total=False):
     participation: Participation | None
 
 
-def check_beside_aggregation(aggregation: Aggregation | None, **settings: tuple[object, object]) -> None:
+def check_beside_aggregation(aggregation: object | None, **settings: tuple[object, object]) -> None:
     """Raise ``ValueError`` for a setting of the algorithm's own aggregation beside another one.
 
     Args:
@@ -64,3 +63,19 @@ def argument_names(kind: type) -> set[str]:
     """Return the names of the constructor's arguments of a class and of its bases."""
     constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
     return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}
+
+
+def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:
+    """Return a sampler like another one, of another number of clients.
+
+    Raises:
+        AttributeError: If the sampler is one of the user's choice, which says itself how many clients train.
+        ValueError: If the number is out of its range.
+    """
+    if type(sampler) is Arrivals:
+        return Arrivals(clients_per_round)
+    if type(sampler) is UniformSampler:
+        return UniformSampler(clients_per_round, sampler.rounding)
+    raise AttributeError(
+        f"`clients_per_round` is a setting of the sampler here, {sampler!r}. Set `sampler` to another one."
+    )

@@ -61,12 +61,6 @@ class RADFed(AggregationCallback):
         self.unequal, self.extend_cycle = unequal, extend_cycle
         self.local, self.server = local, server
         super().__init__(clients_per_round, aggregation=aggregation, **options)
-        participation = self.algorithm.participation
-        if unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
-            raise ValueError(
-                "`participation` lets clients drop out, so that some rounds have fewer clients than models "
-                'circulate, which `unequal="subsample"` does not allow. Give `unequal="reduce"`, "park" or "count".'
-            )
 
     def configure_algorithm(self) -> SynchronousAlgorithm:
         """Return the parts."""

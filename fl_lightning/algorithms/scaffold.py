@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates
@@ -44,6 +44,7 @@ class Scaffold(AggregationCallback):
         evaluate: Literal["server", "active", "all"] = "server",
         **options: Unpack[FederatedOptions],
     ) -> None:
+        check_beside_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))
         self._variates = ControlVariates(option)
         self.option, self.server_lr, self.weighting, self.evaluate = option, server_lr, weighting, evaluate
         super().__init__(clients_per_round, **options)

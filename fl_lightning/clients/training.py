@@ -178,16 +178,19 @@ class LocalTraining:
     def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:
         """Train ``model`` on the union of the clients' samples as long as a client trains, and return it.
 
-        Batch size, local epochs (or steps) and learning rates are the round's; nothing is logged. The module holds
-        other weights afterwards.
+        Batch size, local epochs (or steps) and learning rates are the round's; nothing is logged, and the module's
+        weights are as before.
         """
+        held = self.vector.read()
         seed, round_index = self.settings.seed, self.trainer.current_epoch
         self.vector.write(model)
         seed_global_generators(seed, Stream.TWIN, round_index)
         generator = torch_generator(seed, Stream.TWIN, round_index, 1)
         epochs = self.batches.pooled_epochs(clients, generator)
         self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
-        return self.vector.read()
+        trained = self.vector.read()
+        self.vector.write(held)
+        return trained
 
 
 @dataclass

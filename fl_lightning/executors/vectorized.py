@@ -59,16 +59,15 @@ class VectorizedExecutor(Executor):
         #: Why clients are trained one after the other; ``None`` while they are not.
         self.cause: str | None = None
         self._proven = False
-        self._restored: dict[str, Any] = {}
+        self._budget: float | None = None
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm, *, fresh: bool) -> None:
         """Prepare the steps of a fit's module."""
         self._clients = clients
         stacked = StackedLoop(clients.loop, clients.corrector)
         self._steps = Steps(stacked, MappedStep(stacked, clients.vector), FusedStep(stacked, clients.vector))
-        restored, self._restored = self._restored, {}
-        self.cause, self._proven = restored.get("cause"), restored.get("proven", False)
-        self._budget: float | None = restored.get("budget")
+        if fresh:
+            self.cause, self._proven, self._budget = None, False, None
         self._trial: Trial | None = None
         self._checked = False
 
@@ -78,7 +77,8 @@ class VectorizedExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
-        self._restored = dict(state)
+        self.cause, self._proven = state.get("cause"), state.get("proven", False)
+        self._budget = state.get("budget")
 
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""

@@ -5,118 +5,39 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice
-from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.checks import as_list, check_part
-from fl_lightning.parts.exchange.base import Chain, Exchange
-from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
-from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.part import Part
-from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.composition import Composition
+from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
-from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.traffic import RoundReport, Traffic
 from fl_lightning.parts.traffic_meter import TrafficMeter
 
-Invalid = Literal["skip", "raise"]
 
-
-class Algorithm(ABC):
+class Algorithm(Composition, ABC):
     """Leads the parts through a fit.
 
     In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups`, :meth:`start`, the
     client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
 
     Args:
-        sampler: Draws the clients of a round.
-        schedule: Gives the models from which clients start, and decides when the server acts.
-        aggregation: Merges results.
-        server: Moves the server's model.
-        objective: What clients minimise; the plain objective if ``None``.
-        exchange: What travels, beside the rule for buffers: one exchange or a list, from the client to the server.
-
-    Raises:
-        TypeError: If a part is of another kind.
+        parts: The arguments of :class:`Composition`.
     """
 
     #: Whether clients may still train on models of earlier rounds, with those rounds' learning rates.
     overlaps_rounds = False
 
-    def __init__(
-        self,
-        *,
-        sampler: ClientSampler,
-        schedule: Part,
-        aggregation: Aggregation,
-        server: ServerOptimizer,
-        objective: LocalObjective | None = None,
-        exchange: Exchange | Sequence[Exchange] | None = None,
-    ) -> None:
-        self.sampler = sampler
-        self.schedule: Any = schedule
-        self.objective = objective or LocalObjective()
-        self.aggregation = aggregation
-        self.server_optimizer = server
-        self.exchange = Chain(as_list(exchange))
-        self.participation = Participation()
-        self.invalid_updates: Invalid = "skip"
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.traffic, self.report = Traffic(), RoundReport()
-        self.changing_buffers = ChangingBuffers()
-        self._buffers = BufferExchange()
         self._server: Server | None = None
-        self._federation: Federation | None = None
         self._published: Tensor | None = None
+        #: What the module holds since the last round's end, shape ``(size,)``, rounded to its types.
+        self.shown: Tensor | None = None
         self._restored: dict[str, Any] | None = None
-
-    def configure(
-        self,
-        participation: Participation | None = None,
-        buffers: Buffers = "average",
-        invalid_updates: Invalid = "skip",
-        exchange: Exchange | Sequence[Exchange] | None = None,
-        aggregation: Aggregation | None = None,
-    ) -> None:
-        """Take the settings that all algorithms share, and check that the parts fit together.
-
-        Args:
-            participation: Clients that cannot be reached, drop out or do part of the work.
-            buffers: How buffers are exchanged; see :class:`BufferExchange`.
-            invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
-            exchange: Exchanges that follow the algorithm's own.
-            aggregation: Takes the place of the algorithm's own.
-
-        Raises:
-            TypeError: If a part is of another kind.
-            ValueError: If parts do not fit together.
-        """
-        check_choice("invalid_updates", invalid_updates, ("skip", "raise"))
-        self.participation = check_part("participation", participation or Participation(), Participation)
-        self.invalid_updates = invalid_updates
-        self._buffers = BufferExchange(buffers)
-        self.exchange = Chain([self._buffers, *self.exchange.members, *as_list(exchange)])
-        self.aggregation = aggregation or self.aggregation
-        check_part("sampler", self.sampler, ClientSampler)
-        check_part("objective", self.objective, LocalObjective)
-        check_part("aggregation", self.aggregation, Aggregation)
-        check_part("server", self.server_optimizer, ServerOptimizer)
-
-    @property
-    def federation(self) -> Federation:
-        """The federation of the fit.
-
-        Raises:
-            RuntimeError: Before the fit has begun.
-        """
-        if self._federation is None:
-            raise RuntimeError("The algorithm belongs to no federation before `trainer.fit` has begun.")
-        return self._federation
 
     @property
     def server(self) -> Server:
@@ -139,33 +60,10 @@ class Algorithm(ABC):
         """Whether the model that was published last is one that the server aggregated, not the first of all."""
         return self.server.aggregations > 0
 
-    @property
-    def parts(self) -> dict[str, Part]:
-        """All parts by name, in the order in which they start a fit."""
-        return {
-            "sampler": self.sampler,
-            "schedule": self.schedule,
-            "objective": self.objective,
-            "aggregation": self.aggregation,
-            "server_optimizer": self.server_optimizer,
-            "exchange": self.exchange,
-            "changing_buffers": self.changing_buffers,
-        }
-
-    @property
-    def keeps_client_states(self) -> bool:
-        """Whether clients keep vectors between rounds; a client then belongs to one process."""
-        return any(part.keeps_client_states for part in self.parts.values())
-
     def replace_sampler(self, sampler: ClientSampler) -> None:
-        """Draw clients with another sampler from the next round on.
-
-        Raises:
-            TypeError: If it is no :class:`ClientSampler`.
-        """
-        self.sampler = check_part("sampler", sampler, ClientSampler)
+        """Draw clients with another sampler from the next round on; see :meth:`Composition.replace_sampler`."""
+        super().replace_sampler(sampler)
         if self._federation is not None:
-            sampler.attach(self._federation)
             self.meter.sends_scores = sampler.needs_scores
 
     # ---- a fit ----
@@ -182,11 +80,12 @@ class Algorithm(ABC):
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
-            known = self._published is not None and torch.equal(self._published, federation.model)
-            if not known and not self.schedule.in_cycle:
-                self._server.model = federation.model
-            self._join(replace(federation, model=self.federation.model), fresh=False)
+            self._go_on(federation)
             return
+        if restored is not None:
+            self._check_size(restored["model"], federation)
+            # what clients have that never trained is made of the run's first model
+            federation = replace(federation, model=restored["first"].to(federation.model))
         self._join(federation, fresh=True)
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
         self._server = Server(federation, *parts)
@@ -195,10 +94,39 @@ class Algorithm(ABC):
         if restored is not None:
             self._restore(restored)
 
+    def _go_on(self, federation: Federation) -> None:
+        """Go on from an earlier fit; the module may hold other weights than that fit left."""
+        before = self.federation
+        if len(before.sizes) != len(federation.sizes) or (before.sizes != federation.sizes).any():
+            raise ValueError(
+                f"An earlier fit with this callback trained {len(before.sizes)} clients, now there are "
+                f"{len(federation.sizes)}, or their sizes differ. Give the Trainer a new callback for other data."
+            )
+        known = self.shown is not None and same_values(self.shown, federation.model)
+        if not known and not self.schedule.in_cycle:
+            self.server.model = federation.model
+        self._join(replace(federation, model=before.model), fresh=False)
+
+    def adopt(self, model: Tensor) -> None:
+        """Take what was written into the module between two rounds as the server's model, shape ``(size,)``.
+
+        Raises:
+            RuntimeError: If models of this fit circulate, or the module held another model than the server's.
+        """
+        others = self._published is not None and not same_values(self._published, self.server.model)
+        if self.schedule.in_cycle or others:
+            raise RuntimeError(
+                "The module's weights were changed between two rounds, and this algorithm cannot go on from them: "
+                "clients work on models that were sent before, or the module showed another model than the server's. "
+                "Change weights after an aggregation (`fed/aggregated`), or leave them as they are."
+            )
+        self.server.model = model
+
     def _join(self, federation: Federation, *, fresh: bool) -> None:
         self._federation = federation
         for part in self.parts.values():
-            part.attach(federation, fresh=fresh)
+            everywhere = part is self.aggregation and not self.aggregation.reduces_over_ranks
+            part.attach(replace(federation, replicates_states=True) if everywhere else federation, fresh=fresh)
         if self._server is not None:
             self._server.federation = federation
 
@@ -295,26 +223,25 @@ class Algorithm(ABC):
 
     def _own_state(self) -> dict[str, Any]:
         server = self.server
-        return {"model": server.model, "aggregations": server.aggregations, "traffic": vars(self.traffic).copy()}
+        state = {"model": server.model, "first": self.federation.model, "aggregations": server.aggregations}
+        return {**state, "traffic": vars(self.traffic).copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a checkpoint's state until the fit begins."""
         self._restored = state
 
+    def _check_size(self, saved: Tensor, federation: Federation) -> None:
+        if saved.shape != federation.model.shape:
+            raise ValueError(
+                f"The checkpoint's server model has {saved.numel()} values, the module {federation.model.numel()}. "
+                "Resume with the same module, with the same layers frozen."
+            )
+
     def _restore(self, state: dict[str, Any]) -> None:
         server = self.server
         saved: Tensor = state["model"]
-        if saved.shape != server.model.shape:
-            raise ValueError(
-                f"The checkpoint's server model has {saved.numel()} values, the module {server.model.numel()}. Resume "
-                "with the same module, with the same layers frozen."
-            )
         server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
         server.aggregations = state["aggregations"]
         self.traffic = Traffic(**state["traffic"])
         for name, part in self.parts.items():
             part.load_state_dict(state[name])
-
-    def __repr__(self) -> str:
-        parts = [f"{name}={type(part).__name__}" for name, part in self.parts.items() if name != "changing_buffers"]
-        return f"{type(self).__name__}({', '.join(parts)})"

@@ -96,6 +96,8 @@ class ClientStates:
 
     def put(self, client: int, vector: Tensor) -> None:
         """Take a client's new vector, shape ``(length,)``; it is dropped if the round breaks off."""
+        if vector.untyped_storage().nbytes() > vector.nbytes:
+            vector = vector.clone()  # a view would keep, and save, the whole model
         self._new[client] = vector
 
     def on_round_end(self) -> None:
@@ -104,7 +106,8 @@ class ClientStates:
         if self._federation.replicates_states:
             self._new = self._federation.join(self._new)
         for client in sorted(self._new):
-            difference = self._new[client].to(change) - self._at_round_start(client)
+            new, old = self._new[client].to(change), self._at_round_start(client)
+            difference = (new - old).masked_fill_(new == old, 0.0)  # infinite values that stay are no change
             change.add_(difference, alpha=float(self._weights[client]))
         if not self._federation.replicates_states:
             change = self._federation.sum_over_ranks(change)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -243,8 +244,14 @@ class Federation:
         if self.num_ranks == 1:
             return mine
         on_cpu = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in mine.items()}
-        return dict(sorted(entry for share in self.gather(on_cpu) for entry in share.items()))
+        entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
+        return dict(sorted(entries, key=itemgetter(0)))
 
 
 def _matches(name: str, pattern: str) -> bool:
     return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
+
+
+def same_values(first: Tensor, second: Tensor) -> bool:
+    """Return whether two vectors hold the same values, NaN among them."""
+    return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import Server
@@ -110,6 +111,14 @@ class Redistribution(Schedule):
     def shows_aggregate(self) -> bool:
         """Whether the published model is the server's."""
         return self.evaluate == "aggregate" or not self.in_cycle
+
+    def check_participation(self, participation: Participation) -> None:
+        """Raise ``ValueError`` if clients may drop out under ``"subsample"``."""
+        if self.unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
+            raise ValueError(
+                "`participation` lets clients drop out, so that some rounds have fewer clients than models "
+                'circulate, which `unequal="subsample"` does not allow. Give `unequal="reduce"`, "park" or "count".'
+            )
 
     def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
         """Return the slots that train in an inner round.

@@ -16,6 +16,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server import Server
 
@@ -35,6 +36,9 @@ class Schedule(StatefulPart, ABC):
     def shows_aggregate(self) -> bool:
         """Whether the model that was published last is no mean of circulating models."""
         return True
+
+    def check_participation(self, participation: Participation) -> None:
+        """Raise ``ValueError`` if the schedule cannot do with clients that take part this way."""
 
     def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
         """Return the slots that train in a round, at most one for each active client.

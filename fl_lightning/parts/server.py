@@ -75,6 +75,9 @@ class Server:
         n = self._num_parameters
         aggregate = self._aggregation.merge(self.model if self._aggregation.merges_buffers else self.model[:n])
         buffers = self._merged_buffers()
+        states = self._aggregation.states
+        if states is not None and not self._aggregation.reduces_over_ranks:
+            states.on_round_end()  # `update` came after the parts' own
         if aggregate is None:
             return False
         if aggregate.shape == (n,) and buffers is not None:
@@ -115,6 +118,14 @@ class Server:
             raise ValueError(
                 f"`{type(self._aggregation).__name__}.merge` returned a tensor of shape {tuple(aggregate.shape)}; the "
                 f"server needs {allowed}. Return what the whole model moves to, or None if there is nothing to do."
+            )
+
+        if not bool(aggregate[: self._num_parameters].sum().isfinite()) and not bool(
+            aggregate[: self._num_parameters].isfinite().all()
+        ):
+            raise FloatingPointError(
+                f"`{type(self._aggregation).__name__}.merge` returned NaN or infinite parameters, though no client "
+                "handed such values in. Check the aggregation and the exchanges; the round is broken off."
             )
 
     def on_round_abort(self) -> None:

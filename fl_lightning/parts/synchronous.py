@@ -39,6 +39,7 @@ class SynchronousAlgorithm(Algorithm):
     def configure(self, *args: Any, **kwargs: Any) -> None:
         """Take the settings that all algorithms share, and check that the parts fit together."""
         super().configure(*args, **kwargs)
+        self.schedule.check_participation(self.participation)
         if self.objective.starts_from_server and self.schedule.keeps_models:
             raise ValueError(
                 f"{type(self.objective).__name__} cannot be the local objective of circulating models: its clients' "
@@ -118,6 +119,11 @@ class SynchronousAlgorithm(Algorithm):
         done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
         failed = sorted(slot for _, slots, _ in shares for slot in slots)
         self.changing_buffers.add(set().union(*(seen for _, _, seen in shares)))
+        if forgotten := {task.slot for task in self._tasks} - set(done) - set(failed):
+            raise RuntimeError(
+                f"The executor handed in no result for {len(forgotten)} of {len(self._tasks)} tasks of the round. It "
+                "must call `algorithm.receive` once for each."
+            )
         client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
         self.report = RoundReport(reported, self._dropped, [client_of[slot] for slot in failed])

@@ -14,8 +14,9 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.flights import Flight
 from fl_lightning.parts.asynchronous.report import ArrivalRecord, ArrivalReport, Outcome
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
-from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import Arrivals, ClientSampler
 from fl_lightning.parts.traffic import Traffic
 from fl_lightning.seeding import Stream, numpy_generator
 
@@ -58,6 +59,39 @@ class AsynchronousAlgorithm(Algorithm):
                 "clients keep vectors that change in step with the server's rounds. Use `Proximal(mu)`."
             )
 
+    def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
+        """Start a fit, or go on; see :meth:`Algorithm.on_fit_start`.
+
+        Raises:
+            ValueError: If the aggregation keeps vectors of clients, or clients keep some and several models at once.
+        """
+        self.broadcasts = 0 if fresh else self.broadcasts
+        super().on_fit_start(federation, fresh=fresh)
+        if self.aggregation.keeps_client_states:
+            raise ValueError(
+                f"{type(self.aggregation).__name__} keeps a vector of each client, which changes in step with rounds "
+                "that clients begin together. Give an asynchronous algorithm another aggregation."
+            )
+        if self.schedule.repeats_clients and self.keeps_client_states:
+            keepers = [type(part).__name__ for part in self.parts.values() if part.keeps_client_states]
+            raise ValueError(
+                f"`history` lets a client train on several models at once, so that it cannot keep a vector ({keepers} "
+                "does). Give a clock, or leave that part out."
+            )
+
+    def replace_sampler(self, sampler: ClientSampler) -> None:
+        """Take another number of results in a round.
+
+        Raises:
+            TypeError: If the sampler is another one than :class:`Arrivals`: clients train whenever they are free.
+        """
+        if not isinstance(sampler, Arrivals):
+            raise TypeError(
+                f"`sampler` cannot be {sampler!r}: clients train whenever they are free. Set `clients_per_round`, the "
+                "number of results in a round."
+            )
+        super().replace_sampler(sampler)
+
     # ---- a round ----
 
     def on_round_start(self, round_index: int, full_work: int = 1) -> None:
@@ -97,6 +131,7 @@ class AsynchronousAlgorithm(Algorithm):
                 self._share(tasks)
             uploads.append(schedule.sky.results[slot].payload)
             self._take(slot)
+        self.changing_buffers.add(self.changing_buffers.seen)
         self.meter.count(self.traffic, schedule.sky.number - sent, uploads, self.changing_buffers.lengths())
 
     def receive(self, result: ClientResult) -> None:

@@ -30,6 +30,8 @@ class SampledStaleness(Asynchronous):
         ValueError: If ``history`` is below 1.
     """
 
+    repeats_clients = True
+
     def __init__(self, history: int, **options: Any) -> None:
         check_count("history", history, hint="It is the number of models that a client's may be drawn from.")
         super().__init__(VirtualClock(), **{**options, "stamp": "upload"})

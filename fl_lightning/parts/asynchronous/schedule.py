@@ -51,6 +51,9 @@ class Asynchronous(Part):
             once, or the buffer could never be full.
     """
 
+    #: Whether a client may train on several models at once.
+    repeats_clients = False
+
     def __init__(
         self,
         clock: VirtualClock,

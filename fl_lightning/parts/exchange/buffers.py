@@ -10,7 +10,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.exchange.base import Exchange
-from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.part import Part
 
 Buffers = Literal["average", "local", "server"]
@@ -83,7 +83,7 @@ class ChangingBuffers(Part):
             return
         before = result.start[len(result.parameters) :].split(self._lengths)
         after = result.buffers.split(self._lengths)
-        changed = (place for place, (a, b) in enumerate(zip(before, after, strict=True)) if not _equal(a, b))
+        changed = (place for place, (a, b) in enumerate(zip(before, after, strict=True)) if not same_values(a, b))
         self._seen.update(set(changed) - self._known)
 
     def add(self, places: set[int]) -> None:
@@ -127,7 +127,3 @@ class ChangingBuffers(Part):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what a checkpoint's run knew."""
         self.add(set(state["known"]))
-
-
-def _equal(before: Tensor, after: Tensor) -> bool:
-    return torch.equal(before, after) or bool(((before == after) | (before.isnan() & after.isnan())).all())

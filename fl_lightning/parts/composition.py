@@ -1,0 +1,134 @@
+"""The composition of an algorithm: six parts, and the settings that all algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fl_lightning.arguments import check_choice
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.checks import as_list, check_part
+from fl_lightning.parts.exchange.base import Chain, Exchange
+from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.part import Part
+from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.sampling import ClientSampler
+from fl_lightning.parts.server_optimizers import ServerOptimizer
+
+Invalid = Literal["skip", "raise"]
+
+
+class Composition:
+    """The six parts of an algorithm.
+
+    Args:
+        sampler: Draws the clients of a round.
+        schedule: Gives the models from which clients start, and decides when the server acts.
+        aggregation: Merges results.
+        server: Moves the server's model.
+        objective: What clients minimise; the plain objective if ``None``.
+        exchange: What travels, beside the rule for buffers: one exchange or a list, from the client to the server.
+
+    Raises:
+        TypeError: If a part is of another kind.
+    """
+
+    def __init__(
+        self,
+        *,
+        sampler: ClientSampler,
+        schedule: Part,
+        aggregation: Aggregation,
+        server: ServerOptimizer,
+        objective: LocalObjective | None = None,
+        exchange: Exchange | Sequence[Exchange] | None = None,
+    ) -> None:
+        self.sampler = sampler
+        self.schedule: Any = schedule
+        self.objective = LocalObjective() if objective is None else objective
+        self.aggregation = aggregation
+        self.server_optimizer = server
+        self.exchange = Chain(as_list(exchange))
+        self.participation = Participation()
+        self.invalid_updates: Invalid = "skip"
+        self.changing_buffers = ChangingBuffers()
+        self._buffers = BufferExchange()
+        self._federation: Federation | None = None
+
+    def configure(
+        self,
+        participation: Participation | None = None,
+        buffers: Buffers = "average",
+        invalid_updates: Invalid = "skip",
+        exchange: Exchange | Sequence[Exchange] | None = None,
+        aggregation: Aggregation | None = None,
+    ) -> None:
+        """Take the settings that all algorithms share, and check that the parts fit together.
+
+        Args:
+            participation: Clients that cannot be reached, drop out or do part of the work.
+            buffers: How buffers are exchanged; see :class:`BufferExchange`.
+            invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
+            exchange: Exchanges that follow the algorithm's own.
+            aggregation: Takes the place of the algorithm's own.
+
+        Raises:
+            TypeError: If a part is of another kind.
+            ValueError: If parts do not fit together.
+        """
+        check_choice("invalid_updates", invalid_updates, ("skip", "raise"))
+        given = Participation() if participation is None else participation
+        self.participation = check_part("participation", given, Participation)
+        self.invalid_updates = invalid_updates
+        self._buffers = BufferExchange(buffers)
+        self.exchange = Chain([self._buffers, *self.exchange.members, *as_list(exchange)])
+        self.aggregation = self.aggregation if aggregation is None else aggregation
+        check_part("sampler", self.sampler, ClientSampler)
+        check_part("objective", self.objective, LocalObjective)
+        check_part("aggregation", self.aggregation, Aggregation)
+        check_part("server", self.server_optimizer, ServerOptimizer)
+
+    @property
+    def federation(self) -> Federation:
+        """The federation of the fit.
+
+        Raises:
+            RuntimeError: Before the fit has begun.
+        """
+        if self._federation is None:
+            raise RuntimeError("The algorithm belongs to no federation before `trainer.fit` has begun.")
+        return self._federation
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """All parts by name, in the order in which they start a fit."""
+        return {
+            "sampler": self.sampler,
+            "schedule": self.schedule,
+            "objective": self.objective,
+            "aggregation": self.aggregation,
+            "server_optimizer": self.server_optimizer,
+            "exchange": self.exchange,
+            "changing_buffers": self.changing_buffers,
+        }
+
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether clients keep vectors between rounds; a client then belongs to one process."""
+        return any(part.keeps_client_states for part in self.parts.values())
+
+    def replace_sampler(self, sampler: ClientSampler) -> None:
+        """Draw clients with another sampler from the next round on.
+
+        Raises:
+            TypeError: If it is no :class:`ClientSampler`.
+        """
+        self.sampler = check_part("sampler", sampler, ClientSampler)
+        if self._federation is not None:
+            sampler.attach(self._federation)
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={type(part).__name__}" for name, part in self.parts.items() if name != "changing_buffers"]
+        return f"{type(self).__name__}({', '.join(parts)})"
