@@ -60,9 +60,10 @@ def draw_distributions(table: Table, folder: Path) -> None:
         data.setup()
         assert data.labels is not None
         counts = [[(data.labels[ids] == k).sum() for k in range(12)] for ids in data.partition.indices]
-        axes.imshow(list(zip(*counts, strict=True)), aspect="auto", interpolation="nearest", cmap="magma_r")
+        image = axes.imshow(list(zip(*counts, strict=True)), aspect="auto", interpolation="nearest", cmap="magma_r")
+        spread.colorbar(image, ax=axes, label="pages", pad=0.01)
         axes.set(yticks=range(len(data.class_names or ())), yticklabels=data.class_names, title=f"d_{steps}")
-    axes.set_xlabel("client; colour: pages of the class")
+    axes.set_xlabel("client")
     spread.savefig(folder / "spread.png", dpi=120)
     entropies, iid = data.entropies(STEPS)
     entropy = Figure(figsize=(6, 3.6), layout="constrained")

@@ -37,12 +37,19 @@ from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.models import ConvNetClassifier
 from fl_lightning.partitioners import device_experiment_partitioner
+from fl_lightning.parts.asynchronous.report import ArrivalRecord
+from fl_lightning.parts.asynchronous.schedule import Asynchronous
 
 SPEEDS = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
 EXPERIMENTS = ("1.1", "1.2", "1.3", "1.4")
 METHODS = ("FedAsync", "PAPAYA", "dynamic weights")
 CURVES = [("FedAsync", experiment) for experiment in EXPERIMENTS] + [(method, "1.4") for method in METHODS[1:]]
 UPLOADS_A_ROUND = 20
+UNDER_WAY = "under way at the end"
+# colours that can be told apart without seeing red or green (Okabe and Ito)
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+DASHES = ("-", (0, (6, 1.5)), (0, (3, 1.5)), (0, (1, 1)))
+OUTCOMES = {"used": "#0072B2", "rejected": "#E69F00", "invalid": "#D55E00", "lost": "0.75", UNDER_WAY: "0.85"}
 console = Console()
 
 
@@ -102,11 +109,11 @@ def run(method: str, experiment: str, seed: int, options: argparse.Namespace, fi
     data = TestedFashionMNIST(
         options.data_dir, partitioner, split=SampleSplit(val=0.0, test="official"), batch_size=50, eval_batch_size=500
     )
-    curve, timeline = AccuracyRecorder(), Timeline(figure)
+    curve, timeline, algorithm = AccuracyRecorder(), Timeline(), make(method, options, seed)
     trainer = L.Trainer(
         max_epochs=options.uploads // UPLOADS_A_ROUND,
         limit_train_batches=preset.batches,
-        callbacks=[make(method, options, seed), timeline, curve],
+        callbacks=[algorithm, timeline, curve],
         accelerator="auto",
         devices=1,
         logger=False,
@@ -124,40 +131,51 @@ def run(method: str, experiment: str, seed: int, options: argparse.Namespace, fi
         "seconds": time.perf_counter() - began,
         "contributions": {str(client): count for client, count in sorted(timeline.contributions.items())},
     }
-    del data, module, trainer
+    if figure is not None:
+        draw_timeline(timeline.arrivals, algorithm.algorithm.schedule, figure)
+    del data, module, trainer, algorithm, timeline
     gc.collect()  # a trainer and its data hold each other, and would stay until the next collection
     return result
 
 
 Results = dict[tuple[str, str], dict[int, dict[str, Any]]]
+Reading = dict[str, int]
+READINGS: tuple[Reading, ...] = ({"uploads": 100}, {"moves": 100}, {"uploads": 300})
 
 
-def at(
-    results: Results, curve: tuple[str, str], *, uploads: int | None = None, moves: int | None = None
-) -> list[float]:
-    """Return the accuracy of each seed, in per cent, at a number of uploads or near a number of server moves."""
+def at(results: Results, curve: tuple[str, str], reading: Reading) -> list[float] | None:
+    """Return the accuracy of each seed, in per cent, when a number of uploads or of server moves was first reached.
+
+    Returns:
+        The accuracies; ``None`` if a seed has not reached the number.
+    """
+    [(key, wanted)] = reading.items()
     values = []
     for result in results[curve].values():
-        key, wanted = ("uploads", uploads) if uploads is not None else ("moves", moves)
-        point = min(result["curve"], key=lambda point: abs(point[key] - wanted))
+        point = next((point for point in result["curve"] if point[key] >= wanted), None)
+        if point is None:
+            return None
         values.append(100 * point["accuracy"])
     return values
 
 
-def spread(values: list[float]) -> str:
-    """Return the mean and the standard deviation as a text."""
-    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+def spread(values: list[float] | None, unit: str = "") -> str:
+    """Return the mean and the sample standard deviation as a text; "n/a" without values."""
+    if values is None:
+        return "n/a"
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") + unit
 
 
-def accuracies(results: Results, preset: str) -> Table:
+def accuracies(results: Results, preset: str, uploads: int) -> Table:
     """Return the table of accuracies, for each reading of t."""
-    made = Table(title=f"Fashion-MNIST, preset {preset}: test accuracy in %, mean ± sd over seeds")
+    title = f"Fashion-MNIST, preset {preset}: test accuracy in %, mean ± sd over seeds"
+    made = Table(title=title, caption=f"n/a: not reached in a run of {uploads} uploads")
     for column in ("method", "experiment", "seeds", "100 uploads", "100 moves of the server", "300 uploads"):
         made.add_column(column, justify="left" if column in ("method", "experiment") else "right")
     for curve in CURVES:
         if curve in results:
-            cells = (at(results, curve, uploads=100), at(results, curve, moves=100), at(results, curve, uploads=300))
-            made.add_row(*curve, str(len(results[curve])), *map(spread, cells))
+            cells = (spread(at(results, curve, reading)) for reading in READINGS)
+            made.add_row(*curve, str(len(results[curve])), *cells)
     return made
 
 
@@ -168,39 +186,80 @@ def claims(results: Results) -> Table:
         made.add_column(column, justify="left" if column in ("other", "reading of t") else "right")
     ours = ("dynamic weights", "1.4")
     for other in ("PAPAYA", "FedAsync"):
-        for reading in ({"uploads": 100}, {"moves": 100}, {"uploads": 300}):
-            if ours in results and (other, "1.4") in results:
-                pairs = list(zip(at(results, ours, **reading), at(results, (other, "1.4"), **reading), strict=True))
-                points, relative = [a - b for a, b in pairs], [100 * (a / b - 1) for a, b in pairs]
-                name = " ".join(f"{value} {key}" for key, value in reading.items())
-                favour = f"{sum(point > 0 for point in points)} of {len(points)}"
-                made.add_row(other, name, spread(points), f"{spread(relative)} %", favour)
+        for reading in READINGS:
+            if ours not in results or (other, "1.4") not in results:
+                continue
+            own, base = at(results, ours, reading), at(results, (other, "1.4"), reading)
+            [name] = (f"{value} {key}" for key, value in reading.items())
+            if own is None or base is None:
+                made.add_row(other, name, "n/a", "n/a", "n/a")
+                continue
+            pairs = list(zip(own, base, strict=True))
+            points, relative = [a - b for a, b in pairs], [100 * (a / b - 1) for a, b in pairs]
+            favour = f"{sum(point > 0 for point in points)} of {len(points)}"
+            made.add_row(other, name, spread(points), spread(relative, " %"), favour)
     return made
 
 
-def figure(results: Results, path: Path) -> None:
-    """Draw Figs. 4 and 5 by uploads, and Fig. 5 by virtual time: mean and standard deviation over seeds."""
+def draw_accuracies(results: Results, path: Path) -> None:
+    """Draw Figs. 4 and 5 by uploads, and Fig. 5 by virtual time: mean and sample standard deviation over seeds."""
     import numpy as np
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(13, 3.8), layout="constrained")
+    drawn = Figure(figsize=(13, 4.2), layout="constrained")
     panels = (
-        ("Fig. 4: FedAsync", [curve for curve in CURVES if curve[0] == "FedAsync"], "uploads", 1),
+        ("Fig. 4: FedAsync", CURVES[: len(EXPERIMENTS)], "uploads", 1),
         ("Fig. 5: experiment 1.4", [(method, "1.4") for method in METHODS], "uploads", 0),
         ("Fig. 5 by virtual time", [(method, "1.4") for method in METHODS], "time", 0),
     )
     for axes, (title, curves, key, label) in zip(drawn.subplots(1, 3, sharey=True), panels, strict=True):
-        for curve in curves:
-            if curve in results:
-                runs = [result["curve"] for result in results[curve].values()]
-                x = [point[key] for point in runs[0]]
-                y = 100 * np.array([[point["accuracy"] for point in points] for points in runs])
-                line = axes.plot(x, y.mean(0), label=curve[label])[0]
-                axes.fill_between(x, y.mean(0) - y.std(0), y.mean(0) + y.std(0), color=line.get_color(), alpha=0.2)
+        known = [curve for curve in curves if curve in results]
+        for number, curve in enumerate(known):
+            runs = [result["curve"] for result in results[curve].values()]
+            # the time of an upload depends on a seed's partition, so that times are those that all runs have reached
+            begin = max(run[0][key] for run in runs)
+            x = [point[key] for point in min(runs, key=lambda points: points[-1][key]) if point[key] >= begin]
+            points = [([point[key] for point in run], [100 * point["accuracy"] for point in run]) for run in runs]
+            y = np.array([np.interp(x, *pair) for pair in points])
+            style = {"color": COLOURS[number], "linestyle": DASHES[number], "marker": "os^D"[number], "markersize": 3}
+            axes.plot(x, y.mean(0), label=curve[label], **style)
+            if len(runs) > 1:
+                sd = y.std(0, ddof=1)
+                axes.fill_between(x, y.mean(0) - sd, y.mean(0) + sd, color=COLOURS[number], alpha=0.15, linewidth=0)
         axes.set(title=title, xlabel="virtual time" if key == "time" else "uploads")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="lower right")
+        if known:
+            axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9)
+    seeds = max((len(runs) for runs in results.values()), default=0)
     drawn.axes[0].set_ylabel("test accuracy, %")
+    drawn.suptitle(f"mean over {seeds} seeds, band: ± one sd" if seeds > 1 else "one seed", fontsize=10)
+    drawn.savefig(path, dpi=120)
+
+
+def draw_timeline(arrivals: list[ArrivalRecord], schedule: Asynchronous, path: Path) -> None:
+    """Draw when each device worked, those that are still at their first model too, and when the server moved."""
+    from matplotlib.figure import Figure
+
+    clock, end = schedule.clock, schedule.clock.time(schedule.sky.now)
+    under_way = [(flight.task.client, clock.time(flight.sent)) for flight in schedule.sky.flights.values()]
+    drawn = Figure(figsize=(9, 4), layout="constrained")
+    axes = drawn.subplots()
+    for outcome, colour in OUTCOMES.items():
+        bars = [(a.client, a.sent, a.arrived - a.sent) for a in arrivals if a.outcome == outcome]
+        if outcome == UNDER_WAY:
+            bars = [(client, sent, end - sent) for client, sent in under_way]
+        if bars:
+            devices, left, width = zip(*bars, strict=True)
+            edge = {"edgecolor": "white", "linewidth": 1.0, "hatch": "////" if outcome == UNDER_WAY else None}
+            axes.barh(devices, width, left=left, height=0.7, color=colour, label=outcome, **edge)
+    moves = [arrival.arrived for arrival in arrivals if arrival.moved]
+    axes.plot(moves, [-1] * len(moves), "|", color="black", markersize=9, markeredgewidth=0.8)
+    rows = ["server moves", *(f"{device} (speed {speed})" for device, speed in enumerate(SPEEDS))]
+    axes.set_yticks(range(-1, len(SPEEDS)), rows)
+    axes.invert_yaxis()
+    axes.set(xlabel="virtual time", ylabel="device", xlim=(0, end))
+    axes.spines[["top", "right"]].set_visible(False)
+    drawn.legend(frameon=False, loc="outside lower center", ncols=5, fontsize=9)
     drawn.savefig(path, dpi=120)
 
 
@@ -240,9 +299,9 @@ def main() -> None:
             left = json.loads(path.read_text())["seconds"] * (len(todo) - position)
             console.print(f"about {left / 60:.0f} minutes left at this rate")
         results.setdefault(curve, {})[seed] = json.loads(path.read_text())
-    console.print(accuracies(results, options.preset))
+    console.print(accuracies(results, options.preset, options.uploads))
     console.print(claims(results))
-    figure(results, folder / "accuracy.png")
+    draw_accuracies(results, folder / "accuracy.png")
     console.print(f"Figures and results: {folder}")
 
 

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fl_lightning.experiment.check import Findings, check_table
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.sweep import run_sweep
@@ -11,9 +12,11 @@ from fl_lightning.experiment.table_file import read_table
 
 __all__ = [
     "DataSet",
+    "Findings",
     "Method",
     "Table",
     "Tuning",
+    "check_table",
     "describe_plan",
     "describe_time",
     "measure_paces",

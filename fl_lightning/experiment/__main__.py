@@ -17,7 +17,7 @@ from fl_lightning.experiment.table_file import read_table
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    It is 1 if the table is wrong or a cell has failed, and 130 after Ctrl-C.
+    It is 1 if the table is wrong or a cell has failed or has no score, and 130 after Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -40,7 +40,7 @@ def _table(arguments: list[str]) -> int:
             print(describe_time(table, *measure_paces(table), options.workers))
         return 0
     rows = run_table(table, output, **run_arguments(options))
-    return int(any(row["status"] == "failed" for row in rows))
+    return int(any(row.get("score") is None for row in rows))
 
 
 def _sweep(arguments: list[str]) -> int:
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_lightning.experiment", description=__doc__)
     parser.add_argument("table", type=Path, help="YAML file of the table; or the word sweep, see `sweep --help`")
     add_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument("--dry-run", action="store_true", help="check the table, print the plan and stop")
     parser.add_argument(
         "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"
     )

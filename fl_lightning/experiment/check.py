@@ -127,7 +127,7 @@ class _Checker:
         """Return what ``make`` makes of a spec, or ``None`` if it fails; equal specs are tried once."""
         key = (part, repr(spec))
         if key not in self._made:
-            self._made[key] = _attempt(part, make)
+            self._made[key] = _attempt(_title(part, spec), make)
         found = self._made[key]
         if isinstance(found, _Failure):
             self._places[found.kind, found.text].append(describe_cell(cell))
@@ -135,15 +135,19 @@ class _Checker:
         return found
 
 
-def _attempt(part: str, make: Callable[[], Any]) -> Any:
+def _title(part: str, spec: Any) -> str:
+    path = spec.get("class_path") if isinstance(spec, dict) else None
+    return f"`{part}`" if path is None else f"`{part}` {path}"
+
+
+def _attempt(title: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except _MISTAKES as error:
         own = isinstance(error, ValueError)  # ours name the argument
-        return _Failure("mistake", f"{error}" if own else f"`{part}`: {type(error).__name__}: {error}")
+        return _Failure("mistake", f"{error}" if own else f"{title}: {type(error).__name__}: {error}")
     except (RuntimeError, *_OBSTACLES) as error:
-        text = f"`{part}` cannot be built on this machine: {type(error).__name__}: {error}"
-        return _Failure("obstacle", text)
+        return _Failure("obstacle", f"{title} cannot be built on this machine: {type(error).__name__}: {error}")
 
 
 def _check_selection(config: dict[str, Any], method: AggregationCallback) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 
 from fl_lightning.atomic_file import atomic_file
 
+_SPECIAL = ("=", "@", "+", "-", "\t", "\r", "'")  # the first characters of formulas, and the apostrophe itself
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file; no reader ever sees half of it, and a power cut leaves the old file or the new one."""
@@ -32,12 +34,50 @@ def read_json(path: Path) -> Any:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; a cell is empty if its row lacks the column, and numbers keep all their digits."""
+    """Write rows as CSV; a cell is empty if its row lacks the column, and numbers keep all their digits.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe; see :func:`harmless`.
+
+    Raises:
+        ValueError: If a row has another column.
+    """
+    if unknown := set().union(*rows) - set(columns):
+        raise ValueError(f"Rows have the columns {', '.join(sorted(unknown))}, which {path} lacks.")
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(harmless, columns))
+    writer.writerows([harmless(row.get(column, "")) for column in columns] for row in rows)
     write_text(path, buffer.getvalue())
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a file that :func:`write_csv` has written, without the apostrophes that it has added."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = list(csv.reader(file)) or [[]]
+    columns = [_original(text) for text in header]
+    return [dict(zip(columns, map(_original, row), strict=False)) for row in rows]
+
+
+def harmless(cell: Any) -> Any:
+    """Return the content of a cell with an apostrophe before it, if it is a text that could be a formula.
+
+    Spreadsheets run a text that begins with ``=``, ``@``, ``+`` or ``-``. Numbers stay as they are.
+    """
+    if not isinstance(cell, str) or not cell.startswith(_SPECIAL) or _is_number(cell):
+        return cell
+    return f"'{cell}"
+
+
+def _original(text: str) -> str:
+    return text[1:] if text.startswith("'") and text[1:].startswith(_SPECIAL) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> list[str]:

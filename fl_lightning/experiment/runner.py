@@ -106,6 +106,9 @@ class _Run:
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
         self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
+        unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
+        for why in unscored.values():
+            self.store.note(why)
         return rows
 
     def _tune(self) -> None:
@@ -183,6 +186,7 @@ class _Watcher:
         self._cells, self._table_cells = cells, table_cells
         self._retries = run.pool.limits.retries
         self._writing = Lock()
+        self._seen: set[str] = set()  # the data sets with a finished cell
 
     def on_round(self, name: str, done: int) -> None:
         """Show a round."""
@@ -202,6 +206,10 @@ class _Watcher:
         with self._writing:
             if failed:
                 self._store.fail(cell, answer["error"])
+            elif cell.data not in self._seen:  # at once, for the sake of tables that take days
+                self._seen.add(cell.data)
+                if (why := self._store.why_unscored(self._table, cell)) is not None:
+                    self._progress.note(why)
             if self._table_cells is not None:
                 self._store.write_results(self._table, self._table_cells)
         self._progress.end(cell, "failed" if failed else "finished", None if failed else self._store.seconds(cell))

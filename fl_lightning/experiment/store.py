@@ -139,6 +139,17 @@ class Store:
         row |= {key: value for key, value in result.items() if key != "test"}
         return {**row, "status": "finished", "score": result["test"].get(table.data[cell.data].score), **result["test"]}
 
+    def why_unscored(self, table: Table, cell: Cell) -> str | None:
+        """Return a sentence if a finished cell has not logged the score of its data set; else ``None``."""
+        result, score = self.result(cell), table.data[cell.data].score
+        if result is None or score in result["test"]:
+            return None
+        logged = ", ".join(sorted(result["test"])) or "nothing, because there is no test set"
+        return (
+            f"{cell.data}: `score` is {score!r}, but {cell.method} logged {logged}. Correct `score` in the table; "
+            "finished cells are not run again."
+        )
+
     def write_tuning(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``tuning.csv``: all points that were tried, and which one was chosen."""
         write_csv(self.folder / "tuning.csv", _TUNING, rows)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml  # type: ignore[import-untyped]
-
 from fl_lightning.arguments import check_choice
 from fl_lightning.experiment.search import Choice, Point, Range, make_range
+from fl_lightning.experiment.table import check_file_name
+from fl_lightning.experiment.yaml_file import read_yaml
 
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _ENTRIES = {"value", "values", "min", "max", "distribution", "q"}
@@ -66,22 +66,26 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
         FileNotFoundError: If the file does not exist.
         ValueError: If an entry is missing, or only the service of Weights & Biases understands it.
     """
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path} must hold a mapping with `program`, `method`, `metric` and `parameters`.")
+    content = read_yaml(Path(path))
     missing = [name for name in ("program", "method", "metric", "parameters") if not content.get(name)]
     if missing:
         raise ValueError(f"{path} has no {', '.join(f'`{name}`' for name in missing)}, which a sweep needs.")
-    metric = content["metric"]
+    metric, parameters = content["metric"], content["parameters"]
+    if not isinstance(metric, Mapping) or not isinstance(metric.get("name"), str):
+        raise ValueError(f"`metric` must be a mapping with a `name` and a `goal`, got {metric!r}.")
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"`parameters` must map names to values or ranges, got {parameters!r}.")
+    name = content.get("name") or Path(path).stem
+    check_file_name("name", name, "runs/sweeps/<name>")
     check_choice("method", content["method"], ("grid", "random", "bayes"))
     check_choice("metric.goal", metric.get("goal", "minimize"), ("maximize", "minimize"))
     return Sweep(
-        name=str(content.get("name") or Path(path).stem),
+        name=name,
         program=content["program"],
         method=content["method"],
         metric=metric["name"],
         goal=metric.get("goal", "minimize"),
-        space={name: _parameter(name, entry) for name, entry in content["parameters"].items()},
+        space={name: _parameter(name, entry) for name, entry in parameters.items()},
         command=tuple(content.get("command") or _COMMAND),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fl_lightning.experiment.files import read_csv
 
 FoldAndSeed = tuple[int, int]
 CurveColumns = dict[str, np.ndarray]
@@ -114,8 +115,8 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     experiment = Experiment(
         folder,
         json.loads((folder / "table.json").read_text(encoding="utf-8")),
-        _rows(folder / "results.csv"),
-        _rows(tuning) if tuning.exists() else [],
+        read_csv(folder / "results.csv"),
+        read_csv(tuning) if tuning.exists() else [],
     )
     if not experiment.data:
         raise ValueError(
@@ -130,8 +131,3 @@ def _curve(path: Path) -> CurveColumns:
 
     frame = pd.read_csv(path)
     return {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

@@ -9,6 +9,8 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.models import LogisticRegressionClassifier
+
 
 class FailOnce(Callback):
     """Fails at the end of a round, unless a file exists; the file is made first."""
@@ -59,3 +61,14 @@ class Allocate(Callback):
 def away_in_round_2(index: int) -> list[int]:
     """Nobody can be reached in the second round."""
     return [] if index == 1 else [0, 1, 2, 3, 4, 5]
+
+
+class OwnModel(LogisticRegressionClassifier):
+    """A model of one's own, of which nobody knows what it logs."""
+
+
+class WithoutWeights(LogisticRegressionClassifier):
+    """A model whose weights cannot be had on this machine."""
+
+    def __init__(self, **arguments: float) -> None:
+        raise OSError("no network")

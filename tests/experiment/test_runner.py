@@ -78,10 +78,13 @@ def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
     assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
 
 
-def test_validation_that_misses_all_aggregations_is_an_error(tmp_path: Path) -> None:
-    rows, _ = run(small(trainer={"max_epochs": 4, "check_val_every_n_epoch": 3, "accelerator": "cpu"}), tmp_path)
-    assert [row["status"] for row in rows] == ["finished", "failed"]
-    assert "No aggregated model would be validated: the server acts every 2 rounds" in rows[1]["error"]
+def test_validation_that_misses_all_aggregations_is_an_error_before_any_work(tmp_path: Path) -> None:
+    message = (
+        "small: digits, RADFed, fold 0, seed 0: No aggregated model would be validated: the server acts every 2 rounds"
+    )
+    with pytest.raises(ValueError, match=message):
+        run(small(trainer={"max_epochs": 4, "check_val_every_n_epoch": 3, "accelerator": "cpu"}), tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_curve_has_validation_in_its_rounds_alone(tmp_path: Path) -> None:
@@ -104,11 +107,15 @@ def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_pat
     assert len(list(tmp_path.glob("cells/*"))) == 3
 
 
+#: 10 clients of which 6 train
+TOO_MANY = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": "$m"}}}
+
+
 def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_path: Path) -> None:
-    table = with_methods(Broken={"callback": {"class_path": "fl_lightning.FedProx", "init_args": {"mu": -1}}})
+    table = with_methods(Broken={**TOO_MANY, "values": {"m": 7}})
     rows, text = run(table, tmp_path)
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
-    assert "`mu` must be a finite number of at least 0, got -1" in rows[2]["error"]
+    assert "`clients_per_round` is 7, but only 6 clients train" in rows[2]["error"]
     failed = json.loads((tmp_path / "cells" / rows[2]["cell"] / "failed.json").read_text())
     assert failed["error"].startswith("Traceback")
     assert "2 of 3 cells are finished, 1 failed" in text
@@ -117,17 +124,11 @@ def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_pa
 
 
 def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
-    table = with_methods(
-        FedProx={
-            "callback": {"class_path": "fl_lightning.FedProx", "init_args": {"mu": "$mu", "clients_per_round": 2}},
-            "tune": {"mu": [-1, 0.1]},
-        }
-    )
-    rows, _ = run(table, tmp_path)
+    rows, _ = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
     assert rows[2]["status"] == "finished"
     tuning = table_of(tmp_path / "tuning.csv")
     assert [row["chosen"] for row in tuning] == ["", "yes"]
-    assert "`mu` must be" in tuning[0]["error"]
+    assert "`clients_per_round` is 7" in tuning[0]["error"]
 
 
 def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
@@ -140,10 +141,9 @@ def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
     assert "4/4 finished" in text
 
 
-def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path, faulty: None) -> None:
     fedavg = small()["methods"]["FedAvg"]
-    deadly = {"class_path": "os._exit", "init_args": {"status": 7}}
-    table = with_methods(Deadly={**fedavg, "callbacks": [deadly]})
+    table = with_methods(Deadly={**fedavg, "callbacks": [{"class_path": "faulty.Die"}]})
     rows, _ = run(table, tmp_path, workers=1)
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
     assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
@@ -177,11 +177,37 @@ def test_wandb_gets_the_configuration_offline(tmp_path: Path, monkeypatch: pytes
     assert folder.name.endswith(rows[0]["cell"])
 
 
-def test_the_monitor_must_be_logged(tmp_path: Path) -> None:
+def own_model() -> dict[str, Any]:
+    """Return the table with a model of which nobody knows what it logs."""
     table = small()
-    table["data"]["digits"]["monitor"] = "val_f1_clients"
+    table["data"]["digits"]["model"]["class_path"] = "faulty.OwnModel"
+    return table
+
+
+def test_the_monitor_must_be_logged(tmp_path: Path, faulty: None) -> None:
+    table = own_model()
+    table["data"]["digits"]["monitor"] = "val_nothing"
+    table["data"]["digits"]["score_mode"] = "max"
     rows, _ = run(table, tmp_path)
-    assert all(row["status"] == "failed" and "val_f1_clients" in row["error"] for row in rows)
+    assert all(row["status"] == "failed" and "val_nothing" in row["error"] for row in rows)
+
+
+def test_a_score_that_no_cell_logs_is_named_at_once_and_at_the_end(tmp_path: Path, faulty: None) -> None:
+    table = own_model()
+    table["data"]["digits"]["score"] = "test_nothing"
+    table["data"]["digits"]["score_mode"] = "max"
+    rows, text = run(table, tmp_path)
+    assert [(row["status"], row["score"]) for row in rows] == [("finished", None)] * 2
+    told = "digits: `score` is 'test_nothing', but {} logged test_acc, test_acc_clients, test_acc_clients_min"
+    lines = text.splitlines()
+    assert lines[0].startswith(told.format("FedAvg"))
+    assert lines[-1].startswith(told.format("RADFed"))
+    assert lines[-1].endswith("Correct `score` in the table; finished cells are not run again.")
+    # correcting it runs nothing again
+    table["data"]["digits"]["score"] = "test_acc"
+    rows, text = run(table, tmp_path)
+    assert all(row["score"] == row["test_acc"] for row in rows)
+    assert "1/" not in text
 
 
 def test_a_class_that_does_not_exist_is_found_before_anything_runs(tmp_path: Path) -> None:
@@ -227,3 +253,18 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (row["method"], row["seed"]) == ("FedAvg", "1")
     assert main([str(tmp_path / "none.yaml")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_dry_run_names_all_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.yaml"
+    table = small(trainer={"max_epoch": 4, "accelerator": "cpu"})
+    table["data"]["digits"]["score"] = "nope"
+    table["data"]["digits"]["score_mode"] = "max"
+    path.write_text(yaml.safe_dump(table))
+    for options in (["--dry-run"], []):
+        assert main([str(path), "--output", str(tmp_path / "out"), *options]) == 1
+        error = capsys.readouterr().err
+        assert "error: small has 2 mistakes:" in error
+        assert "`trainer` has an unknown argument 'max_epoch'. Did you mean 'max_epochs'?" in error
+        assert "`score` is 'nope', which is never logged" in error
+    assert not (tmp_path / "out").exists()

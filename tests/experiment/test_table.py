@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,80 @@ def test_wrong_tables() -> None:
     metric = small()["data"]
     metric["digits"]["metric"] = {"name": "f1"}
     fails("`metric` must have a `name` and a `function`", data=metric)
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "a\\b", "..", ".", "", " ", "x" * 101, "a\nb", 3])
+def test_a_name_that_leaves_the_folder_of_the_results(name: object) -> None:
+    with pytest.raises(ValueError, match="`name` must be a text"):
+        read_table(small(name=name))
+
+
+@pytest.mark.parametrize("name", ["x", "Table III, first half", "résumé-2.1"])
+def test_ordinary_names(name: str) -> None:
+    assert read_table(small(name=name)).name == name
+
+
+METHOD = {"callback": {"class_path": "fl_lightning.FedAvg"}}
+
+
+def test_entries_of_another_kind() -> None:
+    fails("the table: `callbacks` must be a list, got 'x'", callbacks="x")
+    fails(r"the table: `trainer` must be a mapping, lines of `name: value`, got \['a'\]", trainer=["a"])
+    fails("the table: `comparisons` must be a mapping", comparisons=["digits"])
+    fails("the table: `methods` must have texts for names, got True, a bool. Write it in", methods={True: METHOD})
+    fails("tuning: `folds` must be a list", tuning={"folds": 0})
+    fails("tuning: `seeds` must be a list of different whole numbers", tuning={"seeds": [1, 1]})
+    for entries, message in (
+        ({"validate_on_test": "no"}, "`validate_on_test` must be true or false, got 'no'"),
+        ({"targets": [True]}, "`targets` must be numbers, got True among them"),
+        ({"score": 3}, "`score` must be a text, got 3"),
+        ({"stand_in": ["x"]}, "`stand_in` must be a text"),
+    ):
+        data = small()["data"]
+        data["digits"].update(entries)
+        fails(f"data.digits: {message}", data=data)
+
+
+def test_all_wrong_entries_are_named() -> None:
+    data = small()["data"]
+    data["digits"]["targets"] = 0.9
+    with pytest.raises(ValueError, match=r"^The table has 2 mistakes:\n  - data.digits: `tar.*\n  - methods.A: `tune`"):
+        read_table(small(data=data, methods={"A": {**METHOD, "tune": [1]}}))
+
+
+@pytest.mark.parametrize(
+    ("score", "monitor", "mode", "expected"),
+    [
+        ("test_acc_clients", "val_acc_clients", "max", "max"),
+        ("test_own", "val_own", "min", "min"),
+        ("test_acc", "val_loss", "min", "max"),
+        ("test_loss", "val_acc_clients", "max", "min"),
+        ("test_f1_clients", "val_auroc_clients", "max", "max"),
+    ],
+)
+def test_whether_larger_scores_are_better_follows_from_the_names(
+    score: str, monitor: str, mode: str, expected: str
+) -> None:
+    data = small()["data"]
+    data["digits"].update(score=score, monitor=monitor, mode=mode)
+    assert read_table(small(data=data)).data["digits"].score_mode == expected
+
+
+def test_whether_larger_scores_are_better_is_not_guessed() -> None:
+    data = small()["data"]
+    data["digits"].update(score="test_own", monitor="val_acc")
+    fails("`score` is 'test_own', and `monitor` is another metric, 'val_acc'.*Give `score_mode: max`", data=data)
+    data["digits"]["score_mode"] = "min"
+    assert read_table(small(data=data)).data["digits"].score_mode == "min"
+
+
+def test_a_part_that_contains_itself() -> None:
+    table = small()
+    model = {**table["data"]["digits"]["model"]}
+    model["init_args"] = {**model["init_args"], "more": model}
+    entry = replace(read_table(table).data["digits"], model=model)
+    with pytest.raises(ValueError, match="A part of the table contains itself, so that it has no end"):
+        planned(replace(read_table(table), data={"digits": entry}))
 
 
 def test_wrong_takes() -> None:

@@ -6,11 +6,14 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.tiny_files import write_mnist
 
 from datamodules import FashionMNISTDataModule
+from fl_lightning.parts.asynchronous.report import ArrivalRecord
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_async.py"
 
@@ -42,4 +45,77 @@ def test_all_curves_on_a_tiny_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (folder / "dynamic_weights-1.4-3.png").exists()
     printed = capsys.readouterr().out
     assert printed.count("FedAsync, experiment 1.1, seed 3") == 1
-    assert "100 moves of the server" in printed
+    # 40 uploads are neither 100 nor 300, and 13 moves are not 100
+    lines = [line for line in printed.splitlines() if line.startswith("│ FedAsync") and "│ 1.1 " in line]
+    assert len(lines) == 2
+    for line in lines:
+        assert [cell.strip() for cell in line.split("│")[4:-1]] == ["n/a"] * 3
+    assert "n/a: not reached in a run of 40 uploads" in printed
+    claims = [line for line in printed.splitlines() if line.startswith("│ PAPAYA") and "moves" in line]
+    assert [cell.strip() for cell in claims[0].split("│")[3:-1]] == ["n/a"] * 3
+
+
+@pytest.fixture(scope="module")
+def recipe() -> dict[str, Any]:
+    return runpy.run_path(str(RECIPE))
+
+
+CURVE = ("FedAsync", "1.4")
+
+
+def of_seeds(*curves: list[tuple[int, int, float, float]]) -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
+    """Return results with points of uploads, moves, time and accuracy."""
+    names = ("uploads", "moves", "time", "accuracy")
+    points = [[dict(zip(names, point, strict=True)) for point in curve] for curve in curves]
+    return {CURVE: {seed: {"curve": curve} for seed, curve in enumerate(points)}}
+
+
+def test_a_figure_stands_under_a_count_that_was_reached(recipe: dict[str, Any]) -> None:
+    results = of_seeds([(80, 40, 1, 0.25), (120, 60, 2, 0.5)], [(80, 70, 1, 0.125), (120, 90, 2, 0.75)])
+    at = recipe["at"]
+    assert at(results, CURVE, {"uploads": 80}) == [25, 12.5]
+    assert at(results, CURVE, {"uploads": 100}) == [50, 75]  # the first point at or after it
+    assert at(results, CURVE, {"moves": 60}) == [50, 12.5]
+    assert at(results, CURVE, {"uploads": 121}) is None
+    assert at(results, CURVE, {"moves": 61}) is None  # the first seed has not
+
+
+def test_table_and_band_use_the_sample_standard_deviation(recipe: dict[str, Any], tmp_path: Path) -> None:
+    # 10 and 20: mean 15, sample sd sqrt(50) = 7.07, population sd 5
+    assert recipe["spread"]([10.0, 20.0]) == "15.0 ± 7.1"
+    assert recipe["spread"]([10.0]) == "10.0"
+    assert recipe["spread"](None) == "n/a"
+    results = of_seeds([(20, 20, 1, 0.1), (40, 40, 2, 0.1)], [(20, 20, 1, 0.2), (40, 40, 2, 0.2)])
+    [panel, *_] = drawn_by(recipe["draw_accuracies"], results, tmp_path / "a.png").axes
+    [band] = panel.collections
+    low, high = (function(band.get_paths()[0].vertices[:, 1]) for function in (min, max))
+    assert (low, high) == pytest.approx((15 - 50**0.5, 15 + 50**0.5))
+
+
+def test_curves_by_time_end_where_the_first_run_ends(recipe: dict[str, Any], tmp_path: Path) -> None:
+    # at time 2 the first seed has 0.3, half-way between 0.2 and 0.4; the second one has 0.1
+    results = of_seeds([(20, 20, 1, 0.2), (40, 40, 3, 0.4)], [(20, 20, 1, 0.0), (40, 40, 2, 0.1)])
+    figure = drawn_by(recipe["draw_accuracies"], results, tmp_path / "a.png")
+    [line] = figure.axes[2].lines
+    assert line.get_xdata() == pytest.approx([1, 2])
+    assert line.get_ydata() == pytest.approx([10, 20])
+
+
+def test_the_timeline_has_devices_that_never_answered(recipe: dict[str, Any], tmp_path: Path) -> None:
+    arrivals = [ArrivalRecord(0, 0.0, 1.0, 0, "used", True), ArrivalRecord(2, 0.0, 2.0, 1, "rejected")]
+    flights = {slot: SimpleNamespace(task=SimpleNamespace(client=client), sent=0) for slot, client in ((3, 8), (4, 9))}
+    schedule = SimpleNamespace(sky=SimpleNamespace(now=3, flights=flights), clock=SimpleNamespace(time=float))
+    [axes] = drawn_by(recipe["draw_timeline"], arrivals, schedule, tmp_path / "t.png").axes
+    assert [label.get_text() for label in axes.get_yticklabels()][::10] == ["server moves", "9 (speed 5)"]
+    bars = {(round(bar.get_y() + 0.35), bar.get_x(), bar.get_width()) for bar in axes.patches}
+    assert bars == {(0, 0, 1), (2, 0, 2), (8, 0, 3), (9, 0, 3)}
+    assert axes.get_xlim() == (0, 3)
+
+
+def drawn_by(function: Any, *arguments: Any) -> Any:
+    """Call a function that saves a figure, and return the figure."""
+    figures: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *rest, **options: figures.append(figure))
+        function(*arguments)
+    return figures[0]

@@ -250,7 +250,7 @@ def test_grids_as_html_latex_and_csv() -> None:
     assert r"name\_1 & score \\" in latex
     assert r"a$<$b & \textbf{$-$1.5 $\pm$ 0.2} \\" in latex
     assert r"\caption{50 \% \& more}" in latex
-    assert grid.to_csv() == "name_1,score\na<b,-1.5 ± 0.2\nc-d,2\n"
+    assert grid.to_csv() == "name_1,score\na<b,'-1.5 ± 0.2\nc-d,2\n"
 
 
 def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

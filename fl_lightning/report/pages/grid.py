@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from fl_lightning.experiment.files import harmless
+
 _LONG = 30  # characters; longer texts are broken into lines
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -117,10 +119,10 @@ class Grid:
         return rf"\textbf{{{content}}}" if (row, column) in self.strong else content
 
     def to_csv(self) -> str:
-        """Return the table as CSV, with the texts of its cells."""
+        """Return the table as CSV, with the texts of its cells; no text can be taken for a formula."""
         buffer = io.StringIO()
         rows = [self.header, *self.rows] if self.header else self.rows
-        csv.writer(buffer, lineterminator="\n").writerows(rows)
+        csv.writer(buffer, lineterminator="\n").writerows([harmless(text) for text in row] for row in rows)
         return buffer.getvalue()
 
 

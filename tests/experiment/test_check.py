@@ -1,0 +1,159 @@
+"""All mistakes of a table are named before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.small_table import small, with_methods
+
+from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
+
+HERE = "digits, FedAvg, fold 0, seed 0 and 1 more: "
+
+
+def check(table: dict[str, Any]) -> Findings:
+    return check_table(read_table(table))
+
+
+def with_data(**changes: Any) -> dict[str, Any]:
+    table = small()
+    table["data"]["digits"].update(changes)
+    return table
+
+
+def test_a_table_without_mistakes() -> None:
+    assert check(small()) == Findings()
+
+
+def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = torch.get_rng_state()
+    check(small())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(tmp_path.iterdir()) == []
+
+
+FEDPROX = {"class_path": "fl_lightning.FedProx"}
+
+
+@pytest.mark.parametrize(
+    ("table", "mistake"),
+    [
+        (
+            small(trainer={"max_epoch": 4, "accelerator": "cpu"}),
+            f"{HERE}`trainer` has an unknown argument 'max_epoch'. Did you mean 'max_epochs'?",
+        ),
+        (
+            small(trainer={"max_epochs": 4, "callbacks": []}),
+            f"{HERE}`trainer` must not have 'callbacks'. Callbacks belong into the list `callbacks` of the table, of a "
+            "data set or of a method.",
+        ),
+        (
+            with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": ["lr"]}),
+            f"{HERE}`init_args` of fl_lightning.models.MLPClassifier must be a mapping from names to values, got "
+            "['lr']. Write `init_args: {name: value}`.",
+        ),
+        (
+            with_data(score="test_accuracy", score_mode="max"),
+            f"{HERE}`score` is 'test_accuracy', which is never logged. Names are test_acc, test_acc_clients, "
+            "test_loss.",
+        ),
+        (
+            with_data(monitor="val_f1_clients"),
+            f"{HERE}`monitor` is 'val_f1_clients', which is never logged. Names are val_acc, val_acc_clients, "
+            "val_loss.",
+        ),
+        (
+            small(callbacks=["x"]),
+            f"{HERE}`callbacks` must be a list of Lightning callbacks beside the aggregation callback, got 'x' in it. "
+            "Give class paths such as fl_lightning.diagnostics.LocalDivergence.",
+        ),
+        (
+            with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": -1}}}),
+            "digits, FedProx, fold 0, seed 0: `mu` must be a finite number of at least 0, got -1. 0 is FedAvg's "
+            "objective.",
+        ),
+        (
+            with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
+            "digits, FedProx, fold 0, seed 0: `callback` fl_lightning.FedProx: TypeError: "
+            "AggregationCallback.__init__() got an unexpected keyword argument 'nu'",
+        ),
+        (
+            with_methods(No={"callback": {"class_path": 3}}),
+            "digits, No, fold 0, seed 0: A class path must be a text such as 'fl_lightning.FedAvg', got 3.",
+        ),
+        (
+            with_data(datamodule={"class_path": "collections.OrderedDict", "init_args": {"fold": "$fold"}}),
+            f"{HERE}`datamodule` must be a FederatedDataModule, got OrderedDict. Give the class path of one, such as "
+            "datamodules.MNISTDataModule.",
+        ),
+        (
+            with_data(model={"class_path": "collections.OrderedDict"}),
+            f"{HERE}`model` must be a LightningModule, got OrderedDict. Give the class path of one, such as "
+            "fl_lightning.models.MLPClassifier.",
+        ),
+        (
+            with_data(metric={"name": "acc", "function": "math.pi"}),
+            f"{HERE}`metric.function` must be a function of scores and targets, got 3.141592653589793. Give the path "
+            "of one, such as fl_lightning.metrics.weighted_f1.",
+        ),
+        (
+            with_methods(FedAvg={"tune": {"lt": [1, 2]}}),
+            "methods.FedAvg: `tune` has 'lt', which has no effect: nothing has the text $lt. Use it, or remove it.",
+        ),
+        (
+            small(trainer={"max_epochs": 4, "accelerator": "cpu", "enable_checkpointing": False}),
+            f"{HERE}`trainer`: MisconfigurationException: Trainer was configured with `enable_checkpointing=False` but "
+            "found `ModelCheckpoint` in callbacks list.",
+        ),
+    ],
+)
+def test_a_mistake_is_named(table: dict[str, Any], mistake: str) -> None:
+    assert check(table) == Findings([mistake])
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    table = with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": "$mu"}}, "tune": {"mu": [-1, -2, 1]}})
+    table["trainer"]["max_epoch"] = 3
+    table["data"]["digits"]["score"] = "nope"
+    table["data"]["digits"]["score_mode"] = "max"
+    found = check(table).mistakes
+    assert len(found) == 4
+    assert [text for text in found if "mu=-2: `mu` must be a finite number of at least 0, got -2" in text]
+    with pytest.raises(ValueError, match=r"^small has 4 mistakes:\n  - digits, "):
+        describe_plan(read_table(table), "nowhere")
+
+
+def test_several_data_sets_share_a_mistake() -> None:
+    table = small(seeds=[0, 1])
+    table["data"]["other"] = {**table["data"]["digits"]}
+    table["trainer"]["max_epoch"] = 3
+    [text] = check(table).mistakes
+    assert text.startswith("digits, FedAvg, fold 0, seed 0 and 7 more: `trainer` has")
+
+
+def test_what_a_model_of_ones_own_logs_is_not_known(faulty: None) -> None:
+    table = with_data(score="test_own", score_mode="max")
+    table["data"]["digits"]["model"]["class_path"] = "faulty.OwnModel"
+    assert check(table) == Findings()
+    # but it is known what the clients' metric is called
+    table["data"]["digits"]["score"] = "test_f1_clients"
+    [text] = check(table).mistakes
+    assert text.endswith("`score` is 'test_f1_clients', which is never logged. Names are test_acc_clients.")
+
+
+def test_a_further_metric_of_clients_may_be_the_score() -> None:
+    arguments = {"metric": {"object": "fl_lightning.metrics.weighted_f1"}, "name": "f1"}
+    f1 = {"class_path": "fl_lightning.ClientMetrics", "init_args": arguments}
+    assert check(with_data(score="test_f1_clients", score_mode="max", callbacks=[f1])) == Findings()
+
+
+def test_what_cannot_be_built_on_this_machine_is_no_mistake(faulty: None) -> None:
+    table = with_data()
+    table["data"]["digits"]["model"]["class_path"] = "faulty.WithoutWeights"
+    text = f"{HERE}`model` faulty.WithoutWeights cannot be built on this machine: OSError: no network"
+    assert check(table) == Findings([], [text])
+    assert f"{text}. These cells will fail." in describe_plan(read_table(table), "nowhere")

@@ -1,0 +1,93 @@
+"""Errors of YAML files name the file and the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl_lightning.experiment import read_table, run_sweep
+from fl_lightning.experiment.yaml_file import read_yaml
+
+
+def read(folder: Path, text: str) -> object:
+    (folder / "t.yaml").write_text(text, encoding="utf-8")
+    return read_yaml(folder / "t.yaml")
+
+
+def test_ordinary_files(tmp_path: Path) -> None:
+    text = 'a: &x {b: 1.0e-3, c: "1e5"}\nd: {<<: *x, b: 2}\ne: [*x, *x]\nf: $lr\ng: 1e5x\n'
+    x = {"b": 1e-3, "c": "1e5"}
+    assert read(tmp_path, text) == {"a": x, "d": {"b": 2, "c": "1e5"}, "e": [x, x], "f": "$lr", "g": "1e5x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: [1\nc: 2\n", r"t\.yaml, line 3, column 2: expected ',' or '\]'"),
+        ("a: 1\n  b: 2\n", r"t\.yaml, line 2, column 4: mapping values are not allowed here"),
+        ("a: 1\nb: &x\n  c: *x\n", r"t\.yaml, line 2, column 4: this part contains itself by way of its anchor"),
+        ("a: &x [*x]\n", r"t\.yaml, line 1, column 4: this part contains itself"),
+        ("a: {b: 1, c: 2}\na: 3\n", r"t\.yaml, line 2, column 1: 'a' is there twice\. Rename or remove one"),
+        ("a:\n  lr: 1e-3\n", r"line 2, column 7: YAML reads 1e-3 as a text, not as a number\. Write 1\.0e-3, or put"),
+        ("a: [.5E6]\n", r"YAML reads \.5E6 as a text, not as a number\. Write \.5e\+6, or"),
+        ("a: !!python/object:os.system {}\n", r"t\.yaml, line 1, column 4: could not determine a constructor"),
+        ("a: *x\n", r"t\.yaml, line 1, column 4: found undefined alias 'x'"),
+        ("- 1\n", r"t\.yaml must hold a mapping, got list\. Write lines such as `name: value`"),
+        ("", r"t\.yaml must hold a mapping, got NoneType"),
+        ("a: \x00\n", r"t\.yaml cannot be read as YAML in UTF-8: "),
+        ("a: " + "[" * 3000 + "]" * 3000, r"t\.yaml is nested too deeply to be read"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, text)
+
+
+def test_a_file_of_other_bytes(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_bytes(b"a: \xff\n")
+    with pytest.raises(ValueError, match=r"t\.yaml cannot be read as YAML in UTF-8: 'utf-8' codec"):
+        read_yaml(tmp_path / "t.yaml")
+
+
+def test_tables_that_are_on_top_of_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(ValueError, match=r"a\.yaml is its own `base`: a\.yaml -> b\.yaml -> a\.yaml"):
+        read_table(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: [x]\n", r"t\.yaml: `base` must be the path of another table, got \['x'\]"),
+        ("include: x\n", r"t\.yaml: `include` must map names to paths of files, got 'x'"),
+        ("values: [x]\n", r"t\.yaml: `values` must be a mapping, lines of `name: value`, got \['x'\]"),
+        ("data: 3\nmethods: {A: {}}\n", r"t\.yaml has 2 mistakes:\n  - `data` must be a map.*\n  - methods\.A is not"),
+    ],
+)
+def test_wrong_tables_name_their_file(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "t.yaml")
+
+
+SWEEP = "program: p.py\nmethod: grid\nmetric: {name: x}\nparameters: {a: {value: 1}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SWEEP + "name: ../../x\n",
+            r"`name` must be a text of at most 100 characters without slashes, because runs",
+        ),
+        (SWEEP.replace("{name: x}", "x"), r"`metric` must be a mapping with a `name` and a `goal`, got 'x'"),
+        (SWEEP.replace("{a: {value: 1}}", "[a]"), r"`parameters` must map names to values or ranges, got \['a'\]"),
+        (SWEEP + "a: [\n", r"s\.yaml, line 6, column 1: "),
+    ],
+)
+def test_sweeps_are_read_in_the_same_way(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        run_sweep(tmp_path / "s.yaml")
