@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,18 @@ def check_resumed(tmp_path: Path, job: Job, checkpoint: str = "saved") -> None:
         assert torch.equal(value, resumed["weights"][name]), name
 
 
-@pytest.mark.parametrize("ranks", [[0], [1], [0, 1]], ids=str)
-@pytest.mark.parametrize("point", ["training", "validation", "aggregation", "checkpointing"])
+POINTS = ("training", "validation", "aggregation", "checkpointing")
+
+
+def combinations(others: Sequence[Any], usual: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return all points with each of the others; only the usual ones run without ``-m long``."""
+    pairs = [(point, other) for point in POINTS for other in others]
+    return [pytest.param(*pair, marks=() if pair in usual else pytest.mark.long, id=str(pair)) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("point", "ranks"), combinations(([0], [1], [0, 1]), usual=(("training", [1]), ("validation", [0, 1])))
+)
 def test_two_processes_end_together(tmp_path: Path, point: str, ranks: list[int]) -> None:
     job = Job(tmp_path / "job", point, 2, "RADFed")
     job.stop(ranks)
@@ -148,8 +159,10 @@ def test_two_processes_end_together(tmp_path: Path, point: str, ranks: list[int]
         check_resumed(tmp_path, job, "last" if ranks == [0] else "saved")
 
 
-@pytest.mark.parametrize("algorithm", ["RADFed", "FedAsync"])
-@pytest.mark.parametrize("point", ["training", "validation", "aggregation", "checkpointing"])
+@pytest.mark.parametrize(
+    ("point", "algorithm"),
+    combinations(("RADFed", "FedAsync"), usual=(("training", "RADFed"), ("aggregation", "FedAsync"))),
+)
 def test_one_process_ends(tmp_path: Path, point: str, algorithm: str) -> None:
     job = Job(tmp_path / "job", point, 1, algorithm)
     job.stop([0])
