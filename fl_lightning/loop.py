@@ -108,7 +108,9 @@ class FederatedLoop(RoundLoop):
         self._published = self.algorithm.shown = self.clients.vector.read()
         if self.clients.vector.device.type == "cpu":
             keep_freed_memory()
-        self.executor.on_fit_start(self.clients, self.algorithm, fresh=self.round_index == 0)
+        if self.round_index == 0:
+            self.executor.reset()
+        self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
 
     def federation(self) -> Federation:

@@ -66,11 +66,15 @@ class AutoExecutor(Executor):
         self.choice: ExecutorChoice | None = None
         self._threads_before: int | None = None
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm, *, fresh: bool) -> None:
+    def reset(self) -> None:
+        """Forget the choice."""
+        self.choice = None
+        self._vectorized.reset()
+
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
         """Prepare both ways, and go on as an earlier part of the run chose."""
         self._clients = clients
-        self._vectorized.on_fit_start(clients, algorithm, fresh=fresh)
-        self.choice = None if fresh else self.choice
+        self._vectorized.on_fit_start(clients, algorithm)
         self._threads_before = torch.get_num_threads()
         if self.choice is not None and self.choice.threads is not None:
             torch.set_num_threads(self.choice.threads)

@@ -17,14 +17,11 @@ __all__ = ["CannotVectorize", "Executor"]
 class Executor(ABC):
     """Computes the tasks of a round on one process. A subclass defines :meth:`run`."""
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm, *, fresh: bool) -> None:
-        """Called when a fit begins, after a checkpoint's state was loaded.
+    def reset(self) -> None:
+        """Forget what earlier runs found; called before :meth:`on_fit_start` if the first round of all comes next."""
 
-        Args:
-            clients: Trains clients.
-            algorithm: The algorithm.
-            fresh: Whether the first round of all comes next; otherwise the fit goes on with what was found before.
-        """
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+        """Called when a fit begins, after a checkpoint's state was loaded."""
 
     @abstractmethod
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:

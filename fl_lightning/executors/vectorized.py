@@ -61,13 +61,15 @@ class VectorizedExecutor(Executor):
         self._proven = False
         self._budget: float | None = None
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm, *, fresh: bool) -> None:
+    def reset(self) -> None:
+        """Forget the trial's verdict and the memory of stacks."""
+        self.cause, self._proven, self._budget = None, False, None
+
+    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
         """Prepare the steps of a fit's module."""
         self._clients = clients
         stacked = StackedLoop(clients.loop, clients.corrector)
         self._steps = Steps(stacked, MappedStep(stacked, clients.vector), FusedStep(stacked, clients.vector))
-        if fresh:
-            self.cause, self._proven, self._budget = None, False, None
         self._trial: Trial | None = None
         self._checked = False
 

@@ -165,12 +165,12 @@ def test_an_algorithm_is_the_composition_of_its_parts() -> None:
 
 
 def test_a_partitioner_and_a_data_module_of_ones_own() -> None:
-    partitioner = example("alternating").Alternating(num_clients=4)
-    data = example("own_data").WineDataModule(partitioner, batch_size=16)
+    alternating = example("alternating").Alternating
+    data = example("own_data").WineDataModule(alternating(num_clients=6), batch_size=16)
     data.prepare_data()
     data.setup()
-    partition = partitioner(np.zeros(10, dtype=np.int64))
-    assert [client.tolist() for client in partition] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+    partition = alternating(num_clients=4)(np.zeros(10, dtype=np.int64))
+    assert [client.tolist() for client in partition.indices] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
     assert data.client_dataset(0)[0][0].shape == (13,)
 
 
