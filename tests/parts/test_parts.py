@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -125,19 +127,24 @@ def test_redistributions_out_of_range(value: object) -> None:
         Redistribution(value)  # type: ignore[arg-type]
 
 
+def cycle(position: int, redistributions: int) -> dict[str, Any]:
+    """Return the state of two circulating models within a cycle."""
+    trainings = {0: position, 1: position}
+    state = {"position": position, "num_models": 2, "trainings": trainings, "models": {}, "journeys": {}}
+    return {**state, "redistributions": redistributions}
+
+
 def test_redistribution_refuses_a_checkpoint_from_further_on() -> None:
     schedule = Redistribution(3)
     schedule.attach(FEDERATION)
-    with pytest.raises(ValueError, match=r"`redistributions` is 3\. Resume with the value that the run began with"):
-        schedule.load_state_dict(
-            {"position": 3, "num_models": 2, "trainings": {0: 3, 1: 3}, "models": {}, "journeys": {}}
-        )
+    with pytest.raises(ValueError, match=r"`redistributions` is 3\. Resume with 5"):
+        schedule.load_state_dict(cycle(position=3, redistributions=5))
 
 
 def test_redistribution_refuses_another_number_of_models_in_mid_cycle() -> None:
     schedule = Redistribution(3)
     schedule.attach(FEDERATION)
-    schedule.load_state_dict({"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "models": {}, "journeys": {}})
+    schedule.load_state_dict(cycle(position=2, redistributions=3))
     schedule.choose_slots(2, 2, np.random.default_rng(0))
     with pytest.raises(ValueError, match="2 models circulate since the last aggregation, but 3 clients train now"):
         schedule.choose_slots(3, 3, np.random.default_rng(0))
