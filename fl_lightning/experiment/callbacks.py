@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
+from torch import Tensor
+
+from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.data import FederatedDataModule
+
+_MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
 
 from fl_lightning.callbacks.checkpoint import save_whole
 
@@ -111,3 +120,74 @@ class KeepLast(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the seconds of a checkpoint."""
         self.spent = float(state_dict["seconds"])
+
+
+class ConstantScores(Callback):
+    """Scores a model that predicts one class for every sample: the best such model, for each metric.
+
+    Args:
+        metric: The metric of the clients.
+
+    Attributes:
+        scores: The scores by the names of the metrics; empty if targets are not classes, or belong to other processes.
+    """
+
+    def __init__(self, metric: ClientMetrics) -> None:
+        self.metric = metric
+        self.scores: dict[str, float] = {}
+        self._targets: list[Tensor] = []
+
+    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget earlier targets."""
+        self._targets, self.scores = [], {}
+
+    def on_test_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep the targets of a batch."""
+        known = outputs.get("target") if isinstance(outputs, dict) else None
+        if known is None and isinstance(batch, (list, tuple)) and len(batch) == 2:
+            known = batch[1]
+        if isinstance(known, Tensor):
+            self._targets.append(known.detach().cpu())
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Score the constant predictions."""
+        targets, self._targets = self._targets, []
+        if not targets or trainer.world_size > 1:
+            return
+        target = torch.cat(targets)
+        if target.ndim != 1 or target.is_floating_point() or not len(target) or int(target.min()) < 0:
+            return
+        data = getattr(trainer, "datamodule", None)
+        clients = data.eval_client_ids("test") if isinstance(data, FederatedDataModule) else None
+        counts = torch.bincount(target)
+        found = [{"test_acc": float(counts.max()) / len(target)}]
+        for label in counts.topk(min(_MOST_CLASSES, len(counts))).indices:
+            preds = torch.zeros(len(target), max(2, len(counts)))
+            preds[:, label] = 1
+            try:
+                found.append(self._score(preds, target, clients))
+            except Exception:  # a metric of one's own may take other scores than these; the report then does without
+                break
+        for scores in found:
+            for name, score in scores.items():
+                if math.isfinite(score):
+                    self.scores[name] = max(score, self.scores.get(name, score))
+
+    def _score(self, preds: Tensor, target: Tensor, clients: np.ndarray | None) -> dict[str, float]:
+        metric, name = self.metric.metric, self.metric.name
+        found = {f"test_{name}": float(metric(preds, target))}
+        if clients is not None and len(clients) == len(target):
+            owners = torch.from_numpy(np.asarray(clients))
+            scores = [float(metric(preds[owners == c], target[owners == c])) for c in owners.unique()]
+            known = [score for score in scores if math.isfinite(score)]
+            if known:
+                found[f"test_{name}_clients"] = sum(known) / len(known)
+        return found

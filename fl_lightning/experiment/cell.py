@@ -24,7 +24,7 @@ from fl_lightning.experiment.assembly import (
     build_model,
     make_trainer,
 )
-from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, read_rounds
+from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, read_rounds
 from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
@@ -96,7 +96,9 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
     initial = _fingerprint(model)
     best = best_checkpoint(folder, config, method.algorithm)
     keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds)
-    callbacks: list[Callback] = [method, build_metric(config), *build_callbacks(config)]
+    metric = build_metric(config)
+    constant = ConstantScores(metric)
+    callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant]
     callbacks.append(CurveRecorder(folder / "curve.jsonl", on_round))
     callbacks += [keeper] if best is None else [best, keeper]
     trainer = make_trainer(config, callbacks, default_root_dir=folder, logger=_logger(job))
@@ -106,6 +108,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
         seconds = keeper.seconds_so_far
         result = {
             **_outcome(config, trainer, model, data, best),
+            "constant": constant.scores,
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.aggregations,
             "models_sent": method.algorithm.models_sent,
@@ -199,7 +202,8 @@ def _best_round(path: Path) -> int:
 
 def _log_summary(logger: Any, result: Result) -> None:
     if logger is not None:
-        logger.experiment.summary.update({**{k: v for k, v in result.items() if k != "test"}, **result["test"]})
+        own = {name: value for name, value in result.items() if name not in ("test", "constant")}
+        logger.experiment.summary.update({**own, **result["test"]})
 
 
 def _close(logger: Any) -> None:

@@ -136,8 +136,10 @@ class Store:
         result, error = self.result(cell), self.error(cell)
         if result is None:
             return None if error is None else {**row, "status": "failed", "error": last_line(error)}
-        row |= {key: value for key, value in result.items() if key != "test"}
-        return {**row, "status": "finished", "score": result["test"].get(table.data[cell.data].score), **result["test"]}
+        score = table.data[cell.data].score
+        row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
+        row |= {"status": "finished", "score": result["test"].get(score), **result["test"]}
+        return {**row, "constant_score": result.get("constant", {}).get(score)}
 
     def why_unscored(self, table: Table, cell: Cell) -> str | None:
         """Return a sentence if a finished cell has not logged the score of its data set; else ``None``."""

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fl_lightning.report.experiment import CurveColumns, Experiment
+from fl_lightning.report.metric_names import is_share, metric_name
 from fl_lightning.report.pages import Grid
 
 
@@ -51,17 +52,26 @@ def communication_grid(experiment: Experiment) -> Grid | None:
                 continue
             means = {method: mean for method, found in costs.items() if (mean := _mean(found)) is not None}
             least = min(means.values(), default=math.nan)
-            strong |= {(len(rows), methods.index(method) + 2) for method, mean in means.items() if mean == least}
+            if len(set(means.values())) > 1 or len(means) < sum(map(bool, costs.values())):
+                strong |= {(len(rows), methods.index(method) + 2) for method, mean in means.items() if mean == least}
             cells = [_cell(experiment, data, method, costs[method], means) for method in methods]
-            rows.append([data, f"{target:g}", *cells])
+            rows.append([data, _target_text(experiment, data, target), *cells])
     if not rows:
         return None
     caption = "Models sent until validation first reaches a target, in rounds of FedAvg: mean over runs."
     note = (
-        f"In brackets: relative to {baseline}. A round of SCAFFOLD counts as two rounds of FedAvg. n+: some runs have "
-        "sent n and not reached the target; the number of runs that have is in brackets. Bold: least."
+        f"In brackets: relative to {baseline}. A round of SCAFFOLD counts as two rounds of FedAvg. n+: a run has sent "
+        "n and not reached the target; the number of runs that have is in brackets. Bold: least. Rounds without "
+        "validation cannot be seen to reach a target."
     )
-    return Grid("communication", caption, ["data", "target", *methods], rows, strong, note=note)
+    return Grid("communication", caption, ["data", "target", *methods], rows, strong, (0, 1), note)
+
+
+def _target_text(experiment: Experiment, data: str, target: float) -> str:
+    settings = experiment.table["data"][data]
+    monitor = str(settings["monitor"])
+    relation = "≥" if settings["mode"] == "max" else "≤"
+    return f"{metric_name(monitor)} {relation} " + (f"{100 * target:g} %" if is_share(monitor) else f"{target:g}")
 
 
 def _costs(experiment: Experiment, data: str, method: str, target: float) -> list[float | None]:
@@ -88,7 +98,9 @@ def _cell(experiment: Experiment, data: str, method: str, costs: list[float | No
     if not costs:
         return ""
     if method not in means:
-        sent = max(_cost_until(curve, len(curve["round"]) - 1) for curve in _usable_curves(experiment, data, method))
+        curves = _usable_curves(experiment, data, method)
+        unreached = [curve for curve, cost in zip(curves, costs, strict=True) if cost is None]
+        sent = max(_cost_until(curve, len(curve["round"]) - 1) for curve in unreached)
         reached = sum(cost is not None for cost in costs)
         return f"{_short(sent)}+" + (f" ({reached} of {len(costs)} runs)" if len(costs) > 1 else "")
     base = means.get(experiment.baseline)

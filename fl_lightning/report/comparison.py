@@ -1,15 +1,14 @@
-"""Tables that compare methods: scores, relative differences, significance tests and ranks."""
+"""Tables that compare methods: scores, relative differences, ranks, and the numbers of a paper."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from fl_lightning.experiment.statistics import (
-    SignedRankTest,
     average_ranks,
-    holm,
     mean_relative_difference,
     relative_difference,
     relative_difference_of_means,
@@ -18,52 +17,40 @@ from fl_lightning.experiment.statistics import (
 )
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.pages import Grid
-
-LEVEL = 0.05
-BaselineTests = dict[str, tuple[SignedRankTest, float]]
-"""By method: its test against the baseline, and the p-value after Holm's correction."""
-
-
-def baseline_tests(experiment: Experiment, data: str) -> BaselineTests:
-    """Return the signed-rank tests of all methods against the baseline on one data set.
-
-    Holm's correction takes these tests as one family. A method needs two pairs of runs to be tested.
-    """
-    found = {}
-    for method in experiment.methods:
-        own, other = experiment.pairs(data, method)
-        if method != experiment.baseline and len(own) > 1:
-            found[method] = signed_rank_test(own, other)
-    adjusted = holm([test.p_value for test in found.values()])
-    return {method: (test, p) for (method, test), p in zip(found.items(), adjusted, strict=True)}
+from fl_lightning.report.significance import BETTER, LEVEL, WORSE, holm_p, marks
+from fl_lightning.report.texts import metric_and_unit, number, p_text, signed
 
 
 def score_grid(experiment: Experiment) -> Grid:
     """Return the mean and the standard deviation of each method's test score on each data set."""
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
-    for number, data in enumerate(experiment.data):
-        significant = {method for method, (_, p) in baseline_tests(experiment, data).items() if p < LEVEL}
-        means = {method: _mean(experiment, data, method) for method in experiment.methods}
+    for row, data in enumerate(experiment.data):
+        marked = marks(experiment, data)
+        means = _means(experiment, data)
+        texts = [_mean_and_sd(experiment, data, method) for method in experiment.methods]
+        cells = [
+            " ".join(filter(None, [text, marked.get(method)]))
+            for method, text in zip(experiment.methods, texts, strict=True)
+        ]
+        rows.append([data, metric_and_unit(experiment, data), *cells])
         best = _best(means, experiment.mode(data))
-        cells = [data]
-        for column, method in enumerate(experiment.methods, start=1):
-            text = _mean_and_sd(experiment, data, method)
-            cells.append(f"{text} †" if method in significant else text)
-            if method in best:
-                strong.add((number, column))
-        rows.append(cells)
-    unit = ", in per cent" if experiment.percent else ""
-    caption = f"Test scores{unit}: mean ± standard deviation over folds and seeds."
-    note = (
-        f"Bold: best mean. †: differs from {experiment.baseline} (Wilcoxon signed-rank test, Holm-corrected p < "
-        f"{LEVEL})."
-    )
-    return Grid("scores", caption, ["data", *experiment.methods], rows, strong, note=note)
+        strong |= {(row, place) for place, method in enumerate(experiment.methods, start=2) if method in best}
+    note = "Bold: best mean."
+    if any(cell.endswith((BETTER, WORSE)) for row in rows for cell in row):
+        note += (
+            f" Compared with {experiment.baseline} by a Wilcoxon signed-rank test (Holm-corrected p < {LEVEL}): "
+            f"{BETTER} better, {WORSE} worse."
+        )
+    if any("(clients)" in row[1] for row in rows):
+        note += " (clients): of each test client, and then the mean over clients."
+    caption = "Test scores: mean ± standard deviation over folds and seeds."
+    header = ["data", "metric", *experiment.methods]
+    return Grid("scores", caption, header, rows, strong, text_columns=(0, 1), note=note)
 
 
 def relative_grid(experiment: Experiment) -> Grid | None:
-    """Return the differences relative to the baseline, in per cent, and two averages of them.
+    """Return the differences relative to the baseline, in per cent, and averages over data sets of the same metric.
 
     Returns:
         The table; ``None`` if the baseline or every other method has no finished run.
@@ -73,68 +60,50 @@ def relative_grid(experiment: Experiment) -> Grid | None:
         return None
     rows: list[list[str]] = []
     strong: set[tuple[int, int]] = set()
-    whole: list[dict[str, float]] = []
+    whole: dict[str, list[str]] = {}  # the data sets that all methods have finished, by metric
     for data in experiment.data:
-        means = {method: _mean(experiment, data, method) for method in experiment.methods}
+        means = _means(experiment, data)
         base = means[experiment.baseline]
         if not math.isfinite(base) or base == 0:
             continue
         if all(math.isfinite(mean) for mean in means.values()):
-            whole.append(means)
-        best = _best({method: means[method] for method in others}, experiment.mode(data))
-        strong |= {(len(rows), others.index(method) + 2) for method in best}
-        changes = [100 * relative_difference(means[method], base) for method in others]
-        rows.append([data, number(experiment, base), *map(signed, changes)])
-    if len(whole) > 1:
-        base_means = [means[experiment.baseline] for means in whole]
-        by_method = {method: [means[method] for means in whole] for method in others}
-        total = number(experiment, float(np.mean(base_means)))
-        of_means = [100 * relative_difference_of_means(by_method[method], base_means) for method in others]
-        mean_of = [100 * mean_relative_difference(by_method[method], base_means) for method in others]
-        rows.append(["ratio of means", total, *map(signed, of_means)])
-        rows.append(["mean of ratios", total, *map(signed, mean_of)])
-    caption = f"Differences relative to {experiment.baseline}, in per cent."
-    note = f"The column {experiment.baseline} shows its mean score."
-    if len(whole) > 1:
+            whole.setdefault(metric_and_unit(experiment, data), []).append(data)
+        changes = {method: 100 * relative_difference(means[method], base) for method in others}
+        gains = {method: experiment.sign(data) * change for method, change in changes.items() if change == change}
+        best = max(gains.values(), default=0.0)
+        strong |= {(len(rows), place) for place, m in enumerate(others, 3) if 0 < best == gains.get(m)}
+        shown = [data, metric_and_unit(experiment, data), number(experiment, data, base)]
+        rows.append([*shown, *(signed(changes[method]) for method in others)])
+    averaged = {metric: names for metric, names in whole.items() if len(names) > 1}
+    for metric, names in averaged.items():
+        rows += _averages(experiment, metric, names, others)
+    note = f"The column {experiment.baseline} shows its mean score. Bold: the largest gain."
+    if averaged:
         note += (
             " Ratio of means: the mean score over data sets, relative to that of the baseline. Mean of ratios: the "
             "mean of the differences above. Both take the data sets that all methods have finished."
         )
-    return Grid("relative", caption, ["data", experiment.baseline, *others], rows, strong, note=note)
+    if len(whole) > 1:
+        note += " Data sets of different metrics have no common average."
+    caption = f"Differences relative to {experiment.baseline}, in per cent."
+    header = ["data", "metric", experiment.baseline, *others]
+    return Grid("relative", caption, header, rows, strong, text_columns=(0, 1), note=note)
 
 
-def significance_grid(experiment: Experiment) -> Grid | None:
-    """Return the tests against the baseline; ``None`` if no method has two pairs of runs."""
-    rows: list[list[str]] = []
-    strong: set[tuple[int, int]] = set()
-    for data in experiment.data:
-        for method, (test, adjusted) in baseline_tests(experiment, data).items():
-            own, other = experiment.pairs(data, method)
-            difference = summarize(np.subtract(own, other))
-            if adjusted < LEVEL:
-                strong.add((len(rows), 7))
-            rows.append(
-                [
-                    data,
-                    method,
-                    number(experiment, difference.mean, sign=True),
-                    interval(experiment, difference.low, difference.high),
-                    str(test.num_pairs),
-                    str(test.num_zeros),
-                    p_text(test.p_value),
-                    p_text(adjusted),
-                ]
-            )
-    if not rows:
-        return None
-    caption = f"Paired differences to {experiment.baseline} over folds and seeds."
-    note = (
-        "Difference: mean with its 95 % t interval. p: exact two-sided Wilcoxon signed-rank test; it leaves out pairs "
-        "without a difference (zeros). p, Holm: corrected over the methods of a data set. Runs of overlapping folds "
-        "are not independent, so the p-values are guides. The smallest p-value that n pairs can have is 2^(1-n)."
-    )
-    header = ["data", "method", "difference", "95 % interval", "pairs", "zeros", "p", "p, Holm"]
-    return Grid("significance", caption, header, rows, strong, text_columns=(0, 1), note=note)
+def _averages(experiment: Experiment, metric: str, names: list[str], others: list[str]) -> list[list[str]]:
+    """Return the two average rows of data sets with the same metric."""
+    means = [_means(experiment, data) for data in names]
+    base = [entry[experiment.baseline] for entry in means]
+    total = number(experiment, names[0], float(np.mean(base)))
+    by_method = [[entry[method] for entry in means] for method in others]
+    rows = []
+    for title, average in (
+        ("ratio of means", relative_difference_of_means),
+        ("mean of ratios", mean_relative_difference),
+    ):
+        changes = [signed(100 * average(scores, base)) for scores in by_method]
+        rows.append([f"{title}, {len(names)} sets", metric, total, *changes])
+    return rows
 
 
 def rank_grid(experiment: Experiment) -> Grid | None:
@@ -143,23 +112,27 @@ def rank_grid(experiment: Experiment) -> Grid | None:
     whole = [data for data in experiment.data if all(experiment.scores(data, method) for method in methods)]
     if len(whole) < 2 or len(methods) < 2:
         return None
-    signs = np.array([1 if experiment.mode(data) == "max" else -1 for data in whole])
-    means = {method: np.array([_mean(experiment, data, method) for data in whole]) for method in methods}
+    signs = np.array([experiment.sign(data) for data in whole])
+    means = {method: np.array([_means(experiment, data)[method] for data in whole]) for method in methods}
     ranks = average_ranks({method: signs * values for method, values in means.items()})
+    # differences of different metrics have no common scale; ranks have
+    tested = len({metric_and_unit(experiment, data) for data in whole}) == 1 and experiment.baseline in means
     rows = []
     for method in sorted(methods, key=lambda name: ranks.average[name]):
-        p = (
-            ""
-            if method == experiment.baseline or experiment.baseline not in means
-            else p_text(signed_rank_test(means[method], means[experiment.baseline]).p_value)
-        )
-        rows.append([method, f"{ranks.average[method]:.2f}", p])
+        row = [method, f"{ranks.average[method]:.2f}"]
+        if tested:
+            test = signed_rank_test(means[method], means[experiment.baseline])
+            row.append("" if method == experiment.baseline else p_text(test.p_value))
+        rows.append(row)
     caption = f"Average ranks over {ranks.num_blocks} data sets by mean score; 1 is best."
-    note = (
-        f"Friedman's test that all methods are alike: p = {p_text(ranks.p_value)}. The column p: Wilcoxon signed-rank "
-        f"test against {experiment.baseline} over data sets, uncorrected."
-    )
-    return Grid("ranks", caption, ["method", "average rank", "p"], rows, note=note)
+    note = f"Friedman's test that all methods are alike: p = {p_text(ranks.p_value) or 'unknown'}."
+    if tested:
+        note += (
+            f" The column p: Wilcoxon signed-rank test against {experiment.baseline} over data sets, uncorrected; with "
+            f"{len(whole)} data sets the smallest p-value is {p_text(2.0 ** (1 - len(whole)))}."
+        )
+    header = ["method", "average rank", *(["p"] if tested else [])]
+    return Grid("ranks", caption, header, rows, note=note)
 
 
 def paper_grid(experiment: Experiment) -> Grid | None:
@@ -167,57 +140,38 @@ def paper_grid(experiment: Experiment) -> Grid | None:
     rows = []
     for data in experiment.data:
         paper = experiment.table["data"][data].get("paper") or {}
-        base = _mean(experiment, data, experiment.baseline)
+        means = _means(experiment, data)
+        base = means.get(experiment.baseline, math.nan)
         for method in experiment.methods:
-            if method not in paper or not math.isfinite(base) or base == 0:
+            if method not in paper or not math.isfinite(base) or base == 0 or not math.isfinite(means[method]):
                 continue
-            mean = _mean(experiment, data, method)
+            place = [data, metric_and_unit(experiment, data), method]
             if method == experiment.baseline:
-                rows.append([data, method, number(experiment, mean), f"{paper[method]:.2f}", "", ""])
-            elif math.isfinite(mean):
-                change = 100 * relative_difference(mean, base)
-                agree = "yes" if np.sign(round(change, 2)) == np.sign(paper[method]) else "no"
-                tests = baseline_tests(experiment, data)
-                p = tests[method][1] if method in tests else math.nan
-                rows.append([data, method, signed(change), signed(paper[method]), agree, p_text(p)])
+                rows.append([*place, number(experiment, data, base), f"{paper[method]:.2f}", "", ""])
+                continue
+            change, p = 100 * relative_difference(means[method], base), holm_p(experiment, data, method)
+            agrees = _agreement(change, paper[method], p)
+            rows.append([*place, signed(change), signed(paper[method]), agrees, p_text(p)])
     if not rows:
         return None
     caption = f"Here and in the paper: score of {experiment.baseline}, and differences relative to it in per cent."
-    note = "The sign of a difference that is not significant says little."
-    header = ["data", "method", "here", "paper", "same sign", "p, Holm"]
-    return Grid("paper", caption, header, rows, text_columns=(0, 1, 4), note=note)
+    note = f"Same sign: whether a difference that is significant here (p, Holm < {LEVEL}) has the sign of the paper's."
+    header = ["data", "metric", "method", "here", "paper", "same sign", "p, Holm"]
+    return Grid("paper", caption, header, rows, text_columns=(0, 1, 2, 5), note=note, name_columns=(0, 2))
 
 
-def number(experiment: Experiment, value: float, sign: bool = False) -> str:
-    """Return a score as a text; in per cent if the scores are shares."""
-    if not math.isfinite(value):
-        return ""
-    text = f"{100 * value:+.2f}" if experiment.percent else f"{value:+.4f}"
-    return text if sign else text.removeprefix("+")
-
-
-def signed(value: float) -> str:
-    """Return a relative difference in per cent as a text."""
-    return f"{value:+.2f}" if math.isfinite(value) else ""
-
-
-def interval(experiment: Experiment, low: float, high: float) -> str:
-    """Return an interval as a text."""
-    if not math.isfinite(low):
-        return ""
-    return f"{number(experiment, low, sign=True)} to {number(experiment, high, sign=True)}"
-
-
-def p_text(p: float) -> str:
-    """Return a p-value as a text."""
+def _agreement(here: float, there: float, p: float) -> str:
     if math.isnan(p):
-        return ""
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+        return "not tested"
+    if p >= LEVEL:
+        return "not significant"
+    return "yes" if np.sign(round(here, 2)) == np.sign(there) else "no"
 
 
-def _mean(experiment: Experiment, data: str, method: str) -> float:
-    scores = list(experiment.scores(data, method).values())
-    return float(np.mean(scores)) if scores else math.nan
+def _means(experiment: Experiment, data: str) -> dict[str, float]:
+    """Return the mean score of each method; NaN without a finished run."""
+    scores = {method: list(experiment.scores(data, method).values()) for method in experiment.methods}
+    return {method: float(np.mean(values)) if values else math.nan for method, values in scores.items()}
 
 
 def _mean_and_sd(experiment: Experiment, data: str, method: str) -> str:
@@ -225,13 +179,14 @@ def _mean_and_sd(experiment: Experiment, data: str, method: str) -> str:
     if not scores:
         return ""
     summary = summarize(scores)
-    spread = f" ± {number(experiment, summary.sd)}" if summary.num > 1 else ""
-    return number(experiment, summary.mean) + spread
+    spread = f" ± {number(experiment, data, summary.sd)}" if summary.num > 1 else ""
+    return number(experiment, data, summary.mean) + spread
 
 
-def _best(means: dict[str, float], mode: str) -> set[str]:
+def _best(means: Mapping[str, float], mode: str) -> set[str]:
+    """Return the methods with the best mean; none if all are equal, or there is a single one."""
     known = [value for value in means.values() if math.isfinite(value)]
-    if not known:
+    if len(set(known)) < 2:
         return set()
     best = max(known) if mode == "max" else min(known)
     return {method for method, value in means.items() if value == best}

@@ -1,45 +1,60 @@
-"""Draws the figures of an experiment: curves with bands, the spread over runs, comparisons of data sets."""
+"""Draws the curves of an experiment by round: one line for each method, or for each data set."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_lightning.experiment.statistics import most_representative_fold, relative_difference, smooth
+from fl_lightning.experiment.statistics import smooth
 from fl_lightning.report.experiment import Experiment
+from fl_lightning.report.metric_names import is_share, metric_name
+from fl_lightning.report.palette import color, dashes, label, mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SIZE = (5.2, 3.5)  # inches, so that the texts can be read on a phone
-_DASHES = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))
-_MARKS = "osD^vPX*<>"
+_FEW_POINTS = 30  # a curve of fewer points has marks
+_FEW_RUNS = 2  # the runs themselves are drawn, for a standard deviation of two numbers says little
 
 
-def draw_curves(experiment: Experiment, data: str, column: str, label: str, interval: int = 1) -> Figure | None:
+@dataclass(frozen=True)
+class Curve:
+    """A drawn figure of curves.
+
+    Attributes:
+        figure: The figure.
+        text: What lines and bands are, for a caption.
+    """
+
+    figure: Figure
+    text: str
+
+
+def draw_curves(experiment: Experiment, data: str, column: str, name: str = "", interval: int = 1) -> Curve | None:
     """Draw a column of the curves by round, with one line for each method.
 
     Args:
         experiment: The results.
         data: Name of the data set.
         column: Name of the column.
-        label: Label of the y axis.
+        name: Label of the y axis; the metric's name if empty.
         interval: Number of successive values in one point of the figure, a mean.
 
     Returns:
         The figure; ``None`` if no run has the column.
     """
     groups = {method: (data, method) for method in experiment.methods}
-    return _draw(experiment, groups, column, (data, label), interval)
+    return _draw(experiment, groups, column, (data, name), interval)
 
 
 def draw_across(
     experiment: Experiment, title: str, names: Sequence[str], column: str, interval: int = 1
-) -> Figure | None:
+) -> Curve | None:
     """Draw a column of the baseline's curves by round, with one line for each data set.
 
     Returns:
@@ -48,7 +63,7 @@ def draw_across(
     groups = {name: (name, experiment.baseline) for name in names if name in experiment.data}
     if len(groups) < 2:
         return None
-    return _draw(experiment, groups, column, (f"{title}: {experiment.baseline}", column), interval)
+    return _draw(experiment, groups, column, (f"{title}: {experiment.baseline}", ""), interval)
 
 
 def _draw(
@@ -57,122 +72,76 @@ def _draw(
     column: str,
     texts: tuple[str, str],
     interval: int,
-) -> Figure | None:
-    """Draw the mean over the runs of each group as a line, and one standard deviation as a band."""
-    figure, axes = _new_figure()
-    drawn = 0
-    for number, (name, group) in enumerate(groups.items()):
-        runs = [(curve["round"], curve[column]) for curve in experiment.curves(*group) if column in curve]
-        runs = [(rounds[~np.isnan(values)], values[~np.isnan(values)]) for rounds, values in runs]
-        runs = [(rounds, values) for rounds, values in runs if len(values)]
-        if not runs:
+) -> Curve | None:
+    """Draw the mean over the runs of each group as a line, and the runs or one standard deviation around it."""
+    figure, axes = new_figure()
+    counts, cut = [], False
+    for place, (name, group) in enumerate(groups.items()):
+        rounds, runs, whole = _aligned(experiment, group, column)
+        if not len(rounds):
             continue
-        length = min(len(values) for _, values in runs)
-        rounds = smooth(runs[0][0][:length], interval)
-        values = np.stack([smooth(run[:length], interval) for _, run in runs])
-        mean = values.mean(axis=0)
-        color = _color(number)
-        [line] = axes.plot(rounds, mean, color=color, label=name, linewidth=1.5, linestyle=_style(number))
-        if length < 30:
-            line.set_marker(_MARKS[number % len(_MARKS)])
-            line.set_markersize(3.5)
-        if len(runs) > 1:
-            sd = values.std(axis=0, ddof=1)
-            axes.fill_between(rounds, mean - sd, mean + sd, color=color, alpha=0.13, linewidth=0)
-        drawn += 1
-    if not drawn:
+        counts.append(len(runs))
+        cut |= not whole
+        _draw_group(axes, place, name, smooth(rounds, interval), np.stack([smooth(run, interval) for run in runs]))
+    if not counts:
         return None
-    axes.set(xlabel="round", ylabel=texts[1], title=texts[0])
-    _legend(figure, drawn)
-    return figure
+    title, y_label = texts
+    axes.set(xlabel="round", ylabel=label(y_label or metric_name(column, stage=True), 44), title=label(title, 44))
+    whole_rounds(axes)
+    if is_share(column):
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+    legend(figure, len(counts))
+    return Curve(figure, _caption(counts, cut))
 
 
-def draw_spread(experiment: Experiment, data: str) -> Figure:
-    """Draw the test score of each run, with one column for each method.
-
-    The most representative fold is in full colour, the others are pale.
-    """
-    figure, axes = _new_figure()
-    scale = 100 if experiment.percent else 1
-    fold = representative_fold(experiment, data)
-    for number, method in enumerate(experiment.methods):
-        scores = experiment.scores(data, method)
-        ordered = sorted(scores)
-        offsets = np.linspace(-0.22, 0.22, len(ordered)) if len(ordered) > 1 else [0.0]
-        for (run_fold, run_seed), offset in zip(ordered, offsets, strict=True):
-            axes.plot(
-                number + offset,
-                scale * scores[run_fold, run_seed],
-                marker=_MARKS[run_fold % len(_MARKS)],
-                color=_color(number),
-                alpha=1.0 if fold in (None, run_fold) else 0.35,
-                markersize=5,
-                linestyle="none",
-            )
-        if scores:
-            mean = scale * float(np.mean(list(scores.values())))
-            axes.plot([number - 0.3, number + 0.3], [mean, mean], color="black", linewidth=1.2)
-    axes.set_xticks(range(len(experiment.methods)), experiment.methods, rotation=30, ha="right")
-    axes.set(ylabel="test score" + (", per cent" if experiment.percent else ""), title=data)
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    return figure
+def _aligned(experiment: Experiment, group: tuple[str, str], column: str) -> tuple[np.ndarray, list[np.ndarray], bool]:
+    """Return the rounds for which all runs have a value, the values of each run, and whether no round is left out."""
+    runs = []
+    for curve in experiment.curves(*group):
+        if column in curve:
+            known = ~np.isnan(curve[column])
+            runs.append(dict(zip(curve["round"][known].tolist(), curve[column][known].tolist(), strict=True)))
+    runs = [run for run in runs if run]
+    if not runs:
+        return np.empty(0), [], True
+    shared = sorted(set.intersection(*(set(run) for run in runs)))
+    whole = all(len(run) == len(shared) for run in runs)
+    return np.array(shared), [np.array([run[number] for number in shared]) for run in runs], whole
 
 
-def representative_fold(experiment: Experiment, data: str) -> int | None:
-    """Return the fold whose gap between a method and the baseline is nearest to the mean gap over folds.
-
-    The method is RADFed, or the last one of a table without RADFed.
-
-    Returns:
-        The fold; ``None`` if there are fewer than two folds or methods.
-    """
-    others = [method for method in experiment.methods if method != experiment.baseline]
-    if not others:
-        return None
-    method = "RADFed" if "RADFed" in others else others[-1]
-    own, base = (_by_fold(experiment.scores(data, name)) for name in (method, experiment.baseline))
-    shared = sorted(set(own) & set(base))
-    if len(shared) < 2:
-        return None
-    return most_representative_fold({fold: own[fold] for fold in shared}, {fold: base[fold] for fold in shared})
+def _draw_group(axes: Axes, place: int, name: str, rounds: np.ndarray, runs: np.ndarray) -> None:
+    mean = runs.mean(axis=0)
+    # the first lines are wider, so that a line on top of them hides none
+    width = max(1.4, 2.6 - 0.4 * place)
+    [line] = axes.plot(rounds, mean, color=color(place), label=label(name), linewidth=width, linestyle=dashes(place))
+    if len(rounds) < _FEW_POINTS:
+        line.set_marker(mark(place))
+        line.set_markersize(3.5)
+    if 1 < len(runs) <= _FEW_RUNS:
+        for run in runs:
+            axes.plot(rounds, run, color=color(place), linewidth=0.6, alpha=0.55, zorder=1)
+    elif len(runs) > _FEW_RUNS:
+        sd = runs.std(axis=0, ddof=1)
+        axes.fill_between(rounds, mean - sd, mean + sd, color=color(place), alpha=0.13, linewidth=0)
 
 
-def draw_comparison(experiment: Experiment, title: str, names: Sequence[str]) -> Figure | None:
-    """Draw the differences relative to the baseline on some data sets, side by side.
-
-    Returns:
-        The figure; ``None`` if fewer than two of the data sets have runs, or there is no method beside the baseline.
-    """
-    present = [name for name in names if name in experiment.data and experiment.scores(name, experiment.baseline)]
-    others = [method for method in experiment.methods if method != experiment.baseline]
-    if len(present) < 2 or not others:
-        return None
-    figure, axes = _new_figure()
-    width = 0.8 / len(present)
-    for place, data in enumerate(present):
-        base = float(np.mean(list(experiment.scores(data, experiment.baseline).values())))
-        means = [list(experiment.scores(data, method).values()) for method in others]
-        heights = [100 * relative_difference(float(np.mean(m)), base) if m else math.nan for m in means]
-        positions = np.arange(len(others)) + (place - (len(present) - 1) / 2) * width
-        axes.bar(positions, heights, width, color=_color(place), label=data)
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(others)), others, rotation=30, ha="right")
-    axes.set(ylabel=f"relative to {experiment.baseline}, per cent", title=title)
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    _legend(figure, len(present))
-    return figure
+def _caption(counts: Sequence[int], cut: bool) -> str:
+    """Return what the lines are."""
+    least, most = min(counts), max(counts)
+    if most == 1:
+        text = "one run each"
+    else:
+        number = str(most) if least == most else f"{least} to {most}"
+        around = "band: ± one sd" if most > _FEW_RUNS else "thin lines: the runs"
+        text = f"line: mean over {number} runs, {around}"
+    return text + (", where all runs of a line have values" if cut else "")
 
 
-def _by_fold(scores: dict[tuple[int, int], float]) -> dict[int, list[float]]:
-    folds: dict[int, list[float]] = {}
-    for (fold, _), score in sorted(scores.items()):
-        folds.setdefault(fold, []).append(score)
-    return folds
+# ---- parts of all figures ----
 
 
-def _new_figure() -> tuple[Figure, Axes]:
+def new_figure() -> tuple[Figure, Axes]:
+    """Return an empty figure that pyplot does not know, and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -184,18 +153,16 @@ def _new_figure() -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(figure: Figure, entries: int) -> None:
-    """Put the legend below the axes, so that it takes none of their width."""
+def whole_rounds(axes: Axes) -> None:
+    """Let the x axis have ticks at whole rounds alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def legend(figure: Figure, entries: int) -> None:
+    """Put the legend below the axes, so that it hides no curve and takes none of their width."""
     if entries > 1:
-        figure.legend(frameon=False, fontsize=9, ncols=min(entries, 4), loc="outside lower center", columnspacing=1.2)
-
-
-def _color(number: int) -> tuple[float, ...]:
-    from matplotlib import colormaps
-
-    return tuple(colormaps["tab10"](number % 10))
-
-
-def _style(number: int) -> str | tuple[int, tuple[float, ...]]:
-    """Return the dashes of a line: a curve below it shows through their gaps."""
-    return _DASHES[number % len(_DASHES)]
+        columns = min(entries, 4 if entries != 5 else 3)
+        figure.legend(frameon=False, fontsize=9, ncols=columns, loc="outside lower center", columnspacing=1.2)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.experiment.files import read_csv
+from fl_lightning.experiment.files import read_csv, read_json
+from fl_lightning.report.metric_names import is_share, metric_name
 
 FoldAndSeed = tuple[int, int]
 CurveColumns = dict[str, np.ndarray]
@@ -50,6 +51,23 @@ class Experiment:
         """The method with which the report compares the others."""
         return str(self.table["baseline"])
 
+    # ---- runs ----
+
+    @property
+    def num_expected(self) -> int:
+        """Number of runs of each method on each data set."""
+        return len(self.table["folds"]) * len(self.table["seeds"])
+
+    @property
+    def num_finished(self) -> int:
+        """Number of all runs that are finished with a score."""
+        return sum(len(self.runs(data, method)) for data in self.table["data"] for method in self.table["methods"])
+
+    @property
+    def failed(self) -> list[dict[str, str]]:
+        """The rows of the failed runs."""
+        return [row for row in self.rows if row["status"] == "failed"]
+
     def runs(self, data: str, method: str) -> dict[FoldAndSeed, dict[str, str]]:
         """Return the finished runs that have a score, by fold and seed."""
         return {
@@ -57,6 +75,21 @@ class Experiment:
             for row in self.rows
             if row["data"] == data and row["method"] == method and row["status"] == "finished" and row["score"]
         }
+
+    def runs_of(self, data: str) -> list[dict[str, str]]:
+        """Return the finished runs of all methods on a data set."""
+        return [row for method in self.methods for row in self.runs(data, method).values()]
+
+    def about(self, row: dict[str, str]) -> dict[str, Any]:
+        """Return times, device and versions of a finished run; empty if they are not known."""
+        path = self.folder / "cells" / row.get("cell", "") / "run.json"
+        try:
+            content = read_json(path)
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    # ---- scores ----
 
     def scores(self, data: str, method: str) -> dict[FoldAndSeed, float]:
         """Return the test scores, by fold and seed."""
@@ -70,18 +103,30 @@ class Experiment:
 
     def mode(self, data: str) -> str:
         """Return ``"max"`` if larger scores are better, else ``"min"``."""
-        return str(self.table["data"][data]["mode"])
+        settings = self.table["data"][data]
+        return str(settings.get("score_mode") or settings["mode"])
 
-    @cached_property
-    def percent(self) -> bool:
-        """Whether all scores lie between 0 and 1; the report then shows them in per cent."""
-        scores = [
-            score for data in self.data for method in self.methods for score in self.scores(data, method).values()
-        ]
-        return all(0 <= score <= 1 for score in scores)
+    def sign(self, data: str) -> int:
+        """Return 1 if larger scores are better, else -1."""
+        return 1 if self.mode(data) == "max" else -1
+
+    def metric(self, data: str) -> str:
+        """Return the name of the score for readers; data sets with the same name can be averaged."""
+        return metric_name(str(self.table["data"][data]["score"]))
+
+    def percent(self, data: str) -> bool:
+        """Whether the scores of a data set are shares of 1; the report then shows them in per cent."""
+        scores = [score for method in self.methods for score in self.scores(data, method).values()]
+        return is_share(str(self.table["data"][data]["score"])) and all(0 <= score <= 1 for score in scores)
+
+    # ---- curves ----
 
     def curves(self, data: str, method: str) -> Iterator[CurveColumns]:
-        """Yield the curves of the finished runs."""
+        """Yield the curves of the finished runs.
+
+        Raises:
+            ValueError: If the file of a curve cannot be read.
+        """
         for row in self.runs(data, method).values():
             if row["cell"] not in self._read:
                 self._read[row["cell"]] = _curve(self.folder / "cells" / row["cell"] / "curve.csv")
@@ -92,36 +137,33 @@ class Experiment:
         """The curves read so far, by cell: several figures need the same curve."""
         return {}
 
-    @property
-    def failed(self) -> list[dict[str, str]]:
-        """The rows of the failed runs."""
-        return [row for row in self.rows if row["status"] == "failed"]
-
 
 def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     """Return the results in a folder.
 
     Raises:
         FileNotFoundError: If the folder has no results.
-        ValueError: If no run is finished.
+        ValueError: If no run is finished, or a file cannot be read.
     """
     folder = Path(folder)
-    if not (folder / "results.csv").exists() or not (folder / "table.json").exists():
+    results, table, tuning = (folder / name for name in ("results.csv", "table.json", "tuning.csv"))
+    if not results.exists() or not table.exists():
         raise FileNotFoundError(
             f"There are no results in {folder}: it must hold results.csv and table.json. Give the folder that "
             "python -m fl_lightning.experiment has written, its `--output`."
         )
-    tuning = folder / "tuning.csv"
-    experiment = Experiment(
-        folder,
-        json.loads((folder / "table.json").read_text(encoding="utf-8")),
-        read_csv(folder / "results.csv"),
-        read_csv(tuning) if tuning.exists() else [],
-    )
+    rows = read_csv(results)
+    if not {"data", "method", "fold", "seed", "status", "score"} <= set(rows[0] if rows else ()):
+        raise ValueError(f"{results} has no finished run. Run the table again; it writes the file anew.")
+    try:
+        settings = read_json(table)
+    except ValueError as error:
+        raise ValueError(f"{table} cannot be read ({error}). Run the table again; it writes the file anew.") from error
+    experiment = Experiment(folder, settings, rows, read_csv(tuning) if tuning.exists() else [])
     if not experiment.data:
         raise ValueError(
-            f"No run in {folder} is finished with a score. The column `error` of results.csv says why; mend the table "
-            "and run it again."
+            f"No run in {folder} is finished with a score. The column `error` of results.csv says why, or `score` of "
+            "the table is no test metric; mend the table and run it again."
         )
     return experiment
 
@@ -129,5 +171,17 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
 def _curve(path: Path) -> CurveColumns:
     import pandas as pd
 
-    frame = pd.read_csv(path)
-    return {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
+    try:
+        frame = pd.read_csv(path)
+        return {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it runs this "
+            "cell alone."
+        ) from error
+
+
+def settings_as_text(experiment: Experiment) -> str:
+    """Return the settings of the table as a text; a table that it is compared with is no part of them."""
+    shown = {name: entry for name, entry in experiment.table.items() if name != "reference"}
+    return json.dumps(shown, indent=1, ensure_ascii=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.partitioners import Partition, plot_label_distributions
+from fl_lightning.report.palette import area_colors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,7 @@ def draw_partition(
     figure.set_size_inches(min(figure.get_size_inches()[0], _MAX_WIDTH), sum(heights))
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     sizes.set_subplotspec(grid[0])
+    _recolor(sizes)
     sizes.set_title(title, loc="left", fontsize=11)
     sizes.set_title("")
     clients = "client, largest first"
@@ -51,12 +53,29 @@ def draw_partition(
     return figure
 
 
+def _recolor(sizes: Axes) -> None:
+    """Give the classes colours that stay apart without colour vision; a colour bar of many classes keeps its own."""
+    legend = sizes.get_legend()
+    if legend is None:
+        return
+    colors = area_colors(len(sizes.containers))
+    # the legend lists the classes from above to below, as the bars are stacked
+    for bars, color in zip(sizes.containers, colors, strict=True):
+        for bar in bars:
+            bar.set(facecolor=color, edgecolor="white", linewidth=0.3)
+    by_name = {str(bars.get_label()): color for bars, color in zip(sizes.containers, colors, strict=True)}
+    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        if handle is not None:
+            handle.set(facecolor=by_name[text.get_text()])
+
+
 def _draw_mixes(axes: Axes, sizes: Axes, table: pd.DataFrame) -> None:
     """Draw the class shares of each client below its samples, in the same colours."""
     shares = table.to_numpy() / np.maximum(table.to_numpy().sum(axis=1, keepdims=True), 1)
     bottom = np.zeros(len(table))
     for column, bars in zip(shares.T, sizes.containers, strict=True):
-        axes.bar(np.arange(len(table)), column, bottom=bottom, width=0.9, color=bars[0].get_facecolor())
+        color = bars[0].get_facecolor()
+        axes.bar(np.arange(len(table)), column, bottom=bottom, width=0.9, color=color, edgecolor="white", linewidth=0.3)
         bottom += column
     axes.set_ylim(0, 1)
     axes.set_ylabel("class mix")

@@ -66,15 +66,18 @@ def test_a_page_of_three_sections_lists_them() -> None:
     assert "banner" not in text.partition("</style>")[2]
 
 
+CALL = "Partitioner(num_clients=100, alpha=0.5)"
+
+
 def test_a_table_of_facts_has_no_header() -> None:
-    grid = Grid("facts", "", (), [["name", "Call(a=1)"], ["n_1", "2"]], text_columns=(0, 1), note="Why.")
+    grid = Grid("facts", "", (), [["name", CALL], ["n_1", "2"]], text_columns=(0, 1), note="Why.")
     html = grid.to_html()
     assert "<thead>" not in html
     assert "<figcaption>" not in html
     assert 'aria-label="facts"' in html
-    assert Outline(html).texts["td"] == ["Call(a=1)", "2"]
-    assert "Call(<wbr>a=<wbr>1)" in html
-    assert grid.to_csv() == "name,Call(a=1)\nn_1,2\n"
+    assert Outline(html).texts["td"] == [CALL, "2"]
+    assert "Partitioner(<wbr>num_clients=<wbr>100" in html
+    assert grid.to_csv() == f'name,"{CALL}"\nn_1,2\n'
     latex = grid.to_latex()
     assert r"\begin{tabular}{ll}" in latex
     assert r"\midrule" not in latex
@@ -85,6 +88,25 @@ def test_a_row_with_the_name_of_the_one_above_continues_it() -> None:
     rows = [["a", "1"], ["a", "2"], ["b", "3"]]
     html = Grid("g", "c", ["x", "y"], rows).to_html()
     assert re.findall(r'<tr( class="again")?><th', html)[-3:] == ["", ' class="again"', ""]
+
+
+def test_very_long_names_are_shortened_on_the_page_and_whole_elsewhere() -> None:
+    name = "a" * 200 + "z"
+    grid = Grid("g", "c", ["data", name], [[name, "1"], ["text", "2"]])
+    html = grid.to_html()
+    short = "a" * 31 + "…" + "a" * 15 + "z"
+    assert Outline(html).texts["th"] == ["data", short, short, "text"]
+    assert html.count(f'title="{name}"') == 2
+    assert name in grid.to_csv()
+    assert name in grid.to_latex()
+    facts = Grid("g", "", (), [["name", name]], text_columns=(0, 1))
+    assert Outline(facts.to_html()).texts["td"] == [name]
+
+
+def test_short_tables_are_printed_on_one_page() -> None:
+    assert 'class="table short"' in Grid("g", "c", ["x"], [["1"]] * 8).to_html()
+    assert 'class="table"' in Grid("g", "c", ["x"], [["1"]] * 9).to_html()
+    assert 'class="table short many"' in Grid("g", "c", ["x"] * 13, [["1"] * 13]).to_html()
 
 
 def test_wide_pictures_scroll_on_their_own() -> None:

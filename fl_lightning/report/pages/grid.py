@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from html import escape
 
 from fl_lightning.experiment.files import harmless
+from fl_lightning.report.short_texts import shortened
 
+_NAME = 48  # characters of a name; longer ones are shortened
+_MANY = 13  # columns; such a table is printed in small letters
+_SHORT = 8  # rows; such a table is printed on one page
 _LONG = 30  # characters; longer texts are broken into lines
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -24,7 +28,12 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
     "<": "$<$",
+    ">": "$>$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "…": r"\ldots{}",
 }
 
 
@@ -40,6 +49,7 @@ class Grid:
         strong: Cells in bold, as (row, column).
         text_columns: Columns of texts. The other columns hold numbers and are aligned at the right.
         note: Explanation below the table.
+        name_columns: Columns of names, which HTML shortens if they are very long; so it does with the header.
     """
 
     name: str
@@ -49,19 +59,22 @@ class Grid:
     strong: set[tuple[int, int]] = field(default_factory=set)
     text_columns: tuple[int, ...] = (0,)
     note: str = ""
+    name_columns: tuple[int, ...] = (0,)
 
     def to_html(self) -> str:
         """Return the table as HTML; it scrolls sideways on a narrow screen."""
         head = "".join(
-            f'<th scope="col"{self._align(place)}>{escape(text)}</th>' for place, text in enumerate(self.header)
+            f'<th scope="col"{self._class(place, text)}{_title(text)}>{escape(shortened(text, _NAME))}</th>'
+            for place, text in enumerate(self.header)
         )
         head = f"<thead><tr>{head}</tr></thead>\n" if self.header else ""
         kind = "" if self.header else ' class="facts"'
         body = "\n".join(self._html_row(row) for row in range(len(self.rows)))
         caption = f"<figcaption>{escape(self.caption)}</figcaption>\n" if self.caption else ""
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        size = (" short" if len(self.rows) <= _SHORT else "") + (" many" if len(self.header) >= _MANY else "")
         return (
-            f'<figure class="table">{caption}<div class="scroll" tabindex="0" role="region" '
+            f'<figure class="table{size}">{caption}<div class="scroll" tabindex="0" role="region" '
             f'aria-label="{escape(self.caption or self.name)}"><table{kind}>\n{head}<tbody>\n{body}\n</tbody>\n'
             f"</table></div>{note}</figure>"
         )
@@ -73,19 +86,20 @@ class Grid:
         return f"<tr{again}>" + "".join(self._cell(row, column, text) for column, text in enumerate(cells)) + "</tr>"
 
     def _cell(self, row: int, column: int, text: str) -> str:
-        content = escape(text)
-        if column in self.text_columns:
+        named = bool(self.header) and column in self.name_columns
+        content = escape(shortened(text, _NAME) if named else text)
+        if column in self.text_columns and len(text) > _LONG:
             content = content.replace("(", "(<wbr>").replace("=", "=<wbr>")  # lines of long calls may end there
-        elif column:
+        elif column and column not in self.text_columns:
             content = content.replace("-", "\N{MINUS SIGN}")
         content = f"<strong>{content}</strong>" if (row, column) in self.strong else content
-        if column == 0:
-            return f'<th scope="row">{content}</th>'
-        kind = ' class="text long"' if len(text) > _LONG and column in self.text_columns else self._align(column)
-        return f"<td{kind}>{content}</td>"
+        kind = self._class(column, text) + (_title(text) if named else "")
+        return f'<th scope="row"{kind}>{content}</th>' if column == 0 else f"<td{kind}>{content}</td>"
 
-    def _align(self, column: int) -> str:
-        return ' class="text"' if column in self.text_columns else ""
+    def _class(self, column: int, text: str) -> str:
+        kinds = ["text"] if column in self.text_columns and column else []
+        kinds += ["long"] if len(text) > _LONG and (column in self.text_columns or text in self.header) else []
+        return f' class="{" ".join(kinds)}"' if kinds else ""
 
     def to_latex(self) -> str:
         """Return a LaTeX ``table`` with a ``tabular``; it needs the package booktabs."""
@@ -124,6 +138,11 @@ class Grid:
         rows = [self.header, *self.rows] if self.header else self.rows
         csv.writer(buffer, lineterminator="\n").writerows([harmless(text) for text in row] for row in rows)
         return buffer.getvalue()
+
+
+def _title(text: str) -> str:
+    """Return the attribute that shows the whole of a shortened name."""
+    return f' title="{escape(text)}"' if len(text) > _NAME else ""
 
 
 def _latex(text: str) -> str:

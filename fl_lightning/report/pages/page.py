@@ -34,7 +34,7 @@ class Section:
     @property
     def empty(self) -> bool:
         """Whether the section has no content."""
-        return not (self.grids or self.pictures or self.details)
+        return not (self.text or self.grids or self.pictures or self.details)
 
     def to_html(self) -> str:
         """Return the section as HTML."""

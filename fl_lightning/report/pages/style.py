@@ -35,7 +35,8 @@ th:first-child { padding-left: 0.1rem; }
 th[scope=row], th:first-child, .text { text-align: left; }
 th:first-child { position: sticky; left: 0; background: var(--paper); }
 tr.again th[scope=row] { color: var(--soft); font-weight: 400; }
-td.long { white-space: normal; min-width: 14rem; overflow-wrap: break-word; }
+td.long { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
+th.long { white-space: normal; min-width: 8rem; max-width: 16rem; overflow-wrap: anywhere; }
 td strong, th strong { background: var(--best); padding: 0 0.15rem; border-radius: 2px; }
 table.facts { width: 100%; max-width: 46rem; }
 table.facts th { width: 34%; white-space: normal; }
@@ -43,12 +44,14 @@ table.facts td { white-space: normal; overflow-wrap: anywhere; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); gap: 0.5rem 1.5rem; }
 .figures figure { margin: 0.4rem 0; min-width: 0; }
 .figures figcaption { color: var(--soft); font-size: 0.875rem; }
+.figures figure:only-child { grid-column: 1 / -1; max-width: 48rem; }
 .figures figure.wide { grid-column: 1 / -1; max-width: 60rem; }
 img { display: block; width: 100%; height: auto; background: #fff; border-radius: 4px; }
 details { margin: 0.5rem 0; }
 summary { cursor: pointer; padding: 0.3rem 0; }
 pre { font-size: 0.8rem; white-space: pre-wrap; overflow-wrap: anywhere; background: var(--shade); padding: 0.6rem; }
 @media screen and (max-width: 50rem) {
+  td.text:not(.long) { white-space: normal; min-width: 6.6rem; }
   figure.wide img { width: 46rem; max-width: none; }
   figure.wide figcaption::after { content: " Scroll the figure sideways to see all of it."; }
 }
@@ -58,13 +61,25 @@ pre { font-size: 0.8rem; white-space: pre-wrap; overflow-wrap: anywhere; backgro
     --warning: #fff; }
   body { max-width: none; padding: 0; font-size: 9.5pt; }
   nav { display: none; }
-  h2 { break-after: avoid; }
-  .figures figure, tr { break-inside: avoid; }
+  h1, h2, h2 + p, figcaption, thead { break-after: avoid; }
+  p { orphans: 3; widows: 3; }
+  .note, .figures figcaption, h2 + p { font-size: 8pt; }
+  /* no row stands alone on a page: short tables are whole, of long ones the first and the last rows stay together */
+  .figures figure, figure.short, .banner, .note, tr { break-inside: avoid; }
+  thead { display: table-header-group; }
+  tbody tr:nth-child(-n + 3) { break-after: avoid; }
+  tbody tr:nth-last-child(-n + 3), figure.table > .note { break-before: avoid; }
+  details:not([open]) { display: none; }
   .scroll { overflow: visible; background: none; }
   table { font-size: 7.5pt; }
-  th, td { padding-right: 0.35rem; white-space: normal; }
+  .many table { font-size: 6pt; }
+  th, td { padding-right: 0.35rem; }
+  th, td.text { white-space: normal; }
   th[scope=row] { position: static; }
-  .figures { grid-template-columns: 1fr 1fr 1fr; }
-  figure.wide img { width: auto; max-width: 100%; max-height: 160mm; }
+  /* lines of figures: a heading stays with the first line, which it would not with a grid */
+  .figures { display: block; }
+  .figures figure { display: inline-block; width: 32%; margin: 0.3rem 0.6% 0.3rem 0; vertical-align: top; }
+  .figures figure.wide, .figures figure:only-child { display: block; width: auto; }
+  figure.wide img, figure:only-child img { width: auto; max-width: 100%; max-height: 150mm; }
 }
 """

@@ -1,0 +1,123 @@
+"""Draws the scores of single runs, and differences relative to the baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.experiment.statistics import most_representative_fold, relative_difference
+from fl_lightning.report.curves import legend, new_figure
+from fl_lightning.report.experiment import Experiment
+from fl_lightning.report.palette import color, label, mark
+from fl_lightning.report.texts import metric_and_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_spread(experiment: Experiment, data: str) -> Figure:
+    """Draw the test score of each run, with one column for each method.
+
+    The most representative fold is in full colour, the others are pale.
+    """
+    figure, axes = new_figure()
+    scale = 100 if experiment.percent(data) else 1
+    fold = representative_fold(experiment, data)
+    for place, method in enumerate(experiment.methods):
+        scores = experiment.scores(data, method)
+        ordered = sorted(scores)
+        offsets = np.linspace(-0.22, 0.22, len(ordered)) if len(ordered) > 1 else [0.0]
+        for (run_fold, run_seed), offset in zip(ordered, offsets, strict=True):
+            axes.plot(
+                place + offset,
+                scale * scores[run_fold, run_seed],
+                marker=mark(run_fold),
+                color=color(place),
+                alpha=1.0 if fold in (None, run_fold) else 0.35,
+                markersize=5,
+                linestyle="none",
+            )
+        if len(scores) > 1:
+            mean = scale * float(np.mean(list(scores.values())))
+            axes.plot([place - 0.3, place + 0.3], [mean, mean], color="black", linewidth=1.2)
+    _finish(axes, experiment.methods, f"test {metric_and_unit(experiment, data)}", data)
+    return figure
+
+
+def representative_fold(experiment: Experiment, data: str) -> int | None:
+    """Return the fold whose gap between a method and the baseline is nearest to the mean gap over folds.
+
+    The method is RADFed, or the last one of a table without RADFed.
+
+    Returns:
+        The fold; ``None`` if there are fewer than two methods, or fewer than three folds: of two folds none is nearer
+        to their mean.
+    """
+    others = [method for method in experiment.methods if method != experiment.baseline]
+    if not others:
+        return None
+    method = "RADFed" if "RADFed" in others else others[-1]
+    own, base = (_by_fold(experiment.scores(data, name)) for name in (method, experiment.baseline))
+    shared = sorted(set(own) & set(base))
+    if len(shared) < 3:
+        return None
+    return most_representative_fold({fold: own[fold] for fold in shared}, {fold: base[fold] for fold in shared})
+
+
+def draw_comparison(experiment: Experiment, title: str, names: Sequence[str]) -> Figure | None:
+    """Draw the differences relative to the baseline on some data sets, side by side.
+
+    A bar is the difference of the means, a dot that of one pair of runs.
+
+    Returns:
+        The figure; ``None`` if fewer than two of the data sets have runs, or there is no method beside the baseline.
+    """
+    bases = {name: _mean(experiment, name, experiment.baseline) for name in names if name in experiment.data}
+    present = {name: base for name, base in bases.items() if base}  # nothing is relative to 0
+    others = [method for method in experiment.methods if method != experiment.baseline]
+    if len(present) < 2 or not others:
+        return None
+    figure, axes = new_figure()
+    width = 0.8 / len(present)
+    for place, (data, base) in enumerate(present.items()):
+        means = [_mean(experiment, data, method) for method in others]
+        heights = [100 * relative_difference(mean, base) if mean is not None else math.nan for mean in means]
+        positions = np.arange(len(others)) + (place - (len(present) - 1) / 2) * width
+        axes.bar(positions, heights, 0.92 * width, color=color(place), alpha=0.55, label=label(data))
+        for position, method in zip(positions, others, strict=True):
+            _draw_pairs(axes, experiment, data, method, position)
+    axes.axhline(0, color="black", linewidth=0.8)
+    _finish(axes, others, f"relative to {experiment.baseline}, %", title)
+    legend(figure, len(present))
+    return figure
+
+
+def _draw_pairs(axes: Axes, experiment: Experiment, data: str, method: str, position: float) -> None:
+    """Draw the relative difference of each pair of runs."""
+    own, base = experiment.pairs(data, method)
+    changes = [100 * relative_difference(a, b) for a, b in zip(own, base, strict=True) if b != 0]
+    if len(changes) > 1:
+        axes.plot([position] * len(changes), changes, "o", color="black", markersize=2.2, alpha=0.7)
+
+
+def _mean(experiment: Experiment, data: str, method: str) -> float | None:
+    scores = list(experiment.scores(data, method).values())
+    return float(np.mean(scores)) if scores else None
+
+
+def _finish(axes: Axes, names: Sequence[str], y_label: str, title: str) -> None:
+    axes.set_xticks(range(len(names)), [label(name, 20) for name in names], rotation=30, ha="right")
+    axes.set(ylabel=label(y_label, 44), title=label(title, 44))
+    axes.grid(axis="y", color="0.9")
+    axes.set_axisbelow(True)
+
+
+def _by_fold(scores: dict[tuple[int, int], float]) -> dict[int, list[float]]:
+    folds: dict[int, list[float]] = {}
+    for (fold, _), score in sorted(scores.items()):
+        folds.setdefault(fold, []).append(score)
+    return folds

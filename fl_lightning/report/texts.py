@@ -1,0 +1,49 @@
+"""Numbers of reports as texts."""
+
+from __future__ import annotations
+
+import math
+
+from fl_lightning.report.experiment import Experiment
+
+
+def number(experiment: Experiment, data: str, value: float, sign: bool = False) -> str:
+    """Return a score of a data set as a text; in per cent if the scores are shares."""
+    if not math.isfinite(value):
+        return ""
+    text = f"{100 * value:+.2f}" if experiment.percent(data) else f"{value:+.4f}"
+    return text if sign else text.removeprefix("+")
+
+
+def unit(experiment: Experiment, data: str) -> str:
+    """Return the unit of the scores of a data set; empty if they have none."""
+    return "%" if experiment.percent(data) else ""
+
+
+def metric_and_unit(experiment: Experiment, data: str) -> str:
+    """Return the metric of a data set with its unit, such as ``"accuracy, %"``."""
+    return ", ".join(filter(None, [experiment.metric(data), unit(experiment, data)]))
+
+
+def signed(value: float) -> str:
+    """Return a relative difference in per cent as a text."""
+    return f"{value:+.2f}" if math.isfinite(value) else ""
+
+
+def interval(experiment: Experiment, data: str, low: float, high: float) -> str:
+    """Return an interval as a text."""
+    if not math.isfinite(low):
+        return ""
+    return f"[{number(experiment, data, low, sign=True)}, {number(experiment, data, high, sign=True)}]"
+
+
+def p_text(p: float) -> str:
+    """Return a p-value as a text."""
+    if math.isnan(p):
+        return ""
+    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+def joined(names: list[str]) -> str:
+    """Return names as a list in a sentence: ``"a, b and c"``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
