@@ -15,12 +15,11 @@ import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor
 
+from fl_lightning.callbacks.checkpoint import save_whole
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
 
 _MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
-
-from fl_lightning.callbacks.checkpoint import save_whole
 
 
 class CurveRecorder(Callback):
