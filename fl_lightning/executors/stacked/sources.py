@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
+from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task
 
 Groups = list[tuple[Sequence[int], StackedBatch]]
@@ -29,27 +29,22 @@ class BatchSource(Protocol):
 class DrawnBatches:
     """Batches of any kind, drawn client by client and then stacked.
 
-    What a data set or a transfer hook draws from the global generators is what it would draw for the client alone, as
-    long as the module itself draws nothing.
-
     Args:
         clients: Trains clients.
         tasks: The clients' tasks.
         transfer: Brings a batch to the module.
-        random: Whether data sets or ``transfer`` may draw random numbers.
+        generators: The clients' generators, from which data sets and ``transfer`` draw; ``None`` if they draw nothing.
     """
 
     def __init__(
-        self, clients: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], random: bool
+        self,
+        clients: LocalTraining,
+        tasks: Sequence[Task],
+        transfer: Callable[[Any], Any],
+        generators: ClientGenerators | None,
     ) -> None:
         self._batches: list[Iterator[Any]] = [map(transfer, clients.batches.of(task)) for task in tasks]
-        self._states: list[Any] = []
-        if random:
-            present = _generators()
-            for task in tasks:
-                clients.seed(task)
-                self._states.append(_generators())
-            _set_generators(present)
+        self._generators = generators
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``."""
@@ -57,14 +52,8 @@ class DrawnBatches:
         return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
 
     def _draw(self, row: int) -> Any:
-        if not self._states:
+        with nullcontext() if self._generators is None else self._generators.of(row):
             return next(self._batches[row])
-        present = _generators()
-        _set_generators(self._states[row])
-        batch = next(self._batches[row])
-        self._states[row] = _generators()
-        _set_generators(present)
-        return batch
 
 
 class GatheredBatches:
@@ -131,8 +120,17 @@ class GatheredBatches:
         self._whole = self._upload.send()
 
 
+def draws_nothing(clients: LocalTraining, task: Task, plain: bool) -> bool:
+    """Whether reading a client's batches draws nothing from global generators, for certain."""
+    return plain and clients.batches.has_rows(task.client)
+
+
 def make_source(
-    clients: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], plain: bool
+    clients: LocalTraining,
+    tasks: Sequence[Task],
+    transfer: Callable[[Any], Any],
+    plain: bool,
+    generators: ClientGenerators | None,
 ) -> GatheredBatches | DrawnBatches:
     """Return the batches of a stack's clients.
 
@@ -141,20 +139,8 @@ def make_source(
         tasks: The clients' tasks, longest first.
         transfer: Brings a batch to the module.
         plain: Whether ``transfer`` only moves it to the device.
+        generators: The clients' generators.
     """
     if plain and GatheredBatches.suit(clients, tasks):
         return GatheredBatches(clients, tasks, clients.vector.device)
-    return DrawnBatches(clients, tasks, transfer, not plain or not clients.batches.has_rows(tasks[0].client))
-
-
-def _generators() -> Any:
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
-
-
-def _set_generators(states: Any) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1])
-    np.random.set_state(states[2])
-    random.setstate(states[3])
+    return DrawnBatches(clients, tasks, transfer, None if draws_nothing(clients, tasks[0], plain) else generators)
