@@ -141,16 +141,14 @@ class ClientDatasetsModule(FederatedDataModule):
 
 def _checked(name: str, given: Any) -> Dataset[Any]:
     """Return a data set that has samples by position."""
-    is_other = isinstance(given, (str, bytes, Mapping, tuple, type, Tensor, np.ndarray))
-    if is_other or not hasattr(given, "__getitem__"):
+    is_other = isinstance(given, (str, bytes, Mapping, tuple, type, Tensor, np.ndarray, IterableDataset))
+    if is_other or not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
         hint = ""
         if isinstance(given, (tuple, Tensor)):
             hint = " TensorDataModule takes tensors."
         elif isinstance(given, IterableDataset):
-            hint = " A client's samples are shuffled and counted, which a stream's cannot be: list(dataset) keeps them."
+            hint = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
         raise TypeError(f"`{name}` must be a data set with __len__ and __getitem__, got {got(given)}.{hint}")
-    if not hasattr(given, "__len__"):
-        raise TypeError(f"`{name}` must be a data set with __len__, which {type(given).__name__} does not have.")
     if len(given) == 0:
         raise ValueError(f"`{name}` has no samples; leave it out.")
     return cast("Dataset[Any]", given)

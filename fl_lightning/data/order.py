@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -109,13 +109,14 @@ class EvaluationShare(DistributedSampler[Any]):
 
 
 def shared_batch_size(samples: int, num_replicas: int, batch_size: int) -> int:
-    """Return the largest batch size, up to ``batch_size``, with which all processes have equally many batches.
+    """Return a batch size near ``batch_size`` with which all processes have equally many batches.
 
     Values that are reduced over processes after each batch need that. Shares of :class:`EvaluationShare` differ by one
-    sample at most. There is none for fewer samples than processes, or for batches of one; then ``batch_size`` stays.
+    sample at most. Batches of one stay such, and so does the batch size for fewer samples than processes: then some
+    processes have a batch less.
     """
     smaller, longer_ones = divmod(samples, num_replicas)
-    if longer_ones == 0 or smaller == 0:
+    if longer_ones == 0 or smaller == 0 or batch_size == 1:
         return batch_size
     # one sample more makes a batch more where the smaller share is whole batches
-    return next((size for size in range(batch_size, 1, -1) if smaller % size), batch_size)
+    return next(size for size in chain(range(batch_size, 1, -1), count(batch_size + 1)) if smaller % size)
