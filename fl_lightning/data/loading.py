@@ -47,9 +47,15 @@ class LoadingOptions(MoreLoadingOptions, total=False):
 
 
 class ServesBatches(ABC):
-    """The part of a data module that makes batches of samples."""
+    """The part of a data module that makes batches of samples.
+
+    Attributes:
+        shares_evaluation: Whether several processes share evaluation samples, each in one share. An aggregation
+            callback sets it, and joins what they log; otherwise Lightning's own shares repeat samples.
+    """
 
     trainer: L.Trainer | None
+    shares_evaluation = False
 
     def _set_loading(
         self,
@@ -191,27 +197,24 @@ class ServesBatches(ABC):
         )
 
     def val_dataloader(self) -> Any:
-        """Return the validation set, ordered by client; an empty list if there is none.
-
-        With several processes, each gets its share, and no sample is in two shares.
-        """
-        return self._evaluation_loader("val", shared=True) if self._has("val") else []
+        """Return the validation set, ordered by client; an empty list if there is none."""
+        return self._evaluation_loader("val", self.shares_evaluation) if self._has("val") else []
 
     def test_dataloader(self) -> Any:
-        """Return the test set, ordered by client; an empty list if there is none. Processes share it."""
-        return self._evaluation_loader("test", shared=True) if self._has("test") else []
+        """Return the test set, ordered by client; an empty list if there is none."""
+        return self._evaluation_loader("test", self.shares_evaluation) if self._has("test") else []
 
     def predict_dataloader(self) -> Any:
-        """Return the test set; Lightning shares it out over processes."""
+        """Return the test set; Lightning shares it out over processes by itself."""
         return self._evaluation_loader("test", shared=False) if self._has("test") else []
 
     def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
         dataset, batch_size = self._transformed(self._samples(stage), self.eval_transform), self.eval_batch_size
-        share, processes = None, 1 if self.trainer is None else self.trainer.world_size
-        if shared and processes > 1:
-            assert self.trainer is not None
-            share = EvaluationShare(dataset, processes, self.trainer.global_rank)
-            batch_size = shared_batch_size(len(dataset), processes, batch_size)  # type: ignore[arg-type]
+        share, samples = None, len(dataset)  # type: ignore[arg-type]
+        # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
+        if shared and self.trainer is not None and samples >= self.trainer.world_size > 1:
+            share = EvaluationShare(dataset, self.trainer.world_size, self.trainer.global_rank)
+            batch_size = shared_batch_size(samples, self.trainer.world_size, batch_size)
         return make_loader(
             dataset,
             batch_size,

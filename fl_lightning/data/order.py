@@ -112,11 +112,15 @@ def shared_batch_size(samples: int, num_replicas: int, batch_size: int) -> int:
     """Return a batch size near ``batch_size`` with which all processes have equally many batches.
 
     Values that are reduced over processes after each batch need that. Shares of :class:`EvaluationShare` differ by one
-    sample at most. Batches of one stay such, and so does the batch size for fewer samples than processes: then some
-    processes have a batch less.
+    sample at most. Batches of one sample stay such, and some processes then have a batch more.
+
+    Args:
+        samples: Number of samples of all processes, at least one each.
+        num_replicas: Number of processes.
+        batch_size: The number of samples that is asked for.
     """
     smaller, longer_ones = divmod(samples, num_replicas)
-    if longer_ones == 0 or smaller == 0 or batch_size == 1:
+    if longer_ones == 0 or batch_size == 1:
         return batch_size
     # one sample more makes a batch more where the smaller share is whole batches
     return next(size for size in chain(range(batch_size, 1, -1), count(batch_size + 1)) if smaller % size)

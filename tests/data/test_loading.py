@@ -294,7 +294,7 @@ def test_a_client_of_one_sample_under_batchnorm_is_named_beside_drop_last() -> N
 # ---- a process's share ----
 
 
-@pytest.mark.parametrize(("samples", "processes"), [(7, 2), (8, 2), (9, 4), (3, 4), (1, 2)])
+@pytest.mark.parametrize(("samples", "processes"), [(7, 2), (8, 2), (9, 4), (4, 4)])
 def test_shares_of_processes_hold_every_sample_once(samples: int, processes: int) -> None:
     shares = [list(EvaluationShare(range(samples), processes, rank)) for rank in range(processes)]  # type: ignore[arg-type]
     assert sorted([position for share in shares for position in share]) == list(range(samples))
@@ -311,7 +311,6 @@ def test_shares_of_processes_hold_every_sample_once(samples: int, processes: int
         (9, 2, 3, 3),
         (25, 2, 6, 5),
         (25, 2, 4, 5),  # 12 is divisible by 4, by 3 and by 2
-        (1, 2, 4, 4),
         (9, 2, 1, 1),  # samples that cannot be batched
     ],
 )
