@@ -122,9 +122,13 @@ class LocalTraining:
         self._correction.set_weight_decay(self.trainer.optimizers)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
-        for index, batch in enumerate(self.batches.of(task)):
-            if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
-                break
+        try:
+            for index, batch in enumerate(self.batches.of(task)):
+                if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
+                    break
+        except ValueError as error:
+            self.batches.explain_single_sample(task, error)
+            raise
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None
         return self.finish(begun.client, self.vector.read(), steps, summed_lr)
