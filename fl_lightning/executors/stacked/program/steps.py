@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -111,7 +112,6 @@ class ProgramSteps:
                 raise CannotVectorize("there are batches without any class")
         # the weight of each sample in its client's mean loss; 0 of void ones
         weights = counted / counted.sum(2, keepdim=True).clamp(min=1)
-        self._all_sizes = sizes
         along = 1 if self._program.transposed else 2  # classes lie along this dimension
         self._weights = weights.flatten(1).unsqueeze(along).to(like)
         if plan.loss == "cross_entropy":
@@ -137,23 +137,28 @@ class ProgramSteps:
         if not self._traced.logged.calls and not self._traced.logged.metric_calls:
             return [self._entry(place, [], slots) for place in range(self._until - self._from)]
         steps, number = self._outputs.shape[:2]
-        outputs = self._outputs.flatten(0, 1)
+        # the clients at work at each step, one row each
+        active = [place * number + row for place, own in enumerate(self._sizes) for row in range(len(own))]
+        rows = None if len(active) == steps * number else torch.tensor(active, device=self._like.device)
+        outputs = _rows(self._outputs.flatten(0, 1), rows)
         values = {self._plan.output: outputs.transpose(1, 2) if self._program.transposed else outputs}
         for leaf in self._traced.leaves:
-            tensor = self._tensors[leaf]
-            table = tensor.view(number, steps, self._size, *tensor.shape[2:])
-            values[leaf] = table.transpose(0, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1)
+            table = self._tensors[leaf].unflatten(1, (steps, self._size))
+            values[leaf] = _rows(table.transpose(0, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1), rows)
         weights = self._weights.view(number, steps, self._size).transpose(0, 1).flatten(0, 1)
-        given = Given(values, self._all_sizes.t().reshape(-1).to(self._like.device), weights)
+        sizes = torch.tensor([size for own in self._sizes for size in own], device=self._like.device)
         wanted = [value for value in self._traced.tensors if isinstance(value, int)]
-        found = iter(evaluate(self._plan, wanted, given))
+        found = iter(evaluate(self._plan, wanted, Given(values, sizes, _rows(weights, rows))))
         tables = [
-            (next(found).unflatten(0, (steps, number)), self._is_of_samples(value))
-            if isinstance(value, int)
-            else (value.expand(steps, number), False)
+            (next(found), self._is_of_samples(value)) if isinstance(value, int) else (value.expand(len(active)), False)
             for value in self._traced.tensors
         ]
-        return [self._entry(place, tables, slots) for place in range(steps)]
+        ends = list(accumulate(map(len, self._sizes)))
+        spans = [slice(end - len(own), end) for end, own in zip(ends, self._sizes, strict=True)]
+        return [
+            self._entry(place, [(table[span], of_samples) for table, of_samples in tables], slots)
+            for place, span in enumerate(spans)
+        ]
 
     def _is_of_samples(self, number: int) -> bool:
         graph = self._plan.graph
@@ -162,12 +167,14 @@ class ProgramSteps:
 
     def _entry(self, place: int, tables: Sequence[tuple[Tensor, bool]], slots: Sequence[int]) -> Entry:
         sizes = self._sizes[place]
-        k = len(sizes)
-        tensors: list[Any] = [
-            _Ragged(table[place], sizes) if of_samples else table[place, :k] for table, of_samples in tables
-        ]
+        tensors: list[Any] = [_Ragged(table, sizes) if of_samples else table for table, of_samples in tables]
         logged = self._traced.logged
-        return Entry(Logged(logged.calls, logged.metric_calls), tensors, slots[:k], [True] * k, sizes=sizes)
+        steps = [True] * len(sizes)
+        return Entry(Logged(logged.calls, logged.metric_calls), tensors, slots[: len(sizes)], steps, sizes=sizes)
+
+
+def _rows(table: Tensor, rows: Tensor | None) -> Tensor:
+    return table if rows is None else table.index_select(0, rows)
 
 
 class _Ragged:
