@@ -1,0 +1,59 @@
+"""Whatever executor is named, nobody can tell it from a loop by hand: weights, values, logger calls, attributes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from zoo.entry import Entry
+from zoo.fitting import Fit, fit
+from zoo.modules import ENTRIES
+from zoo.outcome import ASPECTS, Outcome, differences
+from zoo.reference import Reference
+
+EXECUTORS = ("sequential", "vectorized", "auto")
+
+
+@lru_cache(maxsize=None)
+def by_hand(entry: Entry) -> Outcome:
+    """Return what the hand-written loop leaves behind."""
+    return Reference(entry).run()
+
+
+@lru_cache(maxsize=None)
+def by_library(entry: Entry, executor: str) -> Fit | Exception:
+    """Return what the library leaves behind, or the error that it raised."""
+    try:
+        return fit(entry, executor)
+    except Exception as error:
+        return error
+
+
+def fitted(entry: Entry, executor: str) -> Fit:
+    """Return what the library leaves behind."""
+    done = by_library(entry, executor)
+    if isinstance(done, Exception):
+        raise done
+    return done
+
+
+def cases() -> list[Any]:
+    """Return every entry with every executor and aspect, known differences marked."""
+    found = []
+    for entry in ENTRIES:
+        for executor in EXECUTORS:
+            for aspect in ASPECTS:
+                cause = entry.known_difference(executor, aspect)
+                marks = [] if cause is None else [pytest.mark.xfail(strict=True, reason=cause)]
+                found.append(pytest.param(entry, executor, aspect, marks=marks, id=f"{entry.name}-{executor}-{aspect}"))
+    return found
+
+
+@pytest.mark.parametrize(("entry", "executor", "aspect"), cases())
+def test_nobody_can_tell(entry: Entry, executor: str, aspect: str) -> None:
+    expected, found = getattr(by_hand(entry), aspect), getattr(fitted(entry, executor).outcome, aspect)
+    assert not differences(expected, found, entry.tolerance)
+    alone, at_once = fitted(entry, "sequential"), fitted(entry, executor)
+    assert not differences(getattr(alone.everything, aspect), getattr(at_once.everything, aspect), entry.tolerance)
