@@ -90,7 +90,6 @@ class Entry:
         tolerance: Relative, of weights and values.
         outside: Returns what the module keeps outside of itself; it empties that when it is made.
         not_by_hand: How names of logged values begin that the hand-written loop leaves out.
-        differs: Known differences: for ``"executor"`` or ``"executor:aspect"`` the cause.
     """
 
     name: str
@@ -103,14 +102,9 @@ class Entry:
     tolerance: float = 1e-6
     outside: Callable[[], Any] = dict
     not_by_hand: tuple[str, ...] = ()
-    differs: Mapping[str, str] = field(default_factory=dict)
 
     def make(self) -> L.LightningModule:
         """Return the module, with weights that depend on nothing but the entry."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return self.module().to(self.dtype)
-
-    def known_difference(self, executor: str, aspect: str) -> str | None:
-        """Return the cause of a known difference, or ``None``."""
-        return self.differs.get(executor) or self.differs.get(f"{executor}:{aspect}")

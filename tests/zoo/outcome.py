@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -91,9 +92,11 @@ def outcome(
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every number, text and array that a value leads to, with the path to it."""
     if isinstance(value, Tensor):
-        yield path, value.detach().double().numpy().copy()
+        yield path, _numbers(value)
     elif isinstance(value, (np.ndarray, bool, int, float, str, type(None), np.generic)):
         yield path, np.array(value) if isinstance(value, np.ndarray) else value
+    elif isinstance(value, torch.Generator):
+        yield path, value.get_state().numpy().copy()
     elif isinstance(value, Mapping):
         for key in sorted(value, key=repr):
             yield from leaves(value[key], f"{path}.{key}")
@@ -105,6 +108,13 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(each, f"{path}[{place}]")
     elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)) and not callable(value):
         yield from leaves(vars(value), path)
+
+
+def _numbers(tensor: Tensor) -> Any:
+    try:
+        return tensor.detach().double().numpy().copy()
+    except RuntimeError:  # of a transform that has ended
+        return "cannot be read"
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any], tolerance: float) -> list[str]:

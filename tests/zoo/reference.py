@@ -54,7 +54,15 @@ class Reference:
         self.callbacks = entry.callbacks()
         self.trainer = StandIn(max_epochs=self.rounds, accumulate_grad_batches=self.accumulate)
         self.log = attach(self.module, self.trainer)
-        self._travelling = list(self._tensors_that_travel())
+        parameters = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
+        #: Where the tensors that travel are held: trained parameters, and buffers of submodules in training mode.
+        self._places: dict[int, tuple[dict[str, Any], str]] = {}
+        for submodule in self.module.modules():
+            for held in (submodule._parameters, submodule._buffers):
+                for name, tensor in held.items():
+                    of_buffer = held is submodule._buffers and submodule.training and not isinstance(submodule, Metric)
+                    if tensor is not None and (id(tensor) in parameters or of_buffer):
+                        self._places.setdefault(id(tensor), (held, name))
 
     def run(self) -> Outcome:
         """Train and return what is left behind."""
@@ -86,12 +94,9 @@ class Reference:
         """Return how far a schedule by steps walks in a round."""
         return -(-self.mean_batches() // self.accumulate)
 
-    def _tensors_that_travel(self) -> Iterator[Tensor]:
-        """Yield the trained parameters, then the buffers of submodules in training mode."""
-        yield from (parameter for parameter in self.module.parameters() if parameter.requires_grad)
-        for submodule in self.module.modules():
-            if submodule.training and not isinstance(submodule, Metric):
-                yield from (buffer for buffer in submodule._buffers.values() if buffer is not None)
+    def _travelling(self) -> list[Tensor]:
+        """Return what travels; a buffer may be another tensor after an assignment."""
+        return [held[name] for held, name in self._places.values()]
 
     # ---- a round ----
 
@@ -99,7 +104,7 @@ class Reference:
         sizes, trainer = self.data.sizes(), self.trainer
         generator = np.random.default_rng(np.random.SeedSequence(np.array([0, SAMPLING, round_index], np.uint32)))
         order = generator.choice(len(sizes), size=len(sizes), replace=False).tolist()
-        start = [tensor.detach().clone() for tensor in self._travelling]
+        start = [tensor.detach().clone() for tensor in self._travelling()]
         sums = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in start]
         trainer.num_training_batches = self.local_epochs * sum(self.batches_of(client) for client in order)
         settings = self._settings()
@@ -109,7 +114,7 @@ class Reference:
             self._load(start)
             self._restore(settings)
             self._train_client(round_index, client)
-            for total, tensor in zip(sums, self._travelling, strict=True):
+            for total, tensor in zip(sums, self._travelling(), strict=True):
                 total += sizes[client] * tensor.detach().double()
         self._load([total / sum(sizes) for total in sums])
         self._restore(settings)
@@ -132,7 +137,7 @@ class Reference:
 
     @torch.no_grad()
     def _load(self, values: list[Tensor]) -> None:
-        for tensor, value in zip(self._travelling, values, strict=True):
+        for tensor, value in zip(self._travelling(), values, strict=True):
             tensor.copy_(value if tensor.is_floating_point() else value.round())
 
     def _seed(self, purpose: int, *numbers: int) -> None:
@@ -189,8 +194,7 @@ class Reference:
             self._clip()
             return loss
 
-        own = getattr(type(self.module), "optimizer_step") is not L.LightningModule.optimizer_step  # noqa: B009
-        if own:
+        if self._overrides("optimizer_step"):
             self.module.optimizer_step(self.trainer.current_epoch, batch_idx, self.optimizer, closure)  # type: ignore[arg-type]
         else:
             self.optimizer.step(closure)
@@ -214,7 +218,9 @@ class Reference:
         return loss.detach()
 
     def _clip(self) -> None:
-        if self.clip is not None:
+        if self._overrides("configure_gradient_clipping"):
+            self.module.configure_gradient_clipping(self.optimizer, self.clip, self.clip_by)
+        elif self.clip is not None:
             parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
             by = torch.nn.utils
             (by.clip_grad_norm_ if self.clip_by == "norm" else by.clip_grad_value_)(parameters, self.clip)
@@ -265,12 +271,16 @@ class Reference:
         self._call_callbacks(hook, *args)
         self._call_module(hook, *args)
 
+    def _overrides(self, hook: str) -> bool:
+        return getattr(type(self.module), hook) is not getattr(L.LightningModule, hook)
+
     def _call_module(self, hook: str, *args: Any) -> None:
         getattr(self.module, hook)(*args)
 
     def _call_callbacks(self, hook: str, *args: Any) -> None:
         for callback in self.callbacks:
-            if Callback in type(callback).__bases__ and type(callback) is not EarlyStopping and hasattr(callback, hook):
+            of_user = Callback in type(callback).__bases__ and not type(callback).__module__.startswith("lightning.")
+            if of_user and hasattr(callback, hook):
                 getattr(callback, hook)(self.trainer, self.module, *args)
 
 

@@ -109,8 +109,8 @@ class Log:
             self._tell(values, self.stepped)
             self.stepped += 1
         if is_last:
-            self._trainer.callback_metrics.update(values)
-            self._trainer.callback_metrics.update({name: float(kept.last) for name, kept in both.items()})
+            self._show(values)
+            self._show({name: float(kept.last) for name, kept in both.items()})
 
     def show_round(self) -> dict[str, float]:
         """Let monitors see the values over the round, and return them as loggers get them."""
@@ -119,7 +119,7 @@ class Log:
             if kept.on_epoch:
                 number = kept.over_the_round()
                 values[f"{name}_epoch" if kept.on_step else name] = number
-                self._trainer.callback_metrics.update({name: number, f"{name}_epoch" if kept.on_step else name: number})
+                self._show({name: number, f"{name}_epoch" if kept.on_step else name: number})
         return values
 
     def end_round(self) -> None:
@@ -129,6 +129,11 @@ class Log:
             if kept.metric is not None:
                 kept.metric.reset()
         self.kept.clear()
+
+    def _show(self, values: Mapping[str, float]) -> None:
+        """Let callbacks monitor the values, which are tensors to them."""
+        shown = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+        self._trainer.callback_metrics.update(shown)
 
     def _tell(self, values: Mapping[str, float], step: int) -> None:
         if values:

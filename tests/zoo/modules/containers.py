@@ -148,8 +148,6 @@ def padded(sizes: Sequence[int], dtype: torch.dtype) -> Data:
     return Data([[(row[row != 0], label) for row, label in zip(*rows, strict=True)] for rows in held], collate)
 
 
-AMBIGUOUS: dict[str, str] = {}
-
 ENTRIES = [
     Entry("batch is a dict", OfDict, collated(lambda x, y, n: {"x": x, "labels": y})),
     Entry("batch is a dict with strings", OfDict, collated(lambda x, y, n: {"x": x, "labels": y, "id": list(map(str, n))})),

@@ -150,24 +150,21 @@ def conv(*between: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), *between, nn.Flatten(), nn.Linear(64, CLASSES))
 
 
-MASKS = "a stack draws other masks than each client alone"
-DROPS = {f"vectorized:{aspect}": MASKS for aspect in ("weights", "values", "events")}
-
 ENTRIES = [
-    Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3))), differs=DROPS),
-    Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images, differs=DROPS),
-    Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2))), differs=DROPS),
-    Entry("FeatureAlphaDropout", lambda: Classifier(conv(nn.FeatureAlphaDropout(0.2))), images, differs=DROPS),
-    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU())), differs=DROPS),
-    Entry("Gaussian noise by randn_like", lambda: Classifier(perceptron(GaussianNoise())), differs=DROPS),
-    Entry("stochastic depth", StochasticDepth, differs=DROPS),
-    Entry("Gumbel softmax", GumbelSoftmax, differs=DROPS),
-    Entry("mixup with numpy's Beta", Mixup, differs=DROPS),
-    Entry("mixup with torch's Beta", MixupOfTorch, differs=DROPS),
+    Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3)))),
+    Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
+    Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
+    Entry("FeatureAlphaDropout", lambda: Classifier(conv(nn.FeatureAlphaDropout(0.2))), images),
+    Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),
+    Entry("Gaussian noise by randn_like", lambda: Classifier(perceptron(GaussianNoise()))),
+    Entry("stochastic depth", StochasticDepth),
+    Entry("Gumbel softmax", GumbelSoftmax),
+    Entry("mixup with numpy's Beta", Mixup),
+    Entry("mixup with torch's Beta", MixupOfTorch),
     Entry("flips by random.random", Flips),
     Entry("a generator of its own", OwnGenerator),
-    Entry("variational autoencoder, Adam", VariationalAutoencoder, differs=DROPS),
-    Entry("denoising autoencoder", DenoisingAutoencoder, differs=DROPS),
-    Entry("samples actions", Reinforce, differs=DROPS),
+    Entry("variational autoencoder, Adam", VariationalAutoencoder),
+    Entry("denoising autoencoder", DenoisingAutoencoder),
+    Entry("samples actions", Reinforce),
     Entry("dropout from the second epoch on", DropsSometimes),
 ]

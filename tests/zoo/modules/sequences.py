@@ -130,9 +130,6 @@ class TextConvolution(Embedded):
         return F.cross_entropy(self.layers(hidden.amax(2)), y)
 
 
-MASKS = "a stack draws other masks than each client alone"
-DROPS = {f"vectorized:{aspect}": MASKS for aspect in ("weights", "values")}
-
 ENTRIES = [
     Entry("TransformerEncoder, padding mask", TransformerEncoder, words, tolerance=1e-5),
     Entry("TransformerEncoder with dropout", TransformerWithDropout, words, tolerance=1e-5),
