@@ -9,20 +9,21 @@ import pytest
 
 from zoo.entry import Entry
 from zoo.fitting import Fit, fit
+from zoo.known import KNOWN, cause_of
 from zoo.modules import ENTRIES
 from zoo.outcome import ASPECTS, Outcome, differences
 from zoo.reference import Reference
 
-EXECUTORS = ("sequential", "vectorized", "auto")
+NAMES = [entry.name for entry in ENTRIES]
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=8)
 def by_hand(entry: Entry) -> Outcome:
     """Return what the hand-written loop leaves behind."""
     return Reference(entry).run()
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=8)
 def by_library(entry: Entry, executor: str) -> Fit | Exception:
     """Return what the library leaves behind, or the error that it raised."""
     try:
@@ -40,12 +41,12 @@ def fitted(entry: Entry, executor: str) -> Fit:
 
 
 def cases() -> list[Any]:
-    """Return every entry with every executor and aspect, known differences marked."""
+    """Return every entry with every executor and aspect; known differences are expected to fail."""
     found = []
     for entry in ENTRIES:
-        for executor in EXECUTORS:
+        for executor in ("sequential", "auto", "vectorized"):
             for aspect in ASPECTS:
-                cause = entry.known_difference(executor, aspect)
+                cause = cause_of(entry.name, executor, aspect)
                 marks = [] if cause is None else [pytest.mark.xfail(strict=True, reason=cause)]
                 found.append(pytest.param(entry, executor, aspect, marks=marks, id=f"{entry.name}-{executor}-{aspect}"))
     return found
@@ -57,3 +58,12 @@ def test_nobody_can_tell(entry: Entry, executor: str, aspect: str) -> None:
     assert not differences(expected, found, entry.tolerance)
     alone, at_once = fitted(entry, "sequential"), fitted(entry, executor)
     assert not differences(getattr(alone.everything, aspect), getattr(at_once.everything, aspect), entry.tolerance)
+
+
+def test_every_entry_has_a_name_of_its_own() -> None:
+    assert len(NAMES) > 60
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_known_differences_are_of_entries_that_exist() -> None:
+    assert {name for known in KNOWN for name in known.entries} <= set(NAMES)
