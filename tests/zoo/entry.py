@@ -106,5 +106,5 @@ class Entry:
     def make(self) -> L.LightningModule:
         """Return the module, with weights that depend on nothing but the entry."""
         with torch.random.fork_rng():
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             return self.module().to(self.dtype)

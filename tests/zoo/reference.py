@@ -142,7 +142,7 @@ class Reference:
 
     def _seed(self, purpose: int, *numbers: int) -> None:
         seed = seed_of(purpose, *numbers)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` formats the stack for each client
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
 

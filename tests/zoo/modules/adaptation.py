@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from zoo.entry import CLASSES, FEATURES, Entry
+from zoo.entry import CLASSES, FEATURES, Data, Entry, vectors
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -37,7 +38,9 @@ class LoraLinear(nn.Module):
 
 class Lora(Classifier):
     def __init__(self) -> None:
-        super().__init__(nn.Sequential(LoraLinear(nn.Linear(FEATURES, 5)), nn.ReLU(), LoraLinear(nn.Linear(5, CLASSES))))
+        super().__init__(
+            nn.Sequential(LoraLinear(nn.Linear(FEATURES, 5)), nn.ReLU(), LoraLinear(nn.Linear(5, CLASSES)))
+        )
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=1e-2)
@@ -204,12 +207,20 @@ class HeldForLater(HeldElsewhere):
         return loss if batch_idx == 0 else loss + 1e-2 * sum(p.square().sum() for p in self.penalised)
 
 
-class HeldFromThirdBatch(HeldElsewhere):
-    """The list is used from a client's fifth batch on, which few clients reach."""
+class HeldFromFifthBatch(HeldElsewhere):
+    """The list is used from a client's fifth batch on."""
+
+    first = 4
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         loss = Classifier.loss(self, batch, batch_idx)
-        return loss if batch_idx < 4 else loss + 1e-1 * sum(p.square().sum() for p in self.penalised)
+        return loss if batch_idx < self.first else loss + 1e-1 * sum(p.square().sum() for p in self.penalised)
+
+
+class HeldFromNinthBatch(HeldFromFifthBatch):
+    """The list is used from a client's ninth batch on, which one client alone reaches."""
+
+    first = 8
 
 
 class HeldFromSecondRound(HeldElsewhere):
@@ -218,6 +229,11 @@ class HeldFromSecondRound(HeldElsewhere):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         loss = Classifier.loss(self, batch, batch_idx)
         return loss if self.current_epoch == 0 else loss + 1e-1 * sum(p.square().sum() for p in self.penalised)
+
+
+def one_long_client(sizes: Sequence[int], dtype: torch.dtype) -> Data:
+    """Return clients of four batches each, but one of nine."""
+    return vectors([35 if client == 4 else 14 for client in range(len(sizes))], dtype)
 
 
 ENTRIES = [
@@ -240,6 +256,7 @@ ENTRIES = [
     Entry("functional_call, second order", Functional),
     Entry("penalty through a list", HeldElsewhere),
     Entry("list used from the second batch on", HeldForLater),
-    Entry("list used from the fifth batch on", HeldFromThirdBatch),
+    Entry("list used from the fifth batch on", HeldFromFifthBatch),
+    Entry("list used from the ninth batch on", HeldFromNinthBatch, one_long_client),
     Entry("list used from the second round on", HeldFromSecondRound),
 ]

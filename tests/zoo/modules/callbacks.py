@@ -126,7 +126,12 @@ ENTRIES = [
         callbacks=lambda: [LearningRateMonitor("step")],
         not_by_hand=("lr-",),
     ),
-    Entry("LearningRateMonitor by epoch", Classifier, callbacks=lambda: [LearningRateMonitor("epoch")], not_by_hand=("lr-",)),
+    Entry(
+        "LearningRateMonitor by epoch",
+        Classifier,
+        callbacks=lambda: [LearningRateMonitor("epoch")],
+        not_by_hand=("lr-",),
+    ),
     Entry("reads epoch values", Classifier, callbacks=lambda: [ReadsEpochs()]),
     Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()]),
     Entry("counts batches", Classifier, callbacks=lambda: [CountsBatches()]),

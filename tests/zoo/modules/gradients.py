@@ -139,7 +139,9 @@ class KeepsActivations(Classifier):
 
 class BackwardHook(Classifier):
     def prepare(self) -> None:
-        self.layers[0].register_full_backward_hook(lambda module, before, after: tuple(0.5 * g for g in before if g is not None) or None)
+        self.layers[0].register_full_backward_hook(
+            lambda module, before, after: tuple(0.5 * g for g in before if g is not None) or None
+        )
 
 
 class ParameterHook(Classifier):

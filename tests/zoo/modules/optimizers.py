@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import lr_scheduler
 
 from zoo.entry import Entry
@@ -167,7 +167,12 @@ ENTRIES = [
     Entry("sets the learning rate each round", SetsLearningRate),
     Entry("optimizer_step warms up", WarmsUpByHand),
     Entry("accumulates two batches", Classifier, trainer=TWICE),
-    Entry("accumulates three, two epochs", plain(Adam, lr=1e-2), trainer={"accumulate_grad_batches": 3}, federated=TWO_EPOCHS),
+    Entry(
+        "accumulates three, two epochs",
+        plain(Adam, lr=1e-2),
+        trainer={"accumulate_grad_batches": 3},
+        federated=TWO_EPOCHS,
+    ),
     Entry("accumulates and clips", plain(SGD, lr=0.1, momentum=0.9), trainer={**TWICE, "gradient_clip_val": 0.1}),
     Entry("accumulates, schedule by step", scheduled(inverse_root, "step"), trainer=TWICE, federated=TWO_EPOCHS),
 ]
