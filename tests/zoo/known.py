@@ -27,50 +27,9 @@ class Difference:
     executors: Sequence[str] = BOTH
 
 
-MASKS = [
-    *("Dropout", "Dropout2d", "AlphaDropout", "FeatureAlphaDropout", "Gaussian noise by randn_like"),
-    *("stochastic depth", "Gumbel softmax", "denoising autoencoder", "samples actions"),
-]
-STEP_VALUES = [
-    *("logs each step", "logs step and epoch", "shared step, returns a dict", "one_hot, topk, several logs"),
-    *("logs every other batch", "EarlyStopping on a step value"),
-]
 KNOWN = [
-    Difference("a stack draws other masks than each client alone", MASKS, executors=["vectorized"]),
-    Difference(
-        "a stack draws one number of numpy for all clients", ["mixup with numpy's Beta"], executors=["vectorized"]
-    ),
-    Difference("a stack draws once for all clients", ["a generator of its own"], ASPECTS, ["vectorized"]),
-    Difference("values of single steps are means over a stack", STEP_VALUES, ["events"]),
-    Difference("a value that the last step did not log is another client's", ["logs every other batch"], ["values"]),
-    # what begins after the trial
-    Difference(
-        "begins to draw after the trial", ["dropout from the second epoch on", "dropout added in the second round"]
-    ),
-    Difference("reads a shared counter after the trial", ["global_step from the second round on"]),
-    Difference(
-        "a hook is registered after the trial",
-        ["parameter hook in the second round", "optimizer hook in the second round"],
-    ),
-    Difference(
-        "on_client_start sets something after the trial",
-        [f"own {what} in the second round" for what in ("learning rate", "attribute", "weights")],
-    ),
-    Difference("uses a reference after the trial", ["list used from the second round on"], ASPECTS),
     Difference("uses a reference after the trial's last batch", ["list used from the ninth batch on"], ASPECTS),
-    Difference("a stack that breaks after the trial ends the fit", ["item() from the second round on"], ASPECTS),
-    Difference("a stack that breaks counts its steps", ["returns None from the second round on"], ["values", "events"]),
-    Difference("calls the logger after the trial", ["logger called from the second round on"], ["events"]),
-    Difference(
-        "keeps something after the trial",
-        ["list filled from the second round on", "tensor kept from the second round on"],
-        ["state"],
-    ),
-    # what the try-out leaves behind
-    Difference(
-        "a copy shares what is outside of the module", ["class attribute", "default argument", "closure"], ["state"]
-    ),
-    Difference("a copy shares globals", ["global Counter"], ["state"], ["auto"]),
+    Difference("on_client_start sets something after the trial", ["own attribute in the second round"]),
 ]
 
 

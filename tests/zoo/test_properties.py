@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.toys import quiet_trainer
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
@@ -42,6 +42,7 @@ IMAGE_LAYERS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm2d(WIDTH),
     "group norm": lambda: nn.GroupNorm(2, WIDTH),
     "instance norm": lambda: nn.InstanceNorm2d(WIDTH, affine=True),
+    "dropout": lambda: nn.Dropout2d(0.3),
 }
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -185,7 +186,7 @@ def assert_same(composition: Composition) -> None:
     assert not differences(*values, tolerance=1e-6)
 
 
-EITHER = st.one_of(compositions(False, *sorted(LAYERS.keys() - {"dropout"})), compositions(True, *IMAGE_LAYERS))
+EITHER = st.one_of(compositions(False, *LAYERS), compositions(True, *IMAGE_LAYERS))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -198,11 +199,4 @@ def test_compositions(composition: Composition) -> None:
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(EITHER)
 def test_many_compositions(composition: Composition) -> None:
-    assert_same(composition)
-
-
-@pytest.mark.xfail(strict=True, reason="a stack draws other masks than each client alone")
-@settings(max_examples=10, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
-@given(compositions(False, "linear", "dropout"))
-def test_compositions_that_draw(composition: Composition) -> None:
     assert_same(composition)
