@@ -135,7 +135,8 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any], tolerance
 
 def _floor(array: Any, tolerance: float) -> float:
     """Return the absolute tolerance: an array's small entries are compared by the scale of its large ones."""
-    return tolerance * max(0.1, float(np.abs(array).max()) if array.size else 0.0)
+    finite = np.abs(array[np.isfinite(array)])
+    return tolerance * max(0.1, float(finite.max()) if finite.size else 0.0)
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
