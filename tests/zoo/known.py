@@ -29,6 +29,9 @@ class Difference:
 
 KNOWN = [
     Difference("uses a reference after the trial's last batch", ["list used from the ninth batch on"], ASPECTS),
+    Difference(
+        "a program is not traced for the sizes of last batches", ["single samples skipped", "penalty for small batches"]
+    ),
     Difference("on_client_start sets something after the trial", ["own attribute in the second round"]),
 ]
 
