@@ -131,21 +131,26 @@ class ClientBatches:
                     "must agree; override both, and leave clients without a batch out of the federation."
                 )
 
-    def explain_single_sample(self, task: Task, error: ValueError) -> None:
+    def explain_single_sample(self, whose: str, size: int, error: ValueError) -> None:
         """Name the client and the way out where a normalisation layer has refused a batch of one sample.
+
+        Args:
+            whose: The client, or the clients together.
+            size: Number of their samples.
+            error: What was raised.
 
         Raises:
             ValueError: If ``error`` is that of such a layer.
         """
         if "more than 1 value per channel when training" not in str(error):
             return
-        samples = f"{task.num_samples} sample{'s' * (task.num_samples != 1)}"
-        if task.num_samples == 1:
+        samples = f"{size} sample{'s' * (size != 1)}"
+        if size == 1:
             way_out = "Give the partitioner a minimum size, or leave such clients out by hand"
         else:
             way_out = f"Give the data module `drop_last=True`, or another `batch_size` than {self.data.batch_size}"
         raise ValueError(
-            f"Client {task.client} ({samples}) has a batch of one sample, on which a layer such as BatchNorm cannot be "
+            f"{whose} ({samples}) has a batch of one sample, on which a layer such as BatchNorm cannot be "
             f"trained. {way_out}; or take a normalisation without batches, such as GroupNorm."
         ) from error
 
