@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from fl_lightning._lightning.journal import Entry, Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.batching import select
+from fl_lightning.executors.stacked.batching import StackedBatch, select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip

@@ -15,14 +15,8 @@ from fl_lightning.executors.base import CannotVectorize
 
 #: What only asks a tensor about itself.
 _QUESTIONS = {
-    *(
-        getattr(Tensor, name)
-        for name in ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")
-    ),
-    *(
-        getattr(Tensor, name).__get__
-        for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")
-    ),
+    *(getattr(Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")),
 }
 
 
