@@ -9,8 +9,10 @@ from itertools import islice
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
@@ -172,5 +174,5 @@ class ClientBatches:
     @cached_property
     def bytes_per_sample(self) -> int:
         """Memory of one training sample."""
-        sample = self.data.client_dataset(0)[0]
-        return sum(part.nbytes for part in sample if isinstance(part, Tensor)) if isinstance(sample, tuple) else 0
+        parts = tree_leaves(self.data.client_dataset(0)[0])
+        return sum(part.nbytes for part in parts if isinstance(part, (Tensor, np.ndarray)))
