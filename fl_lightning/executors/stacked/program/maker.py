@@ -18,7 +18,6 @@ from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
 from fl_lightning.executors.stacked.stack import substituted
 
-
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 
 
@@ -111,9 +110,7 @@ class ProgramMaker:
         graph, loss, logged = self._record(form, size)
         again, _, logged_again = self._record(form, other)
         _compare(graph, again, size, other)
-        calls = [
-            _without_size(*calls, size, other) for calls in zip(logged.calls, logged_again.calls, strict=True)
-        ]
+        calls = [_without_size(*calls, size, other) for calls in zip(logged.calls, logged_again.calls, strict=True)]
         if [c.leaves for c in logged.metric_calls] != [c.leaves for c in logged_again.metric_calls]:
             raise CannotVectorize("metric objects take numbers that depend on a batch's size")
         tensors: list[int | Tensor] = []

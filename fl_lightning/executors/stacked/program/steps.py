@@ -28,9 +28,6 @@ class PaddedSource(Protocol):
 
     draws_nothing: bool
 
-    def form(self) -> BatchForm | None:
-        """Return what batches look like; ``None`` if their tensors do not have samples first."""
-
     def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
         """Return the batches of the next steps.
 
@@ -49,6 +46,7 @@ class ProgramSteps:
 
     Args:
         traced: The training step.
+        form: What batches look like.
         source: Gives batches.
         active: For each step how many clients take part.
         size: Samples of a batch, B.
@@ -59,6 +57,7 @@ class ProgramSteps:
     def __init__(
         self,
         traced: TracedStep,
+        form: BatchForm,
         source: PaddedSource,
         active: Sequence[int],
         size: int,
@@ -68,8 +67,6 @@ class ProgramSteps:
         self._traced, self._plan, self._source, self._active, self._size = traced, traced.plan, source, active, size
         self._program = Program(traced.plan, active[0], size, parameters, generators)
         like = parameters[0]
-        form = source.form()
-        assert form is not None
         values = sum(torch.Size(shape).numel() for shape in form.shapes) + 3 * self._program.classes
         fits = _SEGMENT // max(1, active[0] * size * values * like.element_size())
         self._most = 1 if self._plan.draws and not source.draws_nothing else max(1, fits)
@@ -118,7 +115,7 @@ class ProgramSteps:
         self._outputs = like.new_zeros(len(active), number, classes, self._size)
 
     @property
-    def segment_ends(self) -> int:
+    def segment_end(self) -> int:
         """The step before which what was logged has to be taken."""
         return self._until
 
@@ -135,7 +132,7 @@ class ProgramSteps:
         for leaf in self._traced.leaves:
             tensor = self._tensors[leaf]
             table = tensor.view(number, steps, self._size, *tensor.shape[2:])
-            values[leaf] = table.transpose(0, 1).reshape(steps * number, self._size, *tensor.shape[2:])
+            values[leaf] = table.transpose(0, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1)
         given = Given(values, self._all_sizes.t().reshape(-1).to(self._like.device))
         wanted = [value for value in self._traced.tensors if isinstance(value, int)]
         found = iter(evaluate(self._plan, wanted, given))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,9 @@ from torch.utils import _pytree as pytree
 from fl_lightning.executors.base import CannotVectorize
 
 #: What only asks a tensor about itself.
-_QUESTIONS = {
-    *(getattr(Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")),
-    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")),
-}
+_ASKED = ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")
+_HELD = ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")
+_QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,6 @@ class Graph:
     def users(self, number: int) -> list[Node]:
         """Return the calls that take a value."""
         return [node for node in self.nodes.values() if number in node.inputs()]
-
-    def dtype_free_signature(self, sizes: dict[int, int]) -> Iterator[Any]:
-        """Yield what makes two graphs the same, with some of the numbers in their arguments replaced."""
-        for node in self.nodes.values():
-            leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-            swapped = [sizes.get(leaf, leaf) if type(leaf) is int else leaf for leaf in leaves]
-            yield node.function, swapped, str(spec), node.in_graph
 
 
 class Traced(Tensor):
@@ -156,7 +148,8 @@ def trace(
 
 def custom_functions(loss: Tensor) -> bool:
     """Whether gradients of a loss go through an ``autograd.Function`` of the user's own."""
-    waiting, seen = [loss.grad_fn], set()
+    with torch._C.DisableTorchFunctionSubclass():
+        waiting, seen = [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
