@@ -70,9 +70,10 @@ class ClientBatches:
         settings, data = self._settings, self.data
         if settings.local_steps is not None:
             return settings.local_steps * int(self._trainer.accumulate_grad_batches)
-        sizes, batch_size, drop_last = data.client_sizes.tolist(), data.batch_size, data.drop_last
-        epochs = [self._limit(number_of_batches(size, batch_size, drop_last)) for size in sizes]
-        return math.ceil(sum(epochs) * settings.epochs / len(sizes))
+        sizes, counts = (found.tolist() for found in np.unique(data.client_sizes, return_counts=True))
+        epochs = (self._limit(number_of_batches(size, data.batch_size, data.drop_last)) for size in sizes)
+        total = sum(count * length for count, length in zip(counts, epochs, strict=True))
+        return math.ceil(total * settings.epochs / sum(counts))
 
     def _limit(self, batches: int) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""

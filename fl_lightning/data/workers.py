@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -82,12 +85,20 @@ _data: HasClients | None = None
 
 
 def _begin(data: HasClients) -> None:
-    """Prepare a process: the parent alone answers to Ctrl-C, and ends the others."""
+    """Prepare a process: the parent alone answers to Ctrl-C, and no process outlives it."""
     global _data
     _data = data
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # it was killed; nobody takes what is made here
 
 
 def _make(client: int, positions: list[int], seed: int, index: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -111,6 +112,28 @@ def test_a_fit_gives_the_same_weights_in_any_executor_and_ends_the_processes(tra
     if transform is None:
         assert torch.equal(weights("sequential", **options), one_by_one)
     assert multiprocessing.active_children() == before
+
+
+def _train_and_stay(end: Any) -> None:
+    """Make a batch by another process, and wait to be killed."""
+    data = ready(num_workers=1)
+    next(iter(data.client_batches(0, generator=torch.Generator())))
+    end.send("ready")
+    signal.pause()
+
+
+def test_no_process_outlives_a_killed_training() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    training = multiprocessing.get_context("fork").Process(target=_train_and_stay, args=(theirs,))
+    training.start()
+    theirs.close()
+    assert ours.recv() == "ready"
+    training.kill()
+    training.join()
+    # the end of the pipe is open as long as a process that was made within the training lives
+    assert ours.poll(60)
+    with pytest.raises(EOFError):
+        ours.recv()
 
 
 def test_an_error_in_a_sample_is_the_fits_error_and_ends_the_processes() -> None:
