@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.evaluation import share_evaluation
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.options import refuse_change, with_clients_per_round
+from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.settings import LocalSettings
@@ -106,6 +106,7 @@ class AggregationCallback(Callback):
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
+        self._past: tuple[dict[int, Any], int] = {}, 0
         self._fitting = False
         self._is_set_up = True
 
@@ -119,17 +120,7 @@ class AggregationCallback(Callback):
         Raises:
             ValueError: If both are given and differ.
         """
-        if sampler is None:
-            return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-        said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-        # 1 is one client, 1.0 are all
-        agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
-        if clients_per_round is not None and not agrees:
-            raise ValueError(
-                f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
-                "sampler says itself how many clients train in a round."
-            )
-        return sampler
+        return choose_sampler(clients_per_round, sampler)
 
     # ---- what a user may read and set ----
 
@@ -231,12 +222,19 @@ class AggregationCallback(Callback):
                 "there is one server. Keep one of them."
             )
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
-        if self._loop is not None:
-            loop.past_settings, loop.invalid_rounds = self._loop.past_settings, self._loop.invalid_rounds
+        loop.past_settings, loop.invalid_rounds = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+
+    def _carried_over(self) -> tuple[dict[int, Any], int]:
+        """Return the settings and the count that an earlier fit leaves to the next."""
+        return self._past if self._loop is None else (self._loop.past_settings, self._loop.invalid_rounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the trainer and its loop."""
+        return {**without_trainer(self.__dict__), "_past": self._carried_over()}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor."""

@@ -127,7 +127,7 @@ class LocalTraining:
                 if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                     break
         except ValueError as error:
-            self.batches.explain_single_sample(task, error)
+            self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
             raise
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None
@@ -214,7 +214,12 @@ class LocalTraining:
         seed_global_generators(seed, Stream.TWIN, round_index)
         generator = torch_generator(seed, Stream.TWIN, round_index, 1)
         epochs = self.batches.pooled_epochs(clients, generator)
-        self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        try:
+            self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        except ValueError as error:
+            samples = int(self.data.client_sizes[list(clients)].sum())
+            self.batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)
+            raise
         trained = self.vector.read()
         self.vector.write(held)
         return trained

@@ -4,12 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from fl_lightning.arguments import check_choice, check_positive
 
 StalenessFunction = Callable[[int], float]
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | StalenessFunction
+
+
+@dataclass(frozen=True)
+class PolynomialDecay:
+    """``s(d) = (1 + d)^-a``; :func:`polynomial` makes one."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return float((1 + staleness) ** -self.a)
+
+
+@dataclass(frozen=True)
+class HingeDecay:
+    """``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)``; :func:`hinge` makes one."""
+
+    a: float
+    b: int
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """``s(d) = exp(-a d)``; :func:`exponential` makes one."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return math.exp(-self.a * staleness)
 
 
 def constant(staleness: int) -> float:
@@ -31,7 +66,7 @@ def polynomial(a: float = 0.5) -> StalenessFunction:
             f"The exponent `a` of polynomial staleness must be a number in [0, 1], got {a!r}. 0.5 is usual, 0 weighs "
             "all results alike."
         )
-    return lambda staleness: float((1 + staleness) ** -a)
+    return PolynomialDecay(a)
 
 
 def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
@@ -47,7 +82,7 @@ def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
     check_positive("a", a)
     if isinstance(b, bool) or not isinstance(b, (int, float)) or b < 0:
         raise ValueError(f"`b` must be a number of at least 0, got {b!r}. Up to it results count in full.")
-    return lambda staleness: 1.0 if staleness <= b else 1.0 / (a * (staleness - b) + 1.0)
+    return HingeDecay(a, b)
 
 
 def exponential(a: float = 0.5) -> StalenessFunction:
@@ -60,7 +95,7 @@ def exponential(a: float = 0.5) -> StalenessFunction:
         ValueError: If ``a`` is not greater than 0.
     """
     check_positive("a", a)
-    return lambda staleness: math.exp(-a * staleness)
+    return ExponentialDecay(a)
 
 
 def staleness_function(staleness: Staleness) -> StalenessFunction:
