@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from fl_lightning.arguments import check_count, check_path
 from fl_lightning.atomic_file import atomic_file
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
@@ -98,8 +99,8 @@ class FrozenPrefixCache(L.Callback):
     """
 
     def __init__(self, cache_dir: str | os.PathLike[str] = ".cache/fl_lightning", batch_size: int = 32) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; give at least 1 sample per forward pass")
+        check_path("cache_dir", cache_dir)
+        check_count("batch_size", batch_size, hint="It is the number of samples per forward pass.")
         self.cache_dir = Path(cache_dir)
         self.batch_size = batch_size
         self._fingerprint = ""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_bool, check_choice, check_count, plain
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
@@ -79,11 +79,12 @@ class Redistribution(Schedule):
         check_count("redistributions", redistributions, 1, "1 is FedAvg with uniform weights.")
         check_choice("evaluate", evaluate, ("virtual", "aggregate"))
         check_choice("unequal", unequal, ("subsample", "reduce", "park", "count"))
+        check_bool("extend_cycle", extend_cycle)
         if extend_cycle and unequal != "count":
             raise ValueError(
                 f'`extend_cycle=True` needs `unequal="count"`, got {unequal!r}: only there trainings are counted.'
             )
-        self.redistributions, self.evaluate = redistributions, evaluate
+        self.redistributions, self.evaluate = plain(redistributions), evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
         self._start_cycle()
 

@@ -280,5 +280,5 @@ def test_checkpoint_with_another_prefix_is_refused(tmp_path, stage):
 
 
 def test_batch_size_must_be_positive():
-    with pytest.raises(ValueError, match="batch_size is 0; give at least 1 sample per forward pass"):
+    with pytest.raises(ValueError, match="`batch_size` must be a whole number of at least 1, got 0"):
         FrozenPrefixCache(batch_size=0)
