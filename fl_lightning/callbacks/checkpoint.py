@@ -140,7 +140,8 @@ class FederatedCheckpoint(ChoosesLast):
             if intact is None:
                 raise RuntimeError(
                     f"{last.path} and {last.previous.name} are damaged: neither has its checksum in "
-                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start afresh."
+                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start afresh; if "
+                    "it is the list of checksums that is damaged, remove that alone."
                 )
             if intact != last.path:
                 state = "damaged" if last.path.exists() else "missing"
