@@ -233,7 +233,9 @@ class AggregationCallback(Callback):
                 "there is one server. Keep one of them."
             )
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
-        if self._loop is not None:
+        if trainer.current_epoch == 0:
+            self.settings.resumed_seed = None  # another run's
+        elif self._loop is not None:
             loop.past_settings, loop.invalid_rounds = self._loop.past_settings, self._loop.invalid_rounds
         loop.check()
         install_loop(trainer, loop)
@@ -298,9 +300,8 @@ class AggregationCallback(Callback):
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
         check_resumable(state_dict, describe_run(self, self._loop))
-        self._loop.invalid_rounds = state_dict["invalid_rounds"]
-        self.settings.own_seed = state_dict["seed"]
-        self._loop.past_settings = state_dict["past"]
+        self._loop.past_settings, self._loop.invalid_rounds = state_dict["past"], state_dict["invalid_rounds"]
+        self.settings.resumed_seed = state_dict["seed"]
         self._executor.load_state_dict(state_dict["executor"])
         self.algorithm.load_state_dict(state_dict)
 

@@ -19,6 +19,7 @@ class LocalSettings:
         local_steps: Optimizer steps instead of passes; ``None`` counts passes.
         own_seed: The run's seed; ``None`` takes that of ``lightning.seed_everything``.
         state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
+        resumed_seed: The seed of the run that is resumed, which comes before the others.
 
     Raises:
         TypeError: If ``state_dir`` is no path.
@@ -29,6 +30,7 @@ class LocalSettings:
     local_steps: int | None = None
     own_seed: int | None = None
     state_dir: str | os.PathLike[str] | None = None
+    resumed_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -63,4 +65,5 @@ class LocalSettings:
     @property
     def seed(self) -> int:
         """Seed of client draws, shuffling and everything random inside clients."""
-        return default_seed() if self.own_seed is None else self.own_seed
+        seeds = (self.resumed_seed, self.own_seed, default_seed())
+        return next(seed for seed in seeds if seed is not None)
