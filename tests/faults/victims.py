@@ -112,7 +112,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def train_here(victim: Victim, folder: Path) -> None:
+def train_here(victim: Victim, folder: Path, *callbacks: Callback) -> None:
     """Train in this process."""
     trainer = L.Trainer(
         max_epochs=ROUNDS,
@@ -124,6 +124,7 @@ def train_here(victim: Victim, folder: Path) -> None:
             FederatedCheckpoint(folder, save_top_k=0),
             SaveEnd(folder / "final.pt"),
             Ready(folder),
+            *callbacks,
         ],
         logger=False,
         enable_progress_bar=False,
