@@ -8,6 +8,7 @@ import shutil
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -81,22 +82,29 @@ def train(victim: Victim, folder: Path) -> None:
     if victim.devices == 1:
         train_here(victim, folder)
         return
-    # as torchrun starts processes
+    fork_ranks(partial(train_here, victim, folder), victim.devices)
+
+
+def fork_ranks(function: Callable[[], object], number: int) -> None:
+    """Run a function in so many processes that find each other, as torchrun starts them; wait for all.
+
+    Raises:
+        RuntimeError: If one fails.
+    """
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    children = [fork_rank(rank, victim, folder) for rank in range(victim.devices)]
+    children = [_fork_rank(function, rank) for rank in range(number)]
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     if any(statuses):
         raise RuntimeError(f"the processes ended with {statuses}")
 
 
-def fork_rank(rank: int, victim: Victim, folder: Path) -> int:
-    """Train on a process of its own; return its number."""
+def _fork_rank(function: Callable[[], object], rank: int) -> int:
     child = os.fork()
     if child == 0:
         status = 1
         try:
             os.environ["LOCAL_RANK"] = str(rank)
-            train_here(victim, folder)
+            function()
             status = 0
         except BaseException:
             traceback.print_exc()
