@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from faults import campaign
-from faults.victims import EXECUTORS, VICTIMS, Stable
+from faults.victims import EXECUTORS, VICTIMS, Trials
 
-KINDS: dict[str, tuple[Callable[[Stable], Iterator[str | None]], int, str]] = {
+KINDS: dict[str, tuple[Callable[[Trials], Iterator[str | None]], int, str]] = {
     "kills": (campaign.kills, 100, "SIGKILLs of a whole job at random moments"),
     "signals": (campaign.signals, 20, "SIGTERMs of one of two processes, or both"),
     "ranks": (campaign.dead_ranks, 20, "SIGKILLs of one of two processes"),
@@ -52,9 +52,9 @@ def main() -> int:
     until = time.monotonic() + 60 * options["minutes"]
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         for place, (name, (harm, _, text)) in enumerate(KINDS.items()):
-            stable = Stable(Path(folder) / name, random.Random(1000 * options["seed"] + place))
+            trials = Trials(Path(folder) / name, random.Random(1000 * options["seed"] + place))
             begin, tried, lost = time.monotonic(), 0, len(problems)
-            for problem in itertools.islice(harm(stable), options[name]):
+            for problem in itertools.islice(harm(trials), options[name]):
                 tried += 1
                 if problem is not None:
                     problems.append(f"{name}: {problem}")

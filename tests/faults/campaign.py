@@ -17,7 +17,7 @@ from typing import Any
 
 from faults.catalogue import ACCEPTED, LEFT_OUT, MAKERS, OBJECTS
 from faults.forked import Forked
-from faults.victims import VICTIMS, Stable, Victim, train
+from faults.victims import VICTIMS, Trials, Victim, train
 from faults.writing import Writer
 from helpers.full_disk import limited_files
 from helpers.wrong_values import labels_of, name_of, problems
@@ -30,30 +30,30 @@ _TWO = [victim for victim in VICTIMS if victim.devices == 2]
 _FILES = ("last.ckpt", "last.previous.ckpt", "last.ckpt.sha256")
 
 
-def kills(stable: Stable) -> Outcomes:
+def kills(trials: Trials) -> Outcomes:
     """Kill all processes of a victim at a random moment, one to three times, and finish it."""
-    rng = stable.rng
+    rng = trials.rng
     while True:
-        victim, folder = rng.choice(VICTIMS), stable.new_folder()
-        seconds, times = stable.whole(victim)[1], 0
+        victim, folder = rng.choice(VICTIMS), trials.new_folder()
+        seconds, times = trials.whole(victim)[1], 0
         for _ in range(rng.randint(1, 3)):
-            child = stable.start(victim, folder)
+            child = trials.start(victim, folder)
             if child.wait(rng.uniform(0.0, seconds)) is None:
                 times += 1
             child.kill()
-        problem = stable.finish(victim, folder)
+        problem = trials.finish(victim, folder)
         yield from [problem] * times
         if problem is None:
-            stable.remove(folder)
+            trials.remove(folder)
 
 
-def signals(stable: Stable, signum: int = signal.SIGTERM) -> Outcomes:
+def signals(trials: Trials, signum: int = signal.SIGTERM) -> Outcomes:
     """Signal one of two processes, or both, at a random moment; all must end, and the job is finished."""
-    rng = stable.rng
+    rng = trials.rng
     while True:
-        victim, folder = rng.choice(_TWO), stable.new_folder()
-        seconds = stable.whole(victim)[1]
-        child = stable.start(victim, folder)
+        victim, folder = rng.choice(_TWO), trials.new_folder()
+        seconds = trials.whole(victim)[1]
+        child = trials.start(victim, folder)
         while child.wait(0.0) is None and not all((folder / f"ready-{rank}").exists() for rank in range(2)):
             time.sleep(0.002)
         if child.wait(rng.uniform(0.0, 0.6 * seconds)) is not None:
@@ -68,24 +68,24 @@ def signals(stable: Stable, signum: int = signal.SIGTERM) -> Outcomes:
             child.kill()
             yield f"{victim}: processes {targets} of {ranks} were signalled, and some hang\n{where}"
             continue
-        problem = stable.finish(victim, folder)
+        problem = trials.finish(victim, folder)
         yield problem
         if problem is None:
-            stable.remove(folder)
+            trials.remove(folder)
 
 
-def dead_ranks(stable: Stable) -> Outcomes:
+def dead_ranks(trials: Trials) -> Outcomes:
     """Kill one of two processes at a random moment; the other must end, too."""
-    yield from signals(stable, signal.SIGKILL)
+    yield from signals(trials, signal.SIGKILL)
 
 
 # ---- checkpoints ----
 
 
-def writes(stable: Stable) -> Outcomes:
+def writes(trials: Trials) -> Outcomes:
     """Kill a victim inside the write of a checkpoint, on two devices, with temporary files on the other one."""
     devices = [Path(folder) for folder in ("/dev/shm", tempfile.gettempdir()) if os.access(folder, os.W_OK)]
-    writer = Writer(devices, stable.rng)
+    writer = Writer(devices, trials.rng)
     try:
         while True:
             yield writer.kill_once()
@@ -93,13 +93,13 @@ def writes(stable: Stable) -> Outcomes:
         writer.remove()
 
 
-def damages(stable: Stable) -> Outcomes:
+def damages(trials: Trials) -> Outcomes:
     """Damage one of the files of a killed victim: it is resumed from another, or the error says how."""
-    rng = stable.rng
+    rng = trials.rng
     while True:
-        victim, folder = rng.choice([victim for victim in VICTIMS if victim.devices == 1]), stable.new_folder()
-        child = stable.start(victim, folder)
-        child.wait(stable.whole(victim)[1] * rng.uniform(0.6, 0.9))
+        victim, folder = rng.choice([victim for victim in VICTIMS if victim.devices == 1]), trials.new_folder()
+        child = trials.start(victim, folder)
+        child.wait(trials.whole(victim)[1] * rng.uniform(0.6, 0.9))
         child.kill()
         (folder / "final.pt").unlink(missing_ok=True)
         files = [folder / name for name in _FILES if (folder / name).exists()]
@@ -107,13 +107,13 @@ def damages(stable: Stable) -> Outcomes:
             continue
         file = rng.choice(files)
         how = damage(file, rng)
-        problem = stable.finish(victim, folder)
+        problem = trials.finish(victim, folder)
         if problem is not None and file.suffix == ".sha256" and "if it is the list of checksums" in problem:
             file.unlink()  # as the error says
-            problem = stable.finish(victim, folder)
+            problem = trials.finish(victim, folder)
         yield None if problem is None else f"{how}: {problem}"
         if problem is None:
-            stable.remove(folder)
+            trials.remove(folder)
 
 
 def damage(path: Path, rng: Any) -> str:
@@ -130,13 +130,13 @@ def damage(path: Path, rng: Any) -> str:
     return f"{path.name} {how}"
 
 
-def full_disks(stable: Stable) -> Outcomes:
+def full_disks(trials: Trials) -> Outcomes:
     """Let no file grow beyond a random length while a victim trains: an error, and nothing is lost."""
-    rng = stable.rng
+    rng = trials.rng
     while True:
-        victim, folder = rng.choice([victim for victim in VICTIMS if victim.devices == 1]), stable.new_folder()
-        child = stable.start(victim, folder)
-        child.wait(stable.whole(victim)[1] * rng.uniform(0.0, 0.9))
+        victim, folder = rng.choice([victim for victim in VICTIMS if victim.devices == 1]), trials.new_folder()
+        child = trials.start(victim, folder)
+        child.wait(trials.whole(victim)[1] * rng.uniform(0.0, 0.9))
         child.kill()
         (folder / "final.pt").unlink(missing_ok=True)
         child = Forked(partial(_train_on_a_full_disk, rng.randrange(60_000), victim, folder), folder / "full")
@@ -149,10 +149,10 @@ def full_disks(stable: Stable) -> Outcomes:
         if last.path.exists() and last.newest_intact() is None:
             yield f"{victim}: after a full disk no checkpoint is whole"
             continue
-        problem = stable.finish(victim, folder)
+        problem = trials.finish(victim, folder)
         yield problem
         if problem is None:
-            stable.remove(folder)
+            trials.remove(folder)
 
 
 def _train_on_a_full_disk(size: int, victim: Victim, folder: Path) -> None:
@@ -163,9 +163,9 @@ def _train_on_a_full_disk(size: int, victim: Victim, folder: Path) -> None:
 # ---- bad inputs ----
 
 
-def bad_inputs(stable: Stable) -> Outcomes:
+def bad_inputs(trials: Trials) -> Outcomes:
     """Give wrong values to the arguments of public constructors, one after the other."""
-    os.chdir(stable.new_folder())
+    os.chdir(trials.new_folder())
     for make, (right, kinds) in MAKERS.items():
         for argument, kind in kinds.items():
             values = {label: value for label, value in OBJECTS.items() if label not in LEFT_OUT.get(kind, ())}

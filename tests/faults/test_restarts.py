@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from faults.restarted import VICTIM
-from faults.victims import Stable, differences
+from faults.victims import Trials, differences
 
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.long
 def test_a_killed_process_comes_back_by_itself_and_the_job_ends_bit_identical(tmp_path: Path) -> None:
-    whole, _ = Stable(tmp_path / "whole", random.Random(0)).whole(VICTIM)
+    whole, _ = Trials(tmp_path / "whole", random.Random(0)).whole(VICTIM)
     folder = tmp_path / "job"
     folder.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

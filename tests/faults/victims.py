@@ -142,7 +142,7 @@ def train_here(victim: Victim, folder: Path, *callbacks: Callback) -> None:
     trainer.fit(Net(), datamodule=data(), ckpt_path="last")
 
 
-class Stable:
+class Trials:
     """Folders of victims, and how those end that nobody harms.
 
     Args:
