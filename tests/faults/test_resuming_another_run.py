@@ -179,3 +179,19 @@ def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCapture
     (message,) = [r.getMessage() for r in caplog.records if "hyperparameters differ" in r.getMessage()]
     assert "lr 0.1 -> 0.2. The optimizers and schedules go on" in message
     assert second.optimizers[0].param_groups[0]["lr"] == 0.1
+
+
+def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(tmp_path: Path) -> None:
+    def fit(callback: FedAvg, rounds: int, **options: Any) -> float:
+        module = Quadratic(lr=0.1)
+        quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=toy(), **options)
+        return module.w.item()
+
+    first = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1, seed=1)])
+    first.fit(Quadratic(lr=0.1), datamodule=toy())
+    first.save_checkpoint(tmp_path / "run.ckpt")
+    callback = FedAvg(1, seed=2)
+    assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(FedAvg(1, seed=1), 8)
+    assert callback.seed == 1
+    assert fit(callback, 8) == fit(FedAvg(1, seed=2), 8) != fit(FedAvg(1, seed=1), 8)
+    assert callback.seed == 2
