@@ -9,8 +9,10 @@ from fl_lightning.algorithms.fedavg import FedAvg
 from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
 from fl_lightning.algorithms.feddyn import FedDyn
 from fl_lightning.algorithms.federated import Federated
+from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.callbacks import ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
@@ -42,6 +44,7 @@ __all__ = [
     "FedAvgM",
     "FedBuff",
     "FedDyn",
+    "FedNova",
     "FedProx",
     "FedYogi",
     "Federated",
@@ -53,6 +56,7 @@ __all__ = [
     "Participation",
     "PersonalParameters",
     "Proximal",
+    "QFedAvg",
     "RADFed",
     "Scaffold",
     "TensorDataModule",

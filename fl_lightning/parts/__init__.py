@@ -14,11 +14,24 @@ from fl_lightning.parts.asynchronous import (
 )
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.exchange import BufferExchange, Clip, Exchange, PersonalParameters
+from fl_lightning.parts.fair_mean import FairMean, MeasuredLoss
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
+from fl_lightning.parts.normalized_mean import NormalizedMean
 from fl_lightning.parts.objectives import ControlVariates, Correction, DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.redistribution import Redistribution
+from fl_lightning.parts.robust import (
+    Bucketing,
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    NearestNeighborMixing,
+    PreAggregation,
+    RobustAggregation,
+    TrimmedMean,
+)
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, ImportanceSampler, UniformSampler
 from fl_lightning.parts.schedules import Schedule, Synchronous
@@ -35,7 +48,9 @@ __all__ = [
     "Asynchronous",
     "AsynchronousAlgorithm",
     "BernoulliSampler",
+    "Bucketing",
     "BufferExchange",
+    "CenteredClipping",
     "ClientResult",
     "ClientSampler",
     "ClientStates",
@@ -47,18 +62,27 @@ __all__ = [
     "DynamicServer",
     "DynamicWeightMean",
     "Exchange",
+    "FairMean",
     "Federation",
+    "GeometricMedian",
     "ImportanceSampler",
+    "Krum",
     "LocalClient",
     "LocalObjective",
+    "MeasuredLoss",
+    "Median",
     "Mixing",
     "Momentum",
+    "NearestNeighborMixing",
+    "NormalizedMean",
     "Part",
     "Participation",
     "Payload",
     "PersonalParameters",
+    "PreAggregation",
     "Proximal",
     "Redistribution",
+    "RobustAggregation",
     "RoundReport",
     "RunningMean",
     "SampledStaleness",
@@ -72,6 +96,7 @@ __all__ = [
     "SynchronousAlgorithm",
     "Task",
     "Traffic",
+    "TrimmedMean",
     "UniformSampler",
     "VirtualClock",
     "WeightedMean",

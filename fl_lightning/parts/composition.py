@@ -89,6 +89,13 @@ class Composition:
         check_part("objective", self.objective, LocalObjective)
         check_part("aggregation", self.aggregation, Aggregation)
         check_part("server", self.server_optimizer, ServerOptimizer)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Let every part look at the others."""
+        parts = {**self.parts, "participation": self.participation}
+        for part in self.parts.values():
+            part.check_beside(parts)
 
     @property
     def federation(self) -> Federation:
@@ -124,8 +131,14 @@ class Composition:
 
         Raises:
             TypeError: If it is no :class:`ClientSampler`.
+            ValueError: If it does not suit another part.
         """
-        self.sampler = check_part("sampler", sampler, ClientSampler)
+        before, self.sampler = self.sampler, check_part("sampler", sampler, ClientSampler)
+        try:
+            self._check_parts()
+        except ValueError:
+            self.sampler = before
+            raise
         if self._federation is not None:
             sampler.attach(self._federation)
 

@@ -147,6 +147,10 @@ class LocalClient(Protocol):
         """
         ...
 
+    def loss(self) -> float:
+        """Return the mean loss of the client's samples at the module's present weights, in eval mode."""
+        ...
+
 
 @dataclass(frozen=True)
 class Federation:

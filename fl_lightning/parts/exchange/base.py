@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -84,6 +84,15 @@ class Chain(Exchange):
         super().attach(federation, fresh=fresh)
         for member in self.members:
             member.attach(federation, fresh=fresh)
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Let all members look at the other parts."""
+        for member in self.members:
+            member.check_beside(parts)
+
+    def values(self) -> dict[str, float]:
+        """Return what the members log."""
+        return {name: value for member in self.members for name, value in member.values().items()}
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``."""
