@@ -13,7 +13,18 @@ from fl_lightning.parts.asynchronous import (
     VirtualClock,
 )
 from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.exchange import BufferExchange, Clip, Exchange, PersonalParameters
+from fl_lightning.parts.exchange import (
+    QSGD,
+    BufferExchange,
+    Clip,
+    Compressor,
+    Exchange,
+    LowRank,
+    PersonalParameters,
+    RandomK,
+    SignSGD,
+    TopK,
+)
 from fl_lightning.parts.fair_mean import FairMean, MeasuredLoss
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.normalized_mean import NormalizedMean
@@ -41,6 +52,7 @@ from fl_lightning.parts.synchronous import SynchronousAlgorithm
 from fl_lightning.parts.traffic import Payload, RoundReport, Traffic
 
 __all__ = [
+    "QSGD",
     "Adaptive",
     "Aggregation",
     "Algorithm",
@@ -55,6 +67,7 @@ __all__ = [
     "ClientSampler",
     "ClientStates",
     "Clip",
+    "Compressor",
     "ControlVariates",
     "Correction",
     "CurrentMean",
@@ -69,6 +82,7 @@ __all__ = [
     "Krum",
     "LocalClient",
     "LocalObjective",
+    "LowRank",
     "MeasuredLoss",
     "Median",
     "Mixing",
@@ -81,6 +95,7 @@ __all__ = [
     "PersonalParameters",
     "PreAggregation",
     "Proximal",
+    "RandomK",
     "Redistribution",
     "RobustAggregation",
     "RoundReport",
@@ -89,12 +104,14 @@ __all__ = [
     "Schedule",
     "Server",
     "ServerOptimizer",
+    "SignSGD",
     "StaleMean",
     "StalenessMixing",
     "StalenessWeightedDeltas",
     "Synchronous",
     "SynchronousAlgorithm",
     "Task",
+    "TopK",
     "Traffic",
     "TrimmedMean",
     "UniformSampler",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fl_lightning.parts.client_states import StatefulPart
@@ -18,6 +20,18 @@ class Exchange(StatefulPart):
     The defaults send the whole model both ways. A subclass overrides what it changes. All methods run on the process
     that trains the client, but :meth:`merged` and :meth:`published`, which run on all.
     """
+
+    #: The exchanges of which this is one; none outside of an algorithm.
+    chain: Exchange | None = None
+    #: Its place among them, from the client to the server.
+    place = 0
+    _traveling: Tensor | None = None
+    _knows_places = False
+
+    def attach(self, federation: Federation, *, fresh: bool = True) -> None:
+        """Take the federation of a fit."""
+        self._knows_places = False
+        super().attach(federation, fresh=fresh)
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``.
@@ -51,6 +65,40 @@ class Exchange(StatefulPart):
         """Return what the server sends to one client, given what it would send of the parameters otherwise."""
         return payload
 
+    # ---- for subclasses: the part of an update that travels ----
+
+    def sent_places(self) -> Tensor | None:
+        """Return the places of the parameters that all exchanges of the chain send; ``None`` if that is all of them."""
+        if not self._knows_places:
+            federation, chain = self.federation, self.chain or self
+            sent = [chain.travels(name) for name in federation.names[: len(federation.lengths)]]
+            flags = torch.tensor(sent, dtype=torch.bool).repeat_interleave(
+                torch.tensor(federation.lengths[: len(sent)])
+            )
+            self._traveling = None if all(sent) else flags.nonzero().squeeze(1).to(federation.model.device)
+            self._knows_places = True
+        return self._traveling
+
+    def sent_update(self, result: ClientResult) -> Tensor:
+        """Return what is sent of a client's update: all but personal parameters, shape ``(num_sent,)``."""
+        places = self.sent_places()
+        return result.delta if places is None else result.delta[places]
+
+    def with_sent_update(self, result: ClientResult, update: Tensor, payload: Payload | None = None) -> ClientResult:
+        """Return the result with another :meth:`sent_update`; personal parameters are left as they are.
+
+        Args:
+            result: The client's.
+            update: Shape ``(num_sent,)``.
+            payload: What is sent of it; as before if ``None``.
+        """
+        places = self.sent_places()
+        if places is None:
+            return result.with_delta(update, payload)
+        moved = (result.start[places] + update).to(result.vector.dtype)
+        payload = result.payload if payload is None else payload
+        return replace(result, vector=result.vector.index_copy(0, places, moved), payload=payload)
+
 
 class Chain(Exchange):
     """Several exchanges, from the client to the server.
@@ -82,7 +130,8 @@ class Chain(Exchange):
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Let all members take the federation."""
         super().attach(federation, fresh=fresh)
-        for member in self.members:
+        for place, member in enumerate(self.members):
+            member.chain, member.place = self, place
             member.attach(federation, fresh=fresh)
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
