@@ -12,8 +12,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning.algorithms.logged import log_values
 from fl_lightning.algorithms.options import argument_names, with_clients_per_round
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
 from fl_lightning.arguments import check_count
@@ -279,7 +279,7 @@ class AggregationCallback(Callback):
             "fed/models_sent": self.algorithm.models_sent,
             **self.algorithm.values(),
         }
-        log_round(trainer, pl_module, values)
+        log_values(trainer, pl_module, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""

@@ -31,6 +31,7 @@ from fl_lightning.parts.normalized_mean import NormalizedMean
 from fl_lightning.parts.objectives import ControlVariates, Correction, DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.privacy import DifferentialPrivacy
 from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.robust import (
     Bucketing,
@@ -71,6 +72,7 @@ __all__ = [
     "ControlVariates",
     "Correction",
     "CurrentMean",
+    "DifferentialPrivacy",
     "DynamicRegularizer",
     "DynamicServer",
     "DynamicWeightMean",

@@ -16,6 +16,7 @@ from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
+from fl_lightning.parts.summed_updates import of_sums
 
 Invalid = Literal["skip", "raise"]
 
@@ -89,6 +90,7 @@ class Composition:
         check_part("objective", self.objective, LocalObjective)
         check_part("aggregation", self.aggregation, Aggregation)
         check_part("server", self.server_optimizer, ServerOptimizer)
+        self.aggregation = of_sums(self.exchange, self.aggregation)
         self._check_parts()
 
     def _check_parts(self) -> None:

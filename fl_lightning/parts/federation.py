@@ -172,6 +172,7 @@ class Federation:
         shapes: Their shapes.
         bits_per_value: Bits of a parameter's number, as the module holds it.
         replicates_states: Whether every process keeps the vectors of all clients.
+        max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
     """
 
     sizes: np.ndarray
@@ -188,6 +189,7 @@ class Federation:
     shapes: Sequence[torch.Size] = ()
     bits_per_value: int = 32
     replicates_states: bool = False
+    max_rounds: int | None = None
 
     @property
     def num_clients(self) -> int:

@@ -21,6 +21,8 @@ class Exchange(StatefulPart):
     that trains the client, but :meth:`merged` and :meth:`published`, which run on all.
     """
 
+    #: Whether the server sees the sum of all updates alone, by :meth:`summed`. It is then the last of the exchanges.
+    sums_updates = False
     #: The exchanges of which this is one; none outside of an algorithm.
     chain: Exchange | None = None
     #: Its place among them, from the client to the server.
@@ -49,6 +51,15 @@ class Exchange(StatefulPart):
         """
         return result
 
+    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+        """Return the sum of updates that the server sees, and the number that it divides it by; runs on all processes.
+
+        Args:
+            total: The true sum, shape ``(num_parameters,)``, float64; 0 if no client took part.
+            count: The true number of clients.
+        """
+        return total, count
+
     def merged(self, aggregate: Tensor) -> Tensor:
         """Return what the server moves to, given the merged results, shape ``(size,)``, float64."""
         return aggregate
@@ -72,11 +83,10 @@ class Exchange(StatefulPart):
         if not self._knows_places:
             federation, chain = self.federation, self.chain or self
             sent = [chain.travels(name) for name in federation.names[: len(federation.lengths)]]
-            flags = torch.tensor(sent, dtype=torch.bool).repeat_interleave(
-                torch.tensor(federation.lengths[: len(sent)])
-            )
-            self._traveling = None if all(sent) else flags.nonzero().squeeze(1).to(federation.model.device)
-            self._knows_places = True
+            self._traveling, self._knows_places = None, True
+            if not all(sent):
+                flags = torch.tensor(sent).repeat_interleave(torch.tensor(federation.lengths))
+                self._traveling = flags.nonzero().squeeze(1).to(federation.model.device)
         return self._traveling
 
     def sent_update(self, result: ClientResult) -> Tensor:

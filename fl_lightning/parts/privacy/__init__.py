@@ -1,0 +1,6 @@
+"""Differential privacy of clients, and its accounting."""
+
+from fl_lightning.parts.privacy.accounting import Mechanism, epsilon_of, noise_for
+from fl_lightning.parts.privacy.client_level import DifferentialPrivacy
+
+__all__ = ["DifferentialPrivacy", "Mechanism", "epsilon_of", "noise_for"]
