@@ -29,11 +29,13 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.parts import (
+    QSGD,
     Adaptive,
     Aggregation,
     BernoulliSampler,
     ClientResult,
     Clip,
+    DifferentialPrivacy,
     Exchange,
     ImportanceSampler,
     Mixing,
@@ -41,8 +43,10 @@ from fl_lightning.parts import (
     Participation,
     PersonalParameters,
     Proximal,
+    TopK,
     VirtualClock,
 )
+from fl_lightning.parts import Median as CoordinateMedian
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., AggregationCallback]
@@ -67,6 +71,18 @@ def personal() -> list[Exchange]:
     return [PersonalParameters("layers.4"), Clip(0.05)]
 
 
+def compressed() -> dict[str, Any]:
+    """The largest values up, eight bits down, and a median of what arrives."""
+    return {"exchange": [TopK(0.3), QSGD(8, link="down")], "aggregation": CoordinateMedian()}
+
+
+def private() -> dict[str, Any]:
+    """Clients drawn by chance, a bound that adapts, and noise."""
+    privacy = DifferentialPrivacy(0.5, noise_multiplier=2.0, delta=1e-3, adaptive_quantile=0.5, noise_cohort=36)
+    options = {"sampler": BernoulliSampler(0.6), "weighting": "uniform", "buffers": "server"}
+    return {"exchange": [TopK(0.5), privacy], **options}
+
+
 ALGORITHMS: dict[str, Make] = {
     "FedAvg": lambda **k: FedAvg(4, server_lr=0.7, **k),
     "FedAvg-stale": lambda **k: FedAvg(4, partial="stale", **k),
@@ -87,6 +103,12 @@ ALGORITHMS: dict[str, Make] = {
     "FedBuff-personal-median": lambda **k: FedBuff(
         3, 4, exchange=personal(), aggregation=Median(), speeds=SPEEDS, buffers="local", **k
     ),
+    "FedAvg-compressed-median": lambda **k: FedAvg(4, **compressed(), **k),
+    "FedAdam-compressed-median": lambda **k: FedAdam(clients_per_round=4, **compressed(), **k),
+    "RADFed-compressed-median": lambda **k: RADFed(3, 4, **compressed(), **k),
+    "FedBuff-compressed-median": lambda **k: FedBuff(3, 4, speeds=SPEEDS, **compressed(), **k),
+    "FedAvg-private": lambda **k: FedAvg(**private(), **k),
+    "FedAdam-private": lambda **k: FedAdam(**private(), **k),
     "FedProx": lambda **k: FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),
     "FedDyn": lambda **k: FedDyn(0.1, 4, **k),
     "FedDyn-all": lambda **k: FedDyn(0.1, 4, evaluate="all", penalty="weight_decay", **k),

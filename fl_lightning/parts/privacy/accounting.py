@@ -9,7 +9,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-#: Privacy losses are rounded up to multiples of this: epsilon is at most about so much too large.
+#: Privacy losses are rounded up to multiples of this: epsilon is at most about so much too large. With little noise
+#: they are of the size of 1 / z^2, and rounded to multiples of so much of that.
 _GRID = 1e-3
 
 
@@ -60,7 +61,7 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
             "Rounds with Poisson sampling and rounds with a fixed number of clients have no common epsilon: their "
             "neighbouring federations differ. Keep one kind of sampler for the whole run."
         )
-    return _epsilon_replaced(ran, delta) if ran[0][0].replaces else _epsilon_added(ran, delta)
+    return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
 
 
 def noise_for(epsilon: float, delta: float, mechanism: Mechanism, rounds: int) -> float:
@@ -89,24 +90,26 @@ def check_installed() -> None:
 
 
 @lru_cache(maxsize=64)
-def _loss_distribution(noise: float, rate: float) -> Any:
+def _loss_distribution(noise: float, rate: float, grid: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution
 
     return privacy_loss_distribution.from_gaussian_mechanism(
-        noise, value_discretization_interval=_GRID, sampling_prob=rate
+        noise, value_discretization_interval=grid, sampling_prob=rate
     )
 
 
-def _epsilon_added(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
-    total = None
+@lru_cache(maxsize=8)  # logs and checkpoints ask for the same figure
+def _epsilon_added(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
+    total, grid = None, _GRID * max(1.0, max(mechanism.noise**-2 for mechanism, _ in rounds))
     for mechanism, count in rounds:
-        part = _loss_distribution(mechanism.noise, mechanism.rate).self_compose(count)
+        part = _loss_distribution(mechanism.noise, mechanism.rate, grid).self_compose(count)
         total = part if total is None else total.compose(part)
     assert total is not None
     return float(total.get_epsilon_for_delta(delta))
 
 
-def _epsilon_replaced(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
+@lru_cache(maxsize=8)
+def _epsilon_replaced(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
