@@ -16,7 +16,7 @@ from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.callbacks import ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
-from fl_lightning.data import FederatedDataModule, TensorDataModule
+from fl_lightning.data import ClientDatasetsModule, FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import (
     BernoulliSampler,
@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AggregationCallback",
     "BernoulliSampler",
+    "ClientDatasetsModule",
     "ClientMetrics",
     "Clip",
     "DynamicWeightFedBuff",
