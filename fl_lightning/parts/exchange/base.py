@@ -23,6 +23,8 @@ class Exchange(StatefulPart):
 
     #: Whether the server sees the sum of all updates alone, by :meth:`summed`. It is then the last of the exchanges.
     sums_updates = False
+    #: Whether some clients know what others send, so that :meth:`colluded` is called.
+    colludes = False
     #: The exchanges of which this is one; none outside of an algorithm.
     chain: Exchange | None = None
     #: Its place among them, from the client to the server.
@@ -50,6 +52,14 @@ class Exchange(StatefulPart):
         ``result.with_delta(update, payload)`` replaces the update and says what is sent of it.
         """
         return result
+
+    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """Return all results that the server is about to merge, when some clients' depend on others'; on all processes.
+
+        Args:
+            results: As they left :meth:`upload`, those of all processes, in the order in which they are merged.
+        """
+        return list(results)
 
     def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the sum of updates that the server sees, and the number that it divides it by; runs on all processes.
@@ -143,6 +153,17 @@ class Chain(Exchange):
         for place, member in enumerate(self.members):
             member.chain, member.place = self, place
             member.attach(federation, fresh=fresh)
+
+    @property
+    def colludes(self) -> bool:  # type: ignore[override]
+        """Whether a member's clients know what others send."""
+        return any(member.colludes for member in self.members)
+
+    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """Return all results that the server is about to merge."""
+        for member in self.members:
+            results = member.colluded(results)
+        return list(results)
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Let all members look at the other parts."""

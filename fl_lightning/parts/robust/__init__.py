@@ -5,7 +5,7 @@ from fl_lightning.parts.robust.centered_clipping import CenteredClipping
 from fl_lightning.parts.robust.geometric_median import GeometricMedian
 from fl_lightning.parts.robust.krum import Krum
 from fl_lightning.parts.robust.median import Median, TrimmedMean
-from fl_lightning.parts.robust.mixing import Bucketing, NearestNeighborMixing
+from fl_lightning.parts.robust.mixing import Bucketing, NearestNeighborMixing, NormBounding
 from fl_lightning.parts.robust.updates import Updates
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Krum",
     "Median",
     "NearestNeighborMixing",
+    "NormBounding",
     "PreAggregation",
     "RobustAggregation",
     "TrimmedMean",

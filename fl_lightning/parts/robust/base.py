@@ -30,7 +30,8 @@ class RobustAggregation(Aggregation):
     take ``4 m P`` bytes in single precision, 4 GB for 100 clients of 10^7 parameters. No further copies are made.
 
     Args:
-        before: What the updates go through first: :class:`Bucketing` or :class:`NearestNeighborMixing`.
+        before: What the updates go through first: :class:`Bucketing`, :class:`NearestNeighborMixing` or
+            :class:`NormBounding`.
 
     Raises:
         TypeError: If ``before`` is none of these.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_positive
 from fl_lightning.parts.robust.base import PreAggregation, check_enough
 from fl_lightning.parts.robust.updates import Updates
 from fl_lightning.seeding import Stream, numpy_generator
@@ -43,6 +43,27 @@ class Bucketing(PreAggregation):
         matrix = torch.zeros(-(-rows // self.size), rows, dtype=torch.float64)
         matrix[torch.from_numpy(places), torch.arange(rows)] = 1.0
         return updates.mixed(matrix / matrix.sum(1, keepdim=True))
+
+
+class NormBounding(PreAggregation):
+    """Updates longer than ``norm`` are scaled down to it by the server (Sun et al. 2019).
+
+    Args:
+        norm: Largest L2 norm, greater than 0.
+
+    Raises:
+        ValueError: If ``norm`` is not a finite number greater than 0.
+    """
+
+    def __init__(self, norm: float) -> None:
+        check_positive("norm", norm)
+        self.norm = norm
+
+    def mix(self, updates: Updates) -> Updates:
+        """Return the bounded updates."""
+        first = next(updates.blocks())
+        lengths = updates.distances_to(torch.zeros(updates.size, dtype=first.dtype, device=first.device))
+        return updates.mixed(torch.diag((self.norm / lengths).clamp(max=1.0)))
 
 
 class NearestNeighborMixing(PreAggregation):
