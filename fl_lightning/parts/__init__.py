@@ -32,6 +32,7 @@ from fl_lightning.parts.exchange import (
     LowRank,
     PersonalParameters,
     RandomK,
+    SecureAggregation,
     SignSGD,
     TopK,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "RunningMean",
     "SampledStaleness",
     "Schedule",
+    "SecureAggregation",
     "Server",
     "ServerOptimizer",
     "SignFlipping",

@@ -32,6 +32,7 @@ from fl_lightning.parts import (
     QSGD,
     Adaptive,
     Aggregation,
+    ALittleIsEnough,
     BernoulliSampler,
     ClientResult,
     Clip,
@@ -43,6 +44,7 @@ from fl_lightning.parts import (
     Participation,
     PersonalParameters,
     Proximal,
+    SecureAggregation,
     TopK,
     VirtualClock,
 )
@@ -107,6 +109,11 @@ ALGORITHMS: dict[str, Make] = {
     "FedAdam-compressed-median": lambda **k: FedAdam(clients_per_round=4, **compressed(), **k),
     "RADFed-compressed-median": lambda **k: RADFed(3, 4, **compressed(), **k),
     "FedBuff-compressed-median": lambda **k: FedBuff(3, 4, speeds=SPEEDS, **compressed(), **k),
+    "FedAvg-attacked": lambda **k: FedAvg(4, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
+    "FedBuff-attacked": lambda **k: FedBuff(3, 4, speeds=SPEEDS, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
+    "FedAvg-secure": lambda **k: FedAvg(
+        4, weighting="uniform", buffers="server", exchange=SecureAggregation(0.1, bits=12, precision=11), **k
+    ),
     "FedAvg-private": lambda **k: FedAvg(**private(), **k),
     "FedAdam-private": lambda **k: FedAdam(**private(), **k),
     "FedProx": lambda **k: FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),

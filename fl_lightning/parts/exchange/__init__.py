@@ -8,6 +8,7 @@ from fl_lightning.parts.exchange.low_rank import LowRank
 from fl_lightning.parts.exchange.personal import PersonalParameters
 from fl_lightning.parts.exchange.qsgd import QSGD
 from fl_lightning.parts.exchange.random_k import RandomK
+from fl_lightning.parts.exchange.secure_aggregation import SecureAggregation
 from fl_lightning.parts.exchange.sign import SignSGD
 from fl_lightning.parts.exchange.top_k import TopK
 
@@ -23,6 +24,7 @@ __all__ = [
     "LowRank",
     "PersonalParameters",
     "RandomK",
+    "SecureAggregation",
     "SignSGD",
     "TopK",
 ]

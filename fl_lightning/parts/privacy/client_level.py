@@ -166,6 +166,10 @@ class DifferentialPrivacy(Exchange):
             return noise * scale, noise * scale, 0.0
         return noise * scale, _beside_count(noise, _COUNT_NOISE * cohort) * scale, _COUNT_NOISE * expected
 
+    @property
+    def _device(self) -> torch.device:
+        return self.federation.model.device
+
     def _generator(self) -> torch.Generator:
         """Return a generator that is the same for any executor and number of processes."""
         return torch_generator(self.federation.seed, Stream.PRIVACY, self._round)
@@ -173,7 +177,7 @@ class DifferentialPrivacy(Exchange):
     def _adapt(self, count: float, noise: float, expected: float) -> None:
         """Move the bound by the noised share of unclipped updates."""
         assert self.adaptive_quantile is not None
-        unclipped = float(self.federation.sum_over_ranks(torch.tensor(float(self._unclipped), dtype=torch.float64)))
+        unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=self._device)))
         # each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone
         share = (unclipped - count / 2 + noise) / expected + 0.5
         self._bound *= math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
