@@ -6,7 +6,7 @@
 
 Each point is trained with three seeds, which draw the partition, the first model and all else. The tables show the mean
 over seeds with the sample standard deviation, the mean paired difference to plain FedAvg with its 95 % confidence
-interval by Student's t, and the time of a round relative to plain FedAvg's. Finished runs are kept in ``--out`` and not
+interval by Student's t, and a round's processor time over plain FedAvg's. Finished runs are kept in ``--out`` and not
 run again. The pages docs/privacy.md, docs/compression.md and docs/robustness.md show the figures.
 """
 
@@ -29,30 +29,13 @@ from rich.console import Console
 from rich.table import Table
 
 from datamodules import FashionMNISTDataModule
-from fl_lightning import BernoulliSampler, FedAvg
+from fl_lightning import FedAvg, parts
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
-from fl_lightning.parts import (
-    QSGD,
-    Aggregation,
-    ALittleIsEnough,
-    CenteredClipping,
-    DifferentialPrivacy,
-    GeometricMedian,
-    Krum,
-    LowRank,
-    Median,
-    NearestNeighborMixing,
-    RandomK,
-    SignFlipping,
-    SignSGD,
-    TopK,
-    TrimmedMean,
-)
 
 Options = dict[str, Any]
 PLAIN = "FedAvg"
@@ -73,7 +56,7 @@ class Point:
     @property
     def name(self) -> str:
         """The setting's name, also of its files."""
-        return "-".join(part for part in (self.line, self.panel, f"{self.x:g}") if part).replace(" ", "_")
+        return ", ".join(part for part in (self.line, self.panel, f"{self.x:g}" if self.x else "") if part)
 
 
 @dataclass(frozen=True)
@@ -90,11 +73,11 @@ class Study:
 def privacy(full: bool) -> Study:
     """Clients of 60 images; each joins a round with chance 0.1; a linear model, whose noise is small."""
     levels = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) if full else (0.25, 1.0, 4.0)
-    shared: Options = {"sampler": BernoulliSampler(0.1), "weighting": "uniform"}
+    shared: Options = {"sampler": parts.BernoulliSampler(0.1), "weighting": "uniform"}
 
     def private(epsilon: float, clip: float, quantile: float | None) -> Callable[[], Options]:
         exchange = {"epsilon": epsilon, "delta": 1e-4, "adaptive_quantile": quantile}
-        return lambda: {**shared, "exchange": DifferentialPrivacy(clip, **exchange)}
+        return lambda: {**shared, "exchange": parts.DifferentialPrivacy(clip, **exchange)}
 
     points = [Point(PLAIN, float("inf"), lambda: shared)]
     points += [Point("clip 0.3", epsilon, private(epsilon, 0.3, None)) for epsilon in levels]
@@ -106,13 +89,13 @@ def compression(full: bool) -> Study:
     """A hundred clients, ten of them in a round, one local epoch."""
     exchanges: dict[str, Callable[[], Any]] = {
         PLAIN: lambda: None,
-        "QSGD, 4 bits": lambda: QSGD(4),
-        "QSGD, 2 bits": lambda: QSGD(2),
-        "TopK 1 %": lambda: TopK(0.01),
-        "TopK 1 %, 4 bits": lambda: [TopK(0.01), QSGD(4)],
-        "SignSGD": SignSGD,
-        "LowRank 2": lambda: LowRank(2),
-        "RandomK 10 %": lambda: RandomK(0.1),
+        "QSGD, 4 bits": lambda: parts.QSGD(4),
+        "QSGD, 2 bits": lambda: parts.QSGD(2),
+        "TopK 1 %": lambda: parts.TopK(0.01),
+        "TopK 1 %, 4 bits": lambda: [parts.TopK(0.01), parts.QSGD(4)],
+        "SignSGD": parts.SignSGD,
+        "LowRank 2": lambda: parts.LowRank(2),
+        "RandomK 10 %": lambda: parts.RandomK(0.1),
     }
     points = [Point(name, 0.0, lambda make=make: {"exchange": make()}) for name, make in exchanges.items()]  # type: ignore[misc]
     return Study(points, clients=100, rounds=100 if full else 40, fit={"clients_per_round": 10})
@@ -121,23 +104,23 @@ def compression(full: bool) -> Study:
 def robustness(full: bool) -> Study:
     """Twenty clients that all make ten local steps in a round; the rules know how many are attackers."""
     shares = (0.0, 0.1, 0.2, 0.3, 0.4) if full else (0.0, 0.2, 0.4)
-    rules: dict[str, Callable[[int], Aggregation | None]] = {
-        PLAIN: lambda f: None,
-        "median": lambda f: Median(),
-        "trimmed mean": TrimmedMean,
-        "Krum": Krum,
-        "geometric median": lambda f: GeometricMedian(max_iterations=10),
-        "centred clipping": lambda f: CenteredClipping(0.5, iterations=3),
-        "median, mixed": lambda f: Median(before=NearestNeighborMixing(f)),
+    rules: dict[str, Callable[[int], parts.Aggregation]] = {
+        PLAIN: lambda f: parts.WeightedMean("uniform"),
+        "median": lambda f: parts.Median(),
+        "trimmed mean": parts.TrimmedMean,
+        "Krum": parts.Krum,
+        "geometric median": lambda f: parts.GeometricMedian(max_iterations=10),
+        "centred clipping": lambda f: parts.CenteredClipping(0.5, iterations=3),
+        "median, mixed": lambda f: parts.Median(before=parts.NearestNeighborMixing(f)),
     }
     attacks = {
-        "sign flipping": lambda share: SignFlipping(share, scale=3.0),
-        "a little is enough": lambda share: ALittleIsEnough(share, z=1.5),
+        "sign flipping": lambda share: parts.SignFlipping(share, scale=3.0),
+        "a little is enough": lambda share: parts.ALittleIsEnough(share, z=1.5),
     }
 
     def given(rule: Any, attack: Any, share: float) -> Callable[[], Options]:
         exchange = attack(share) if share else None
-        return lambda: {"weighting": "uniform", "aggregation": rule(round(20 * share)), "exchange": exchange}
+        return lambda: {"aggregation": rule(round(20 * share)), "exchange": exchange}
 
     points = [
         Point(line, share, given(rule, attack, share), panel)
@@ -163,22 +146,19 @@ class Recorder(Callback):
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
-        self._began = time.perf_counter()
+        self._began = time.process_time()
 
     def on_round_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop it, before the round's validation."""
-        self.seconds.append(time.perf_counter() - self._began)
+        self.seconds.append(time.process_time() - self._began)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the round."""
         names = {"accuracy": "val_acc", "bytes": "fed/bytes_up", "epsilon": "fed/epsilon"}
-        known = {key: float(trainer.callback_metrics[name]) for key, name in names.items() if name in _logged(trainer)}
+        logged = trainer.callback_metrics
+        known = {key: float(logged[name]) for key, name in names.items() if name in logged}
         if "accuracy" in known:
             self.curve.append({"round": trainer.current_epoch + 1, **known})
-
-
-def _logged(trainer: L.Trainer) -> dict[str, Any]:
-    return trainer.callback_metrics
 
 
 class TestedFashionMNIST(FashionMNISTDataModule):
@@ -233,15 +213,15 @@ def table(name: str, study: Study, results: Results) -> Table:
     for column in ("setting", "mean ± sd", "minus FedAvg [95 %]", "epsilon", "MB up", "round / FedAvg's"):
         made.add_column(column, justify="left" if column == "setting" else "right")
     for point in study.points:
-        [plain] = [other for other in study.points if (other.line, other.panel) == (PLAIN, point.panel)][:1]
-        if name == "robustness":  # under the same attack
-            [plain] = [p for p in study.points if (p.line, p.panel, p.x) == (PLAIN, point.panel, point.x)]
+        # in the study of robustness, under the same attack
+        same = [(p.panel, p.x) == (point.panel, point.x) or name != "robustness" for p in study.points]
+        plain = next(p for p, fits in zip(study.points, same, strict=True) if fits and p.line == PLAIN)
         own, base = ends(results, point), ends(results, plain)
         runs, others = (list(results[each.name].values()) for each in (point, plain))
         last = [result["curve"][-1] for result in runs]
         ratio = median(r["seconds"] for r in runs) / median(r["seconds"] for r in others)
         made.add_row(
-            point.name.replace("_", " "),
+            point.name,
             f"{mean(own):.1f}" + (f" ± {stdev(own):.1f}" if len(own) > 1 else ""),
             "" if point is plain else difference(own, base),
             f"{last[0]['epsilon']:.2f}" if "epsilon" in last[0] else "",
@@ -274,7 +254,6 @@ def draw(name: str, study: Study, results: Results, path: Path) -> None:
         axes.set(xlabel=labels[name], title=panel)
         if name != "robustness":
             axes.set_xscale("log")
-        axes.spines[["top", "right"]].set_visible(False)
     drawn.axes[0].set_ylabel("test accuracy, %")
     handles, texts = drawn.axes[0].get_legend_handles_labels()
     drawn.legend(handles, texts, frameon=False, loc="outside right center", fontsize=9)
@@ -320,17 +299,16 @@ def show(name: str, options: argparse.Namespace) -> None:
     folder = options.out / f"{name}-{options.preset}-{study.rounds}"
     folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
-    began = time.perf_counter()
     for seed in options.seeds:
         data = load(study, seed, options)
         for point in study.points:
-            path = folder / f"{point.name}-{seed}.json"
+            path = folder / f"{point.name.replace(' ', '_')}-{seed}.json"
             if not path.exists():
                 result = run(study, point, seed, data)
                 with atomic_file(path) as part:
                     part.write_text(json.dumps(result))
             results.setdefault(point.name, {})[seed] = json.loads(path.read_text())
-        console.print(f"{name}: seed {seed} done after {time.perf_counter() - began:.0f} s")
+        console.print(f"{name}: seed {seed} is done")
     console.print(table(name, study, results))
     draw(name, study, results, folder / f"{name}.png")
     console.print(f"Figure and results: {folder}")

@@ -200,9 +200,9 @@ class DifferentialPrivacy(Exchange):
         return epsilon_of(list(self._ran.items()), self.delta)
 
     def values(self) -> dict[str, float]:
-        """Return epsilon so far, and the bound if it adapts."""
+        """Return epsilon so far and its delta, and the bound if it adapts."""
         bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self._bound}
-        return {"fed/epsilon": self.spent, **bound}
+        return {"fed/epsilon": self.spent, "fed/delta": self.delta, **bound}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rounds so far with what they spent."""
