@@ -19,7 +19,6 @@ from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, parts
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
 
-
 Settings = list[dict[str, Any]]
 
 

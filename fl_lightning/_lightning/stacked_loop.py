@@ -116,15 +116,10 @@ class StackedLoop:
         """Begin a stack of clients."""
         self._shown = self._loop.batch_progress.current.ready
 
-    def show(self, batches: int, loss: Tensor | None) -> None:
-        """Let progress bars see that some batches were trained on.
-
-        Args:
-            batches: Batches of all clients.
-            loss: Their mean loss.
-        """
+    def show(self, batches: int) -> None:
+        """Let progress bars see that some batches, of all clients together, were trained on."""
         if not self._bars:
             return
         self._shown += batches
-        for hook, args in zip(self._bars, ((), ({"loss": loss},)), strict=True):
+        for hook, args in zip(self._bars, ((), ({},)), strict=True):
             hook.call_callbacks(*args, None, self._shown - 1)

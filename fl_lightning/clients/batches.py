@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.batches import client_batches, gather_epoch, has_rows, number_of_batches
+from fl_lightning.data.batches import client_batches, has_rows, number_of_batches, tensor_rows
 from fl_lightning.parts.federation import Task
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -104,16 +104,19 @@ class ClientBatches:
         """Whether a client's samples are rows of tensors, in an order that draws from the task's generator alone."""
         return self.data.sampler is None and has_rows(self.data.client_dataset(client))
 
-    def gather(self, client: int, generator: torch.Generator, out: Sequence[Tensor] | None) -> list[Tensor] | None:
-        """Return one epoch of a client's samples, shape ``(n, ...)`` each, in the order of its batches.
+    def rows(self, client: int) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return the tensors whose rows are a client's samples, and which rows: int64, shape ``(n,)``; None for all."""
+        rows = tensor_rows(self.data.client_dataset(client))
+        assert rows is not None
+        return rows
 
-        Args:
-            client: The client; its samples are rows of tensors.
-            generator: Draws the order.
-            out: Tensors to gather into.
-        """
-        order = self.data.client_order(client, generator) if self.shuffles else None
-        return gather_epoch(self.data.client_dataset(client), order, out)
+    def orders(self, task: Task) -> Iterator[Tensor]:
+        """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""
+        generator, size = self.generator(task), self.data.batch_size
+        length = task.num_samples if size is None else min(task.num_samples, self.epoch_length(task.client) * size)
+        while True:
+            drawn = self.data.client_order(task.client, generator) if self.shuffles else torch.arange(task.num_samples)
+            yield drawn[:length]
 
     def _epochs(self, task: Task) -> Iterator[Any]:
         generator = self.generator(task)

@@ -44,7 +44,7 @@ def client_batches(
     if order is None and shuffle:
         order = torch.randperm(size, generator=generator)
     number = number_of_batches(size, batch_size, drop_last)
-    if collate_fn is None and (rows := _tensor_rows(dataset)) is not None:
+    if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         tensors, indices = rows
         yield from islice(_slices(_gather(tensors, indices, order), batch_size), number)
         return
@@ -63,35 +63,7 @@ def number_of_batches(size: int, batch_size: int | None, drop_last: bool) -> int
 
 def has_rows(dataset: Dataset[Any]) -> bool:
     """Return whether samples are rows of tensors: of a ``TensorDataset``, or of a ``Subset`` of one."""
-    return _tensor_rows(dataset) is not None
-
-
-def gather_epoch(dataset: Dataset[Any], order: Tensor | None, out: Sequence[Tensor] | None) -> list[Tensor] | None:
-    """Return one epoch of a client's samples, shape (n, ...) each.
-
-    Args:
-        dataset: The client's data set.
-        order: Positions of the samples, int64, shape (n,); ``None`` for their stored order.
-        out: Tensors to gather into.
-
-    Returns:
-        None if the data set is no ``TensorDataset`` or ``Subset`` of one.
-    """
-    rows = _tensor_rows(dataset)
-    if rows is None:
-        return None
-    tensors, indices = rows
-    if out is not None and order is not None:
-        chosen = order if indices is None else indices.index_select(0, order)
-        for tensor, target in zip(tensors, out, strict=True):
-            torch.index_select(tensor, 0, chosen, out=target)
-        return list(out)
-    gathered = _gather(tensors, indices, order)
-    if out is None:
-        return gathered
-    for tensor, target in zip(gathered, out, strict=True):
-        target.copy_(tensor)
-    return list(out)
+    return tensor_rows(dataset) is not None
 
 
 def make_loader(
@@ -110,7 +82,7 @@ def make_loader(
     the place of ``shuffle``.
     """
     size = len(dataset)  # type: ignore[arg-type]
-    if collate_fn is None and (rows := _tensor_rows(dataset)) is not None:
+    if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         dataset, collate_fn = _Rows(*rows), _as_is
     return DataLoader(
         dataset,
@@ -146,7 +118,7 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
+def tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
     """Return a data set's tensors and which of their rows (``None``: all), or ``None`` if it is of another kind."""
     # exact types: a subclass may compute its samples differently
     if type(dataset) is TensorDataset:

@@ -50,12 +50,13 @@ class AutoExecutor(Executor):
     """Chooses by what a client's step computes: the same script makes the same choice on every run.
 
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
-    arithmetic are stacked, unless the trial of the next clients shows that a stack trains them otherwise. On a CPU convolutions and recurrent layers train one client after the other, convolutions with channels
-    last in memory unless somebody hooks into batches or clients, and steps of much arithmetic with several threads.
-    The choice is part of a checkpoint, so that a resumed run ends as the uninterrupted one.
+    arithmetic are stacked, unless the trial of the next clients shows that a stack trains them otherwise. On a CPU
+    convolutions and recurrent layers train one client after the other, convolutions with channels last in memory
+    unless somebody hooks into batches or clients, and steps of much arithmetic with several threads. The choice is
+    part of a checkpoint, so that a resumed run ends as the uninterrupted one.
 
-    To choose yourself, give ``VectorizedExecutor(clients_at_once=...)`` or
-    ``SequentialExecutor(channels_last=...)``, and set ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
+    To choose yourself, give ``VectorizedExecutor(clients_at_once=...)`` or ``SequentialExecutor(channels_last=...)``,
+    and set ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
 
     Args:
         clients_at_once: Models in a stack at most; ``None`` for as many as fit.

@@ -20,13 +20,12 @@ from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.circumstances import Circumstances
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import Stack, StackTraining, Steps
+from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
 from fl_lightning.executors.stacked.trial import Trial
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
@@ -84,7 +83,7 @@ class VectorizedExecutor(Executor):
         """Prepare the steps of a fit's module."""
         self._clients = clients
         stacked = StackedLoop(clients.loop, clients.corrector)
-        self._steps = Steps(stacked, MappedStep(stacked, clients.vector))
+        self._steps = make_steps(clients, clients.vector, stacked)
         self._round: int | None = None
         self._circumstances: Circumstances | None = None
 
@@ -225,6 +224,7 @@ class VectorizedExecutor(Executor):
             make_source(clients, tasks, stacked.transfer, plain, generators),
             StackedCorrections([member.correction for member in ordered], starts, clients.vector),
             generators if self.verdict.draws else None,
+            clients.data.batch_size or max(task.num_samples for task in tasks),
         )
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         stacked.begin_stack()

@@ -8,7 +8,16 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.training import LocalTraining
 
-_SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_trainer", "trainer", "_fabric", "_parameters", "_buffers"}
+_SKIPPED = {
+    "_current_fx_name",
+    "_metric_attributes",
+    "log",
+    "_trainer",
+    "trainer",
+    "_fabric",
+    "_parameters",
+    "_buffers",
+}
 _CONTAINERS = (list, tuple, dict, set)
 
 
@@ -62,4 +71,6 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, simple) and type(a) is type(b):
         return a == b
     # methods are made anew each time they are looked up
-    return getattr(a, "__func__", a) is getattr(b, "__func__", b) and hasattr(a, "__self__") and a.__self__ is b.__self__
+    return (
+        getattr(a, "__func__", a) is getattr(b, "__func__", b) and hasattr(a, "__self__") and a.__self__ is b.__self__
+    )

@@ -68,7 +68,9 @@ class MappedStep:
             losses, tensors, after = _tried(lambda: mapped([*parameters, *buffers], batch.tensors))
         if versions != [parameter._version for parameter in parameters]:
             raise CannotVectorize("`training_step` changes parameters in place, which a stack of some clients loses")
-        logged.tensors[:] = tensors
+        # what is the batch's or the models' own changes before it is read
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*batch.tensors, *parameters, *buffers)}
+        logged.tensors[:] = [t.clone() if t.untyped_storage().data_ptr() in held else t for t in tensors]
         return losses, logged, after
 
 

@@ -18,6 +18,8 @@ from fl_lightning.executors.stacked.program.maker import BatchForm
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task
 
+_TABLES = 64 * 2**20  # bytes of batches that are held at once
+
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
 
@@ -109,17 +111,14 @@ class GatheredBatches:
     draws_nothing = True
 
     def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
-        self._orders = [clients.batches.orders(task) for task in tasks]
-        self._numbers = [clients.batches.number(task) for task in tasks]
-        self._rows = [clients.batches.rows(task.client) for task in tasks]
-        self._size = clients.data.batch_size or max(task.num_samples for task in tasks)
+        self._clients = [_RowsOfClient(clients, task) for task in tasks]
+        self._batch = clients.data.batch_size or max(task.num_samples for task in tasks)
         self._device = device
         self._upload: DeviceCopy | None = None
-        self._steps = 0  # that the tables hold
-        self._position = 0  # of the next step, among those that they hold
+        self._steps = 0  # that have been read
+        self._begin, self._end = 0, 0  # the steps whose batches are at hand
         self._tables: list[Tensor] = []
         self._sizes: list[list[int]] = []
-        self._taken = 0
 
     @staticmethod
     def suit(clients: LocalTraining, tasks: Sequence[Task]) -> bool:
@@ -129,47 +128,91 @@ class GatheredBatches:
 
     def form(self) -> BatchForm | None:
         """Return what batches look like."""
-        tensors, _ = self._rows[0]
+        tensors = self._clients[0].tensors
         return BatchForm(tuple(tuple(t.shape[1:]) for t in tensors), tuple(t.dtype for t in tensors), list)
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, which are the first ones."""
-        if self._position == self._steps:
-            active = [len(rows)]  # the clients that are still at work at each of the next steps
-            while len(active) < self._fits(len(rows)) and any(n > self._taken + len(active) for n in self._numbers):
-                active.append(sum(n > self._taken + len(active) for n in self._numbers))
-            self._tables, self._sizes = self.padded(active, self._size)
-            self._steps, self._position = len(active), 0
-        begin, sizes = self._position * self._size, self._sizes[self._position]
-        self._position += 1
+        if self._steps == self._end:
+            self._read_on(len(rows))
+        place = self._steps - self._begin
+        self._steps += 1
+        span = slice(place * self._batch, (place + 1) * self._batch)
         groups: Groups = []
-        for size, members in groupby(rows, sizes.__getitem__):
+        for size, members in groupby(rows, self._sizes[place].__getitem__):
             group = list(members)
-            tensors = [table[group[0] : group[-1] + 1, begin : begin + size] for table in self._tables]
+            tensors = [table[group[0] : group[-1] + 1, span][:, :size] for table in self._tables]
             groups.append((group, StackedBatch(tensors)))
         return groups
 
-    def _fits(self, rows: int) -> int:
-        """Return how many steps' batches are held at once."""
-        tensors, _ = self._rows[0]
-        values = sum(tensor[:1].nbytes for tensor in tensors)
-        return max(1, _TABLES // max(1, rows * self._size * values))
+    def _read_on(self, rows: int) -> None:
+        """Read the batches of as many steps as are held at once."""
+        most = max(1, _TABLES // max(1, rows * self._batch * self._clients[0].bytes_per_sample))
+        self._begin = self._steps
+        active = [
+            sum(client.number > step for client in self._clients) for step in range(self._begin, self._begin + most)
+        ]
+        active = [k for k in active if k]
+        self._tables, self._sizes = self.padded(active, self._batch)
+        self._end = self._begin + len(active)
 
     def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
         """Return the batches of the next steps."""
-        tensors, _ = self._rows[0]
+        tensors = self._clients[0].tensors
         shapes = [(active[0], len(active) * size, *tensor.shape[1:]) for tensor in tensors]
         if self._upload is None or self._upload.shapes != shapes:
             self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], self._device)
-        tables = self._upload.host()
+        tables = [table.unbind() for table in self._upload.host()]
         sizes: list[list[int]] = [[] for _ in active]
         for row in range(active[0]):
-            steps = min(len(active), self._numbers[row] - self._taken)
-            for step in range(steps):
-                pass
-            self._fill(row, steps, size, [table[row] for table in tables], sizes)
-        self._taken += len(active)
+            steps = sum(k > row for k in active)
+            self._clients[row].read([rows[row] for rows in tables], steps, size, sizes)
         return self._upload.send(), sizes
+
+
+class _RowsOfClient:
+    """The batches of one client, whose samples are rows of tensors.
+
+    Args:
+        clients: Trains clients.
+        task: The client's task.
+    """
+
+    def __init__(self, clients: LocalTraining, task: Task) -> None:
+        self.tensors, self._indices = clients.batches.rows(task.client)
+        self.number = clients.batches.number(task)
+        self._orders = clients.batches.orders(task)
+        self._order = torch.empty(0, dtype=torch.long)  # of the samples of this epoch that have not been read
+
+    @property
+    def bytes_per_sample(self) -> int:
+        """Memory of a sample."""
+        return sum(tensor[:1].nbytes for tensor in self.tensors)
+
+    def read(self, tables: Sequence[Tensor], steps: int, size: int, sizes: list[list[int]]) -> None:
+        """Read the next batches.
+
+        Args:
+            tables: Take them, shape ``(steps * B, ...)`` or longer each; rows beyond a batch's samples become zero.
+            steps: How many.
+            size: Samples of a batch, B.
+            sizes: Takes for each step the batch's size.
+        """
+        step = 0
+        while step < steps:
+            if not len(self._order):
+                order = next(self._orders)
+                self._order = order if self._indices is None else self._indices.index_select(0, order)
+            chosen, self._order = self._order[: (steps - step) * size], self._order[(steps - step) * size :]
+            number = -(-len(chosen) // size)
+            begin, filled, end = step * size, step * size + len(chosen), (step + number) * size
+            for tensor, table in zip(self.tensors, tables, strict=True):
+                torch.index_select(tensor, 0, chosen.to(tensor.device), out=table[begin:filled])
+                if filled < end:
+                    table[filled:end].zero_()
+            for place in range(number):
+                sizes[step + place].append(min(size, len(chosen) - place * size))
+            step += number
 
 
 def draws_nothing(clients: LocalTraining, task: Task, plain: bool) -> bool:
@@ -195,4 +238,5 @@ def make_source(
     """
     if plain and GatheredBatches.suit(clients, tasks):
         return GatheredBatches(clients, tasks, clients.vector.device)
-    return DrawnBatches(clients, tasks, transfer, None if draws_nothing(clients, tasks[0], plain) else generators)
+    batches = [map(transfer, clients.batches.of(task)) for task in tasks]
+    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -11,17 +12,20 @@ from torch import Tensor
 
 from fl_lightning._lightning.journal import Entry, Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.state_vector import unshared
+from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.batching import StackedBatch, select
+from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
+from fl_lightning.executors.stacked.program.maker import ProgramMaker
+from fl_lightning.executors.stacked.program.steps import ProgramSteps
+from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
 from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
 from fl_lightning.executors.stacked.sources import BatchSource, Groups
 from fl_lightning.executors.stacked.stack import ModelStack
 
-Gradients = list[Tensor | None]
+GradientList = list[Tensor | None]
 
 
 @dataclass
@@ -31,10 +35,24 @@ class Steps:
     Attributes:
         stacked: Runs it.
         mapped: By ``torch.func``, for any module.
+        programs: As a program of batched products, for some.
     """
 
     stacked: StackedLoop
     mapped: MappedStep
+    programs: ProgramMaker
+
+
+def make_steps(clients: LocalTraining, vector: StateVector, stacked: StackedLoop) -> Steps:
+    """Return how ``training_step`` runs on stacks.
+
+    Args:
+        clients: Trains clients.
+        vector: The federated state of the module, or of its copy.
+        stacked: Runs its ``training_step``.
+    """
+    precision = str(clients.trainer.precision_plugin.precision)
+    return Steps(stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision))
 
 
 @dataclass
@@ -48,6 +66,7 @@ class Stack:
         source: Gives their batches.
         terms: What their local objectives add.
         generators: Theirs, where the module draws random numbers; ``None`` where it draws none.
+        batch_size: Samples of a batch at most.
     """
 
     slots: Sequence[int]
@@ -56,6 +75,7 @@ class Stack:
     source: BatchSource
     terms: StackedCorrections
     generators: ClientGenerators | None
+    batch_size: int
 
 
 class StackTraining:
@@ -83,6 +103,9 @@ class StackTraining:
         self._done = 0  # batches that the longest client has trained on
         #: Whether the module has drawn random numbers.
         self.drew = False
+        self._by_step = bool(clients.loop.optimizers.by_step)
+        self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
+        self._program = self._make_program()
 
     def run(self) -> list[list[float]]:
         """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for.
@@ -104,7 +127,7 @@ class StackTraining:
             if self._models.keep(active):
                 optimizer.attach(self._models.parameters)
             clients.loop.stop_if_terminated()
-            stepped = self._step(step, active)
+            stepped = self._step(step, active) if self._program is None else self._program_step(step)
             if counts_lr:
                 rates = optimizer.learning_rates()
                 so_far = [a + (b if own else 0.0) for a, b, own in zip(so_far, rates, stepped, strict=True)]
@@ -114,21 +137,65 @@ class StackTraining:
                 optimizer.refresh()
         return summed
 
+    # ---- by a program ----
+
+    def _make_program(self) -> ProgramSteps | None:
+        """Return the program of the stack's steps, ``None`` if they have to be mapped."""
+        clients, stack = self._clients, self._stack
+        form = stack.source.form() if self._accumulate == 1 else None
+        size, round_index = stack.batch_size, clients.trainer.current_epoch
+        traced = None if form is None else self._steps.programs.make(form, size, round_index)
+        if form is None or traced is None or (traced.plan.draws and stack.generators is None):
+            return None
+        self.drew = traced.plan.draws
+        active = [sum(len(windows) > step for windows in self._windows) for step in range(len(self._windows[0]))]
+        parameters = [parameter.detach() for parameter in self._models.parameters]
+        at_once = self._terms.quadratic and not self._clip[0] and self._decays is None and self._optimizer.is_plain
+        self._sgd = InPlaceSgd(self._optimizer, self._terms) if at_once else None
+        self._weights: list[Tensor] = []
+        return ProgramSteps(traced, form, stack.source, active, size, parameters, stack.generators)
+
+    def _program_step(self, step: int) -> list[bool]:
+        """Take one optimizer step of the clients at work; return which parameters were stepped."""
+        program, models, sgd = self._program, self._models, self._sgd
+        assert program is not None
+        changed = not self._weights or len(self._weights[0]) != models.active
+        if changed:
+            self._weights = [parameter.detach() for parameter in models.parameters]
+        if sgd is not None and (changed or self._by_step):
+            sgd.prepare(self._weights)
+        gradients = Gradients(len(self._weights))
+        if self._by_step:
+            self._settings.append(self._optimizer.settings())
+        with torch.no_grad():
+            program.step(step, self._weights, sgd or gradients)
+        if sgd is None:
+            self._correct(gradients.values)
+        self._steps.stacked.show(models.active)
+        if step + 1 == program.segment_end:
+            settings, self._settings = self._settings, []
+            for entry, own in zip_longest(program.logged(self._stack.slots), settings):
+                entry.settings = own
+                self._journal.add(entry)
+        return self._optimizer.stepped if sgd is not None else [g is not None for g in gradients.values]
+
+    # ---- by a mapped step ----
+
     def _step(self, step: int, active: int) -> list[bool]:
         """Take one optimizer step of the first ``active`` clients; return which parameters were stepped."""
-        gradients: Gradients = [None] * len(self._models.parameters)
+        gradients: GradientList = [None] * len(self._models.parameters)
         for micro in range(max(windows[step] for windows in self._windows[:active])):
             rows = [row for row in range(active) if self._windows[row][step] > micro]
             ends = [self._windows[row][step] == micro + 1 for row in rows]
-            losses, new = self._gradients(self._stack.source.next(rows), ends)
+            new = self._gradients(self._stack.source.next(rows), ends)
             gradients = new if micro == 0 else [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
             self._done += 1
-            self._steps.stacked.show(len(rows), losses / len(rows))
+            self._steps.stacked.show(len(rows))
         self._correct(gradients)
         return [gradient is not None for gradient in gradients]
 
-    def _gradients(self, groups: Groups, ends: Sequence[bool]) -> tuple[Tensor, Gradients]:
-        """Return the sum of the clients' losses on their next batches, and its gradients: one pass for each shape."""
+    def _gradients(self, groups: Groups, ends: Sequence[bool]) -> GradientList:
+        """Return the gradients of the clients' losses on their next batches: one pass for each shape."""
         models, renewed = self._models, []
         total = torch.zeros((), device=models.parameters[0].device)
         for rows, batch in groups:
@@ -147,18 +214,18 @@ class StackTraining:
         gradients = torch.autograd.grad(scaled, models.parameters, allow_unused=True)
         for rows, after in renewed:
             models.renew_buffers(rows, after)
-        return total.detach(), list(gradients)
+        return list(gradients)
 
     def _slots(self, rows: Sequence[int]) -> list[int]:
         return [self._stack.slots[row] for row in rows]
 
     def _keep(self, entry: Entry) -> None:
         """Keep what clients logged."""
-        if self._clients.loop.optimizers.by_step:
+        if self._by_step:
             entry.settings = self._optimizer.settings()
         self._journal.add(entry)
 
-    def _correct(self, gradients: Gradients) -> None:
+    def _correct(self, gradients: GradientList) -> None:
         """Apply local objectives, clipping and the optimizer, in Lightning's order."""
         models, terms = self._models, self._terms
         value, algorithm = self._clip

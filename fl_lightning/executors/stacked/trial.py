@@ -17,15 +17,14 @@ from fl_lightning._lightning.metric_replay import different_metric, metric_state
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.batching import by_shape, stack_batches, windows
+from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
-from fl_lightning.executors.stacked.sources import Groups
+from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import Stack, StackTraining, Steps
+from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
 
@@ -57,7 +56,7 @@ class Trial:
         self._copy, self._watched = copy_of(clients)
         module: Any = self._copy.vector.module
         stacked = StackedLoop(clients.loop, clients.corrector, module)
-        self._steps = Steps(stacked, MappedStep(stacked, self._copy.vector))
+        self._steps = make_steps(clients, self._copy.vector, stacked)
         self._done: list[_Done] = []
         self.trained, self.draws, self.jointly = False, False, True
 
@@ -133,9 +132,10 @@ class Trial:
             [member.begun.task.slot for member in members],
             ModelStack(vector, [member.begun.model for member in members]),
             lengths,
-            _Replayed([member.witness.batches for member in members]),
+            DrawnBatches([iter(member.witness.batches) for member in members], None),
             StackedCorrections([m.begun.correction for m in members], [m.begun.client.start for m in members], vector),
             ClientGenerators(seeds, vector.device),
+            clients.data.batch_size or max(member.begun.task.num_samples for member in members),
         )
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         seeds[0]()
@@ -216,18 +216,6 @@ def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
     except Exception as error:  # whatever a module's attributes raise when they are copied
         first = str(error).strip().split("\n")[0]
         raise CannotVectorize(f"the module cannot be copied to try it out ({type(error).__name__}: {first})") from error
-
-
-class _Replayed:
-    """Batches that clients have trained on before."""
-
-    def __init__(self, batches: Sequence[Sequence[Any]]) -> None:
-        self._batches = [iter(own) for own in batches]
-
-    def next(self, rows: Sequence[int]) -> Groups:
-        """Return the next batch of the clients in ``rows``."""
-        drawn = [(row, next(self._batches[row])) for row in rows]
-        return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
 
 
 def _largest(tensor: Tensor) -> float:
