@@ -56,7 +56,7 @@ class Point:
     @property
     def name(self) -> str:
         """The setting's name, also of its files."""
-        return ", ".join(part for part in (self.line, self.panel, f"{self.x:g}" if self.x else "") if part)
+        return ", ".join([self.line, *([self.panel] if self.panel else []), f"{self.x:g}"]) if self.x else self.line
 
 
 @dataclass(frozen=True)
