@@ -15,7 +15,7 @@ from fl_lightning.algorithms.fedprox import FedProx
 from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
-from fl_lightning.callbacks import ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
+from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.data import ClientDatasetsModule, FederatedDataModule, TensorDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import (
@@ -38,6 +38,7 @@ __all__ = [
     "ClientMetrics",
     "Clip",
     "DynamicWeightFedBuff",
+    "ExamplePrivacy",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
