@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.evaluation import share_evaluation
-from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning.algorithms.logged import log_values
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
 from fl_lightning.arguments import check_count, plain
@@ -276,7 +276,7 @@ class AggregationCallback(Callback):
             "fed/models_sent": self.algorithm.models_sent,
             **self.algorithm.values(),
         }
-        log_round(trainer, pl_module, values)
+        log_values(trainer, pl_module, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""

@@ -147,6 +147,10 @@ class LocalClient(Protocol):
         """
         ...
 
+    def loss(self) -> float:
+        """Return the mean loss of the client's samples at the module's present weights, in eval mode."""
+        ...
+
 
 def _same(tensor: Tensor) -> Tensor:
     return tensor
@@ -180,6 +184,7 @@ class Federation:
         shapes: Their shapes.
         bits_per_value: Bits of a parameter's number, as the module holds it.
         replicates_states: Whether every process keeps the vectors of all clients.
+        max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
     """
 
     sizes: np.ndarray
@@ -196,6 +201,7 @@ class Federation:
     shapes: Sequence[torch.Size] = ()
     bits_per_value: int = 32
     replicates_states: bool = False
+    max_rounds: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the ways to other processes and to the trainer."""
