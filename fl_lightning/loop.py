@@ -25,7 +25,7 @@ from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
     *("algorithm", "executor", "settings", "corrector", "past_settings"),
-    *("invalid_rounds", "max_invalid_rounds", "fingerprint"),
+    *("invalid_rounds", "max_invalid_rounds", "fingerprint", "executor_states"),
 )
 
 
@@ -47,6 +47,7 @@ class FederatedLoop(RoundLoop):
         past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
         invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
         fingerprint: Of the clients, once it is known.
+        executor_states: The executor's state on each process at the last round's end.
     """
 
     clients: LocalTraining
@@ -66,6 +67,7 @@ class FederatedLoop(RoundLoop):
         self.invalid_rounds = 0
         self.max_invalid_rounds = max_invalid_rounds
         self.fingerprint: str | None = None
+        self.executor_states: list[dict[str, Any]] = []
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with what this loop was given."""
@@ -111,6 +113,9 @@ class FederatedLoop(RoundLoop):
             keep_freed_memory()
         if self.round_index == 0:
             self.executor.reset()
+        elif self.executor_states:
+            own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
+            self.executor.load_state_dict(self.executor_states[own])
         self._tell_of_clients()
         self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
@@ -214,6 +219,7 @@ class FederatedLoop(RoundLoop):
         self.algorithm.shown = vector.read()
         self._tell_of_missing_clients()
         notify(self.trainer, "on_round_end")
+        self.executor_states = self.gather_objects(self.executor.state_dict())
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index)
 
     def _tell_of_missing_clients(self) -> None:

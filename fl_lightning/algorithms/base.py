@@ -284,7 +284,7 @@ class AggregationCallback(Callback):
             return {}
         state = self.algorithm.state_dict()
         past, invalid = self._loop.past_settings, self._loop.invalid_rounds
-        about = {"seed": self.seed, "past": past, "invalid_rounds": invalid, "executor": self._executor.state_dict()}
+        about = {"seed": self.seed, "past": past, "invalid_rounds": invalid, "executors": self._loop.executor_states}
         return {**state, **about, **describe_run(self, self._loop)} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -298,7 +298,7 @@ class AggregationCallback(Callback):
         check_resumable(state_dict, describe_run(self, self._loop))
         self._loop.past_settings, self._loop.invalid_rounds = state_dict["past"], state_dict["invalid_rounds"]
         self.settings.resumed_seed = state_dict["seed"]
-        self._executor.load_state_dict(state_dict["executor"])
+        self._loop.executor_states = state_dict["executors"]
         self.algorithm.load_state_dict(state_dict)
 
     def on_load_checkpoint(
