@@ -49,7 +49,7 @@ class ExamplePrivacy(Callback):
         check_not_negative("noise_multiplier", noise_multiplier)
         check_open_share("delta", delta, "It should be well below 1 over the number of samples.")
         check_installed()
-        self.clip, self.noise_multiplier, self.delta = clip, noise_multiplier, delta
+        self.clip, self.noise_multiplier, self.delta = float(clip), float(noise_multiplier), float(delta)
         self._epochs: Counter[int] = Counter()
         self._new: list[tuple[int, int]] = []
         self._batch: tuple[Any, int] = (None, 0)

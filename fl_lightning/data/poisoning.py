@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -105,8 +106,10 @@ class Backdoor(Poison):
         check_count("size", size)
         if not is_number(fraction) or not 0 < fraction <= 1:
             raise ValueError(f"`fraction` must be a number in (0, 1], got {got(fraction)}. 0.5 changes half of them.")
+        if not is_number(value) or not math.isfinite(value):
+            raise ValueError(f"`value` must be a finite number, got {got(value)}. It is the square's brightness.")
         super().__init__(clients)
-        self.target, self.fraction, self.size, self.value = int(target), float(fraction), int(size), value
+        self.target, self.fraction, self.size, self.value = int(target), float(fraction), int(size), float(value)
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples, a share of them stamped."""

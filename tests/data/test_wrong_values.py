@@ -39,10 +39,12 @@ from datamodules import (
     TorchDatasetDataModule,
 )
 from fl_lightning.data import (
+    Backdoor,
     ClientDatasetsModule,
     ClientSplit,
     FederatedDataModule,
     ImageDataModule,
+    LabelFlipping,
     SampleSplit,
     Source,
     Split,
@@ -134,6 +136,7 @@ KINDS: dict[str, set[str]] = {
     "positive": {"3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
     "not negative": {"0", "3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
     "any number": {"0", "-1", "3", "10**30", "np.int64(3)", "0.5", "2.0", "np.float32(0.5)", "nan", "inf", "-inf"},
+    "finite number": {"0", "-1", "3", "10**30", "np.int64(3)", "0.5", "2.0", "np.float32(0.5)"},
     "share": {"0", "0.5", "np.float32(0.5)"},
     "positive share": {"0.5", "np.float32(0.5)"},
     "above 1": {"3", "2.0", "np.int64(3)", "10**30", "inf"},
@@ -291,6 +294,17 @@ MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], dict[str, str]]] = {
     CropSplit: (
         {},
         {"num_clients": "count", "train": "count", "test": "count", "base": "split?", "seed": "count or 0"},
+    ),
+    LabelFlipping: ({"clients": [0], "num_classes": 3}, {"clients": "indices", "num_classes": "count"}),
+    Backdoor: (
+        {"clients": [0]},
+        {
+            "clients": "indices",
+            "target": "count or 0",
+            "fraction": "positive share",
+            "size": "count",
+            "value": "finite number",
+        },
     ),
     FederatedDataModule: (
         {},

@@ -76,8 +76,12 @@ class DifferentialPrivacy(Exchange):
         if noise_cohort is not None:
             check_count("noise_cohort", noise_cohort)
         check_installed()
-        self.clip, self.noise_multiplier, self.epsilon, self.delta = clip, noise_multiplier, epsilon, delta
-        self.adaptive_quantile, self.noise_cohort = adaptive_quantile, noise_cohort
+        # plain numbers, so that checkpoints stay readable with weights_only=True
+        self.clip, self.delta = float(clip), float(delta)
+        self.noise_multiplier = None if noise_multiplier is None else float(noise_multiplier)
+        self.epsilon = None if epsilon is None else float(epsilon)
+        self.adaptive_quantile = None if adaptive_quantile is None else float(adaptive_quantile)
+        self.noise_cohort = None if noise_cohort is None else int(noise_cohort)
         self._sampler: Any = None
         self._forget()
 
