@@ -128,7 +128,7 @@ class LocalTraining:
                 if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                     break
         except ValueError as error:
-            self.batches.explain_single_sample(task, error)
+            self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
             raise
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None
@@ -164,9 +164,12 @@ class LocalTraining:
     @property
     def is_watched(self) -> bool:
         """Whether anything looks at the module when a client starts or ends."""
-        hooks = ("on_client_start", "on_client_end")
-        watched = any(hasattr(callback, hook) for callback in self.trainer.callbacks for hook in hooks)
-        return watched or self.algorithm.sampler.needs_scores
+        hooked = self.has_hook("on_client_start") or self.has_hook("on_client_end")
+        return hooked or self.algorithm.sampler.needs_scores
+
+    def has_hook(self, hook: str) -> bool:
+        """Whether a callback defines a hook of clients and rounds."""
+        return any(hasattr(callback, hook) for callback in self.trainer.callbacks)
 
     # ---- beside the clients' training ----
 
@@ -222,7 +225,12 @@ class LocalTraining:
         seed_global_generators(seed, Stream.TWIN, round_index)
         generator = torch_generator(seed, Stream.TWIN, round_index, 1)
         epochs = self.batches.pooled_epochs(clients, generator)
-        self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        try:
+            self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        except ValueError as error:
+            samples = int(self.data.client_sizes[list(clients)].sum())
+            self.batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)
+            raise
         trained = self.vector.read()
         self.vector.write(held)
         return trained

@@ -60,7 +60,9 @@ class FederatedDataModule(ReplacedInputs, PartitionView, ServesBatches, L.Lightn
         train_transform: Changes a training sample's input when it is fetched: the first element of a tuple or list, or
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
-        num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
+        num_workers: Processes that make batches ahead of time, of clients too; 0 makes them in the training process.
+            Clients' rows of tensors are gathered there in any case, which is faster. What samples draw at random
+            differs from that of 0 workers, and not with their number.
 
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
@@ -134,8 +136,18 @@ class FederatedDataModule(ReplacedInputs, PartitionView, ServesBatches, L.Lightn
     # ---- pickling ----
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: all but the trainer."""
-        return {**self.__dict__, "trainer": None}
+        """Return what a pickle holds: all but the trainer and the processes that make batches."""
+        return {**self.__dict__, "trainer": None, "_workers": None}
+
+    def teardown(self, stage: str | None = None) -> None:
+        """Serve the source's own inputs again, and end the processes that make batches."""
+        super().teardown(stage)
+        self.end_workers()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Do what :meth:`teardown` does: none follows an exception."""
+        super().on_exception(exception)
+        self.end_workers()
 
     # ---- methods for subclasses ----
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,7 @@ class Server:
         self._tracks_buffers = not aggregation.merges_buffers and len(self.model) > self._num_parameters
         self._buffers = RunningMean()
         self._waiting: list[ClientResult] = []
+        self._end_of_round: Callable[[], None] | None = None
         self._shared = False
 
     def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
@@ -79,20 +82,36 @@ class Server:
         n = self._num_parameters
         aggregate = self._aggregation.merge(self.model if self._aggregation.merges_buffers else self.model[:n])
         buffers = self._merged_buffers()
+        if aggregate is not None:
+            if aggregate.shape == (n,) and buffers is not None:
+                aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
+            self._check(aggregate)
         states = self._aggregation.states
         if states is not None and not self._aggregation.reduces_over_ranks:
             states.on_round_end()  # `update` came after the parts' own
+        self.complete_round()
         if aggregate is None:
             return False
-        if aggregate.shape == (n,) and buffers is not None:
-            aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
-        self._check(aggregate)
         aggregate = self._exchange.merged(aggregate)
         moved = self._optimizer.step(self.model[:n], aggregate[:n])
         model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
         self.model = self._changing.keep_constant(model, self.model)
         self.aggregations += 1
         return True
+
+    def end_round(self, change: Callable[[], None]) -> None:
+        """Let parts change their state as soon as the results are merged, but not if that fails.
+
+        Args:
+            change: Changes it; called once, when the server moves or by :meth:`complete_round`.
+        """
+        self._end_of_round = change
+
+    def complete_round(self) -> None:
+        """Let parts change their state, if they have not done so."""
+        change, self._end_of_round = self._end_of_round, None
+        if change is not None:
+            change()
 
     def _take_waiting(self) -> None:
         """Hand the aggregation the results of all processes, in the order of slots, or of arrivals."""
@@ -138,5 +157,5 @@ class Server:
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""
-        self._waiting = []
+        self._waiting, self._end_of_round = [], None
         self._buffers.reset()

@@ -18,7 +18,10 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("privacy", r"epsilon = \d\.\d\d at delta = 0\.001"),
         # 5 rounds of 6 of the 12 clients that train, 98,666 parameters: 4,933 values of 4 bits with 17 of position, and
         # 10 norms of 32
-        ("compression", f"{round(30 * (4933 * 21 + 320) / 8)} bytes up, {30 * (98666 * 8 + 193 * 32) // 8} down"),
+        (
+            "compression",
+            f"{round(5 * 6 * (4933 * 21 + 10 * 32) / 8)} bytes up, {5 * 6 * (98666 * 8 + 193 * 32) // 8} down",
+        ),
         ("robustness", r"tensor\(0\.\d+\)"),
     ],
 )

@@ -212,7 +212,7 @@ def test_stragglers_need_several_epochs() -> None:
     ("settings", "message"),
     [
         ({"dropout": 1.0}, r"`dropout` must be a number in \[0, 1\), got 1.0"),
-        ({"stragglers": 1.2}, r"`stragglers` must be a number in \[0, 1\], the fraction of clients, got 1.2"),
+        ({"stragglers": 1.2}, r"`stragglers` must be a number in \[0, 1\], got 1.2. It is the fraction of clients"),
         ({"available": 0.0}, r"`available` must be a number in \(0, 1\]"),
         ({"available": "all"}, r"`available` must be a number in \(0, 1\]"),
     ],

@@ -21,6 +21,7 @@ from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
+from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
@@ -60,8 +61,13 @@ class Trial:
         self._done: list[_Done] = []
         self.trained, self.draws, self.jointly = False, False, True
 
-    def train(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
+    def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients one after the other, in earnest.
+
+        Args:
+            tasks: The clients.
+            witnesses: Those of them that are compared.
+            algorithm: Gives the models from which they start, and takes results.
 
         Raises:
             CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
@@ -70,6 +76,9 @@ class Trial:
         state = ModuleState(clients.vector)
         for task in tasks:
             begun = clients.begin(task, algorithm.start(task))
+            if task not in witnesses:
+                algorithm.receive(clients.go_on(begun))
+                continue
             with clients.loop.witnessed() as witness:
                 result = clients.go_on(begun)
             algorithm.receive(result)
@@ -90,7 +99,12 @@ class Trial:
         device = vector.device
         with preserved_generators(device):
             for members in self._alike():
-                self._compare_stack(members, journal)
+                length = len(journal)
+                try:
+                    self._compare_stack(members, journal)
+                except NoProgram:  # once a fit at most
+                    journal.cut(length)
+                    self._compare_stack(members, journal)
             for self.jointly in (True, False):
                 journal.jointly = self.jointly
                 journal.update_metrics()
@@ -108,7 +122,7 @@ class Trial:
     @property
     def read_epoch(self) -> bool:
         """Whether the stacked ``training_step`` read the round's number, known after :meth:`compare`."""
-        return self._watched.read_epoch
+        return bool(self._watched.read_epoch)
 
     def _alike(self) -> list[list[_Done]]:
         """Return the clients whose optimizers have the same options together, the longest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fl_lightning.arguments import check_positive
+from fl_lightning.arguments import check_positive, plain
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult
 
@@ -25,7 +25,7 @@ class Clip(Exchange):
 
     def __init__(self, norm: float) -> None:
         check_positive("norm", norm)
-        self.norm = norm
+        self.norm = plain(norm)
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update."""
