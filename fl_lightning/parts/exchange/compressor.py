@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +19,7 @@ from fl_lightning.seeding import Stream, torch_generator
 Link = Literal["up", "down"]
 
 
-class Compressor(Exchange):
+class Compressor(Exchange, ABC):
     """Sends an approximation that takes fewer bits: of a client's update, or of the model that it receives.
 
     Up: the client sends ``C(update)``. With error feedback it sends ``C(update + e)`` and keeps what that leaves out as

@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_not_negative, check_positive, got, is_number
+from fl_lightning.arguments import (
+    check_count,
+    check_interval,
+    check_not_negative,
+    check_positive,
+    got,
+    is_finite,
+    is_number,
+    plain,
+)
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of, noise_for
@@ -70,23 +79,23 @@ class DifferentialPrivacy(Exchange):
             check_not_negative("noise_multiplier", noise_multiplier)
         if epsilon is not None:
             check_positive("epsilon", epsilon)
-        check_open_share("delta", delta, "It should be well below 1 over the number of clients; 1e-5 is usual.")
+        check_interval("delta", delta, "It should be well below 1 over the number of clients.", within="(0, 1)")
         if adaptive_quantile is not None:
-            check_open_share("adaptive_quantile", adaptive_quantile, "0.5 is usual.")
+            check_interval("adaptive_quantile", adaptive_quantile, "0.5 is usual.", within="(0, 1)")
         if noise_cohort is not None:
             check_count("noise_cohort", noise_cohort)
         check_installed()
         # plain numbers, so that checkpoints stay readable with weights_only=True
-        self.clip, self.delta = float(clip), float(delta)
-        self.noise_multiplier = None if noise_multiplier is None else float(noise_multiplier)
-        self.epsilon = None if epsilon is None else float(epsilon)
-        self.adaptive_quantile = None if adaptive_quantile is None else float(adaptive_quantile)
+        self.clip, self.delta = float(plain(clip)), float(plain(delta))
+        self.noise_multiplier = None if noise_multiplier is None else float(plain(noise_multiplier))
+        self.epsilon = None if epsilon is None else float(plain(epsilon))
+        self.adaptive_quantile = None if adaptive_quantile is None else float(plain(adaptive_quantile))
         self.noise_cohort = None if noise_cohort is None else int(noise_cohort)
         self._sampler: Any = None
         self._forget()
 
     def _forget(self) -> None:
-        self._bound = float(self.clip)
+        self._bound = self.clip
         self._noise = self.noise_multiplier
         self._rounds_planned = 0
         self._ran: dict[Mechanism, int] = {}
@@ -233,14 +242,9 @@ def _beside_count(noise: float, count_noise: float) -> float:
 
 
 def _check_clip(clip: float, noise_multiplier: float | None) -> None:
-    if not is_number(clip) or not clip > 0 or (math.isinf(clip) and noise_multiplier != 0):
+    infinite = is_number(clip) and clip == math.inf
+    if not (is_finite(clip) and clip > 0) and not (infinite and noise_multiplier == 0):
         raise ValueError(
             f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite with "
             "`noise_multiplier=0` alone."
         )
-
-
-def check_open_share(name: str, value: float, hint: str) -> None:
-    """Raise ``ValueError`` unless ``value`` is a number in (0, 1)."""
-    if not is_number(value) or not 0 < value < 1:
-        raise ValueError(f"`{name}` must be a number in (0, 1), got {got(value)}. {hint}")
