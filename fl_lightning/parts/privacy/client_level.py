@@ -100,6 +100,7 @@ class DifferentialPrivacy(Exchange):
         self._rounds_planned = 0
         self._ran: dict[Mechanism, int] = {}
         self._unclipped = self._round = 0
+        self._released: tuple[Mechanism, float] | None = None  # what the round spends, and the bound after it
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for parts with which epsilon would not be known."""
@@ -159,11 +160,11 @@ class DifferentialPrivacy(Exchange):
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
         expected, generator, bound = self._expected, self._generator(), self._bound
         accounted, deviation, count_deviation = self._deviations()
-        mechanism = cohort_of(self._sampler, self.federation.num_clients, accounted)
-        self._ran[mechanism] = self._ran.get(mechanism, 0) + 1
+        renewed = bound
         if self.adaptive_quantile is not None:
             drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
-            self._adapt(count, count_deviation * drawn, expected)
+            renewed = self._adapted(count, count_deviation * drawn, expected)
+        self._released = cohort_of(self._sampler, self.federation.num_clients, accounted), renewed
         if not deviation:
             return total, expected
         noise = torch.randn(total.shape, generator=generator, dtype=torch.float64).to(total)
@@ -187,18 +188,26 @@ class DifferentialPrivacy(Exchange):
         """Return a generator that is the same for any executor and number of processes."""
         return torch_generator(self.federation.seed, Stream.PRIVACY, self._round)
 
-    def _adapt(self, count: float, noise: float, expected: float) -> None:
-        """Move the bound by the noised share of unclipped updates."""
+    def _adapted(self, count: float, noise: float, expected: float) -> float:
+        """Return the bound moved by the noised share of unclipped updates."""
         assert self.adaptive_quantile is not None
         unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=self._device)))
         # each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone
         share = (unclipped - count / 2 + noise) / expected + 0.5
-        self._bound *= math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
+        return self._bound * math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
+
+    def on_round_end(self) -> None:
+        """Count what the round released."""
+        super().on_round_end()
+        if self._released is not None:
+            mechanism, self._bound = self._released
+            self._ran[mechanism] = self._ran.get(mechanism, 0) + 1
+        self._released = None
 
     def on_round_abort(self) -> None:
         """Forget the round."""
         super().on_round_abort()
-        self._unclipped = 0
+        self._unclipped, self._released = 0, None
 
     # ---- what is spent ----
 
