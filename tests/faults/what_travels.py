@@ -18,6 +18,7 @@ from fl_lightning.parts import (
     GeometricMedian,
     InnerProductManipulation,
     Krum,
+    LocalDifferentialPrivacy,
     LowRank,
     MeasuredLoss,
     Median,
@@ -55,6 +56,10 @@ TRAVELS: Makers = {
         },
     ),
     ExamplePrivacy: (
+        {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5},
+        {"clip": "positive", "noise_multiplier": "not negative", "delta": "open share"},
+    ),
+    LocalDifferentialPrivacy: (
         {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5},
         {"clip": "positive", "noise_multiplier": "not negative", "delta": "open share"},
     ),
