@@ -152,7 +152,7 @@ def attacked(draw: Any) -> tuple[int, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("make", RULES, ids=lambda make: type(make(1)).__name__)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=attacked())
 def test_below_the_breakdown_point_no_attack_leads_far_away(make: Any, case: tuple[int, Tensor, Tensor]) -> None:
     # the geometric median's bound is 2 (m - f) / (m - 2 f) times the largest honest norm (Lopuhaa, Rousseeuw 1991)
@@ -168,7 +168,7 @@ def test_a_mean_has_no_such_bound() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda f: Median(), TrimmedMean], ids=["Median", "TrimmedMean"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=attacked())
 def test_each_parameter_stays_within_the_range_of_honest_ones(make: Any, case: tuple[int, Tensor, Tensor]) -> None:
     f, honest, bad = case
