@@ -107,10 +107,9 @@ class Compressor(Exchange, ABC):
             if self.states is not None and client in self._received:
                 self.states.put(client, self._received.pop(client))
             return result
-        update, owed = self.sent_update(result), None
+        update = self.sent_update(result)
         if self.states is not None:
-            owed = self._at_sent_places(self.states[client])
-            update = update + owed
+            update = update + self._at_sent_places(self.states[client])
         sent = self._sent(update, result.payload.values, result.task)
         if self.states is not None:
             self.states.put(client, self._from_sent_places(update - sent, self.states[client]))
