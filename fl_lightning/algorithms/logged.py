@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from fl_lightning._lightning.logging import log_round
 
 #: Figures that nobody should have to look up.
-IN_THE_BAR = ("fed/epsilon",)
+IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")
 
 
 def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mapping[str, float]) -> None:

@@ -14,11 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from fl_lightning.arguments import check_not_negative, check_positive
+from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.parts.fair_mean import MeasuredLoss
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.objectives import ControlVariates
-from fl_lightning.parts.privacy import Mechanism, check_installed, check_open_share, epsilon_of
+from fl_lightning.parts.privacy import Mechanism, check_installed, epsilon_of
 
 
 class ExamplePrivacy(Callback):
@@ -47,9 +47,9 @@ class ExamplePrivacy(Callback):
     def __init__(self, clip: float, *, noise_multiplier: float, delta: float) -> None:
         check_positive("clip", clip)
         check_not_negative("noise_multiplier", noise_multiplier)
-        check_open_share("delta", delta, "It should be well below 1 over the number of samples.")
+        check_interval("delta", delta, "It should be well below 1 over the number of samples.", within="(0, 1)")
         check_installed()
-        self.clip, self.noise_multiplier, self.delta = clip, noise_multiplier, delta
+        self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
         self._epochs: Counter[int] = Counter()
         self._new: list[tuple[int, int]] = []
         self._batch: tuple[Any, int] = (None, 0)

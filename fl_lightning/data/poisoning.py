@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, got, is_number, to_indices
+from fl_lightning.arguments import check_count, check_finite, check_interval, plain, to_indices
 from fl_lightning.representation import ShowsArguments
 
 
@@ -103,10 +103,10 @@ class Backdoor(Poison):
     ) -> None:
         check_count("target", target, 0)
         check_count("size", size)
-        if not is_number(fraction) or not 0 < fraction <= 1:
-            raise ValueError(f"`fraction` must be a number in (0, 1], got {got(fraction)}. 0.5 changes half of them.")
+        check_interval("fraction", fraction, "0.5 changes half of them.", within="(0, 1]")
+        check_finite("value", value, "It is the square's brightness.")
         super().__init__(clients)
-        self.target, self.fraction, self.size, self.value = int(target), float(fraction), int(size), value
+        self.target, self.fraction, self.size, self.value = int(target), plain(fraction), int(size), plain(value)
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples, a share of them stamped."""

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from fl_lightning.arguments import check_callable, check_count
+from fl_lightning.arguments import got
 
 
 class Trigger(Protocol):
@@ -32,13 +32,15 @@ class BackdoorSuccess(Callback):
         backdoor: The pattern and the class.
 
     Raises:
-        TypeError: If it cannot stamp inputs.
-        ValueError: If it has no target class.
+        TypeError: If it cannot stamp inputs, or has no target class.
     """
 
     def __init__(self, backdoor: Trigger) -> None:
-        check_callable("backdoor.stamped", getattr(backdoor, "stamped", None), "Give fl_lightning.data.Backdoor(...).")
-        check_count("backdoor.target", backdoor.target, 0)
+        if not callable(getattr(backdoor, "stamped", None)) or not isinstance(getattr(backdoor, "target", None), int):
+            raise TypeError(
+                "`backdoor` must have a class `target` and a function `stamped`, such as fl_lightning.data.Backdoor "
+                f"has, got {got(backdoor)}."
+            )
         self.backdoor = backdoor
         self._counts = torch.zeros(2)
 

@@ -42,7 +42,7 @@ from fl_lightning.parts.normalized_mean import NormalizedMean
 from fl_lightning.parts.objectives import ControlVariates, Correction, DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.privacy import DifferentialPrivacy
+from fl_lightning.parts.privacy import DifferentialPrivacy, LocalDifferentialPrivacy
 from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.robust import (
     Bucketing,
@@ -101,6 +101,7 @@ __all__ = [
     "Krum",
     "LocalAttack",
     "LocalClient",
+    "LocalDifferentialPrivacy",
     "LocalObjective",
     "LowRank",
     "MeasuredLoss",

@@ -58,15 +58,15 @@ def test_a_round_by_hand(executor: Any) -> None:
 
 
 def test_fednova_ends_at_the_optimum_and_fedavg_beside_it() -> None:
-    # a client moves by (1 - .98^tau) (c - w): FedAvg rests where p_0 .02 (4 - w) + p_1 (1 - .98^3) (8 - w) = 0, at
-    # 7.59; FedNova where the second weight is a third of that, 0.015 away from 7 and the nearer the smaller the steps
-    one, three = 0.02, 1 - 0.98**3
+    # a client moves by (1 - .96^tau) (c - w): FedAvg rests where p_0 .04 (4 - w) + p_1 (1 - .96^3) (8 - w) = 0, at
+    # 7.59; FedNova where the second weight is a third of that, 0.03 away from 7 and the nearer the smaller the steps
+    one, three = 0.04, 1 - 0.96**3
     for callback, weights in ((FedAvg(1.0), (one, three)), (FedNova(1.0), (one, three / 3))):
-        module = Quadratic(0.02, 7.0)
-        fit(callback, module, UNEQUAL, 500)
+        module = Quadratic(0.04, 7.0)
+        fit(callback, module, UNEQUAL, 200)
         expected = (weights[0] * 4 + 3 * weights[1] * 8) / (weights[0] + 3 * weights[1])
         assert float(module.w.detach()) == pytest.approx(expected, abs=1e-8)
-        assert abs(expected - 7) < 0.02 if isinstance(callback, FedNova) else expected - 7 > 0.58
+        assert abs(expected - 7) < 0.031 if isinstance(callback, FedNova) else expected - 7 > 0.58
 
 
 @pytest.mark.parametrize(

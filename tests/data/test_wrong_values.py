@@ -40,10 +40,12 @@ from datamodules import (
     TorchDatasetDataModule,
 )
 from fl_lightning.data import (
+    Backdoor,
     ClientDatasetsModule,
     ClientSplit,
     FederatedDataModule,
     ImageDataModule,
+    LabelFlipping,
     SampleSplit,
     Source,
     Split,
@@ -204,6 +206,17 @@ MAKERS: Makers = {
     CropSplit: (
         {},
         {"num_clients": "count", "train": "count", "test": "count", "base": "split?", "seed": "count or 0"},
+    ),
+    LabelFlipping: ({"clients": [0], "num_classes": 3}, {"clients": "indices", "num_classes": "count"}),
+    Backdoor: (
+        {"clients": [0]},
+        {
+            "clients": "indices",
+            "target": "count or 0",
+            "fraction": "positive share",
+            "size": "count",
+            "value": "finite number",
+        },
     ),
     FederatedDataModule: (
         {},

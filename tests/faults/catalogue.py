@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from faults.what_travels import TRAVELS
 from helpers.wrong_values import CALLABLE, KINDS, VALUES, Makers
 from torch import nn
 
@@ -21,6 +22,7 @@ from fl_lightning import (
     FedDyn,
     Federated,
     FederatedCheckpoint,
+    FedNova,
     FedProx,
     FedYogi,
     FrozenPrefixCache,
@@ -28,6 +30,7 @@ from fl_lightning import (
     Participation,
     PersonalParameters,
     Proximal,
+    QFedAvg,
     RADFed,
     Scaffold,
     UniformSampler,
@@ -385,6 +388,21 @@ MAKERS: Makers = {
         },
     ),
     FrozenPrefix: ({"layers": nn.Identity()}, {"layers": "module"}),
+    FedNova: (
+        {},
+        {
+            **RUN,
+            "momentum": "share",
+            "mu": "not negative",
+            "weighting": "choice",
+            "server_lr": "positive schedule",
+        },
+    ),
+    QFedAvg: (
+        {"q": 1.0},
+        {**RUN, "q": "not negative", "lipschitz": "positive?", "server_lr": "positive schedule"},
+    ),
+    **TRAVELS,
 }
 ACCEPTED |= {
     "false": {"False"},
@@ -396,6 +414,8 @@ ACCEPTED |= {
     "open share": {"0.5", "np.float32(0.5)"},
     "finite": KINDS["any number"] - {"nan", "inf", "-inf"},
     "size": {"3", "np.int64(3)"},
+    "few": {"3", "np.int64(3)"},
+    "attackers": {"0.5", "np.float32(0.5)", "numbers", "[]"},
     "too small": set(),
 }
 

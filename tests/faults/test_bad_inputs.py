@@ -53,6 +53,7 @@ from fl_lightning.models import (
 )
 from fl_lightning.parts import (
     LocalObjective,
+    MeasuredLoss,
     Mixing,
 )
 
@@ -84,12 +85,14 @@ def test_the_catalogue_is_complete() -> None:
     classes = {thing for thing in exported if inspect.isclass(thing) and not inspect.isabstract(thing)}
     elsewhere = {getattr(fl_lightning.data, name) for name in fl_lightning.data.__all__}  # in the catalogue of data
     without_arguments = {CentralTwin, LocalCompute, UpdateNorms, SequentialExecutor, RoundObserver, LocalObjective}
+    without_arguments |= {MeasuredLoss}
     made_by_the_library = {
         *("Algorithm", "ArrivalRecord", "AsynchronousAlgorithm", "ClientResult", "ClientStates", "Federation"),
         *("FederatedLoop", "RoundReport", "RunningMean", "Server", "SynchronousAlgorithm", "Task", "Traffic"),
     }
     made_by_parts = {
         "Correction",
+        "Attack",
         "Part",
         "Payload",
         "Exchange",

@@ -11,7 +11,7 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedBuff, Federated, RADFed, TensorDataModule
-from fl_lightning.parts import Aggregation, ClientResult, DynamicRegularizer, ImportanceSampler
+from fl_lightning.parts import QSGD, Aggregation, ClientResult, DynamicRegularizer, ImportanceSampler, TopK
 
 
 class Failing(Aggregation):
@@ -36,6 +36,7 @@ MAKE: dict[str, Any] = {
     "FedAvg": lambda **k: FedAvg(3, exchange=personal(), buffers="local", **k),
     "importance": lambda **k: FedAvg(sampler=ImportanceSampler(3), **k),
     "FedDyn": lambda **k: Federated(3, objective=DynamicRegularizer(0.1), **k),
+    "compressed": lambda **k: FedAvg(3, exchange=[TopK(0.2), QSGD(8, link="down")], **k),
     "RADFed": lambda **k: RADFed(2, 3, exchange=personal(), **k),
     "FedBuff": lambda **k: FedBuff(2, 3, exchange=personal(), speeds=[6, 5, 4, 3, 2, 1], **k),
 }

@@ -39,6 +39,7 @@ from fl_lightning.parts import (
     DifferentialPrivacy,
     Exchange,
     ImportanceSampler,
+    LocalDifferentialPrivacy,
     Mixing,
     Momentum,
     Participation,
@@ -113,6 +114,9 @@ ALGORITHMS: dict[str, Make] = {
     "FedBuff-attacked": lambda **k: FedBuff(3, 4, speeds=SPEEDS, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
     "FedAvg-secure": lambda **k: FedAvg(
         4, weighting="uniform", buffers="server", exchange=SecureAggregation(0.1, bits=12, precision=11), **k
+    ),
+    "RADFed-locally-private": lambda **k: RADFed(
+        2, 4, exchange=LocalDifferentialPrivacy(0.5, noise_multiplier=1.0, delta=1e-3), buffers="server", **k
     ),
     "FedAvg-private": lambda **k: FedAvg(**private(), **k),
     "FedAdam-private": lambda **k: FedAdam(**private(), **k),

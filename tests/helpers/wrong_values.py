@@ -68,6 +68,7 @@ KINDS: dict[str, set[str]] = {
     "positive": {"3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
     "not negative": {"0", "3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
     "any number": {"0", "-1", "3", "10**30", "np.int64(3)", "0.5", "2.0", "np.float32(0.5)", "nan", "inf", "-inf"},
+    "finite number": {"0", "-1", "3", "10**30", "np.int64(3)", "0.5", "2.0", "np.float32(0.5)"},
     "share": {"0", "0.5", "np.float32(0.5)"},
     "positive share": {"0.5", "np.float32(0.5)"},
     "above 1": {"3", "2.0", "np.int64(3)", "10**30", "inf"},

@@ -283,7 +283,7 @@ def test_personal_values_are_neither_compressed_nor_counted_in_either_order(make
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TopK(0), r"`fraction` must be a number in \(0, 1\], got 0\. It is the share"),
+        (lambda: TopK(0), r"`fraction` must be a number in \(0, 1\], got 0\. 0\.01 sends"),
         (lambda: RandomK(1.5), r"`fraction` must be a number in \(0, 1\], got 1\.5"),
         (lambda: QSGD(1), r"`bits` must be a whole number of at least 2, got 1.*SignSGD\(\) sends signs alone"),
         (lambda: QSGD(17), r"`bits` must be at most 16, got 17"),

@@ -127,6 +127,7 @@ def test_the_noise_has_the_deviation_that_is_accounted_for() -> None:
     for t in range(rounds):
         exchange.on_round_start(t)
         seen, divisor = exchange.summed(total, 7.0)
+        exchange.on_round_end()
         assert divisor == 10.0  # the expected number, whatever the true one is
         noise.append(seen)
     drawn = torch.stack(noise)
@@ -143,20 +144,22 @@ def test_less_noise_as_of_a_larger_cohort_is_accounted_for_as_it_is() -> None:
     seen, divisor = exchange.summed(torch.zeros(5000, dtype=torch.float64), 10.0)
     assert divisor == 10.0
     assert float(seen.std()) == pytest.approx(4.0 * 10 / 40, rel=0.05)
+    exchange.on_round_end()
     assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 1)], 1e-5))
 
 
 def test_an_adaptive_bound_finds_the_quantile() -> None:
-    # 400 clients whose norms are 0.01, 0.02, ... 4.00; the bound starts far below
-    norms = torch.arange(1, 401, dtype=torch.float64) / 100
+    # 100 clients whose norms are 0.04, 0.08, ... 4.00; the bound starts far below
+    norms = torch.arange(1, 101, dtype=torch.float64) / 25
     for quantile in (0.5, 0.9):
         exchange = DifferentialPrivacy(0.1, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=quantile)
-        attached(exchange, 1, clients=400)
+        attached(exchange, 1, clients=100)
         for t in range(150):
             exchange.on_round_start(t)
             for client, length in enumerate(norms):
                 uploaded(exchange, length[None], client)
-            exchange.summed(torch.zeros(1, dtype=torch.float64), 400.0)
+            exchange.summed(torch.zeros(1, dtype=torch.float64), 100.0)
+            exchange.on_round_end()
         assert exchange.clip_norm == pytest.approx(4 * quantile, rel=0.08)
         assert exchange.values()["fed/clip_norm"] == exchange.clip_norm
         # z pays for the count too
@@ -341,3 +344,12 @@ def test_adaptive_servers_take_private_updates() -> None:
     weights = fit_quadratic(callback, Quadratic(0.3, [0.0, 0.0]), clients_that_reach([[1.0, 2.0]] * 4, [1] * 4), 3)
     assert bool(weights.isfinite().all())
     assert FedAvg(1.0, sampler=UniformSampler(1.0), exchange=private(), **PRIVATE).exchange is not None
+
+
+def test_a_round_that_breaks_off_releases_nothing() -> None:
+    exchange = attached(DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5), 4, 40)
+    exchange.summed(torch.zeros(4, dtype=torch.float64), 40.0)
+    exchange.on_round_abort()
+    exchange.on_round_end()
+    assert exchange.spent == 0.0
+    assert exchange.clip_norm == 1.0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, is_number, to_indices
+from fl_lightning.arguments import got, is_number, plain, to_indices
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.seeding import Stream, numpy_generator, torch_generator
@@ -31,12 +32,13 @@ class Attack(Exchange):
     """
 
     def __init__(self, clients: float | Sequence[int]) -> None:
-        self.clients = clients if is_number(clients) else to_indices("clients", clients).tolist()
-        if is_number(clients) and (not isinstance(clients, float) or not 0 <= clients < 1):
+        if is_number(clients) and (isinstance(clients, Integral) or not 0 <= clients < 1):  # type: ignore[operator]
             raise ValueError(
                 f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got(clients)}. "
                 "[3] is client 3."
             )
+        is_share = is_number(clients)
+        self.clients = float(plain(clients)) if is_share else to_indices("clients", clients).tolist()  # type: ignore[arg-type]
         self.attackers: frozenset[int] = frozenset()
         """The attackers' positions, once the fit has begun."""
 
@@ -45,7 +47,7 @@ class Attack(Exchange):
         self.attackers = chosen(self.clients, federation.num_clients, federation.seed)
 
 
-class LocalAttack(Attack):
+class LocalAttack(Attack, ABC):
     """An attacker knows its own update alone."""
 
     def upload(self, result: ClientResult) -> ClientResult:
@@ -66,7 +68,7 @@ class LocalAttack(Attack):
         """
 
 
-class Collusion(Attack):
+class Collusion(Attack, ABC):
     """The attackers of a round know what the honest clients send, and all send the same.
 
     They speak last: what exchanges after this one do to updates has happened already. A bound that the server applies

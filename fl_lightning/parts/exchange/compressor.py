@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +19,7 @@ from fl_lightning.seeding import Stream, torch_generator
 Link = Literal["up", "down"]
 
 
-class Compressor(Exchange):
+class Compressor(Exchange, ABC):
     """Sends an approximation that takes fewer bits: of a client's update, or of the model that it receives.
 
     Up: the client sends ``C(update)``. With error feedback it sends ``C(update + e)`` and keeps what that leaves out as
@@ -107,10 +107,9 @@ class Compressor(Exchange):
             if self.states is not None and client in self._received:
                 self.states.put(client, self._received.pop(client))
             return result
-        update, owed = self.sent_update(result), None
+        update = self.sent_update(result)
         if self.states is not None:
-            owed = self._at_sent_places(self.states[client])
-            update = update + owed
+            update = update + self._at_sent_places(self.states[client])
         sent = self._sent(update, result.payload.values, result.task)
         if self.states is not None:
             self.states.put(client, self._from_sent_places(update - sent, self.states[client]))

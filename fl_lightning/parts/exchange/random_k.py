@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fl_lightning.arguments import check_interval, plain
 from fl_lightning.parts.exchange.compressor import Compressor, Link
-from fl_lightning.parts.exchange.top_k import check_share, number_of
+from fl_lightning.parts.exchange.top_k import number_of
 from fl_lightning.parts.traffic import Payload
 
 
@@ -28,9 +29,9 @@ class RandomK(Compressor):
     """
 
     def __init__(self, fraction: float, error_feedback: bool | None = None, link: Link = "up") -> None:
-        check_share(fraction)
+        check_interval("fraction", fraction, "0.01 sends one value of a hundred.", within="(0, 1]")
         super().__init__(link, error_feedback)
-        self.fraction = float(fraction)
+        self.fraction = float(plain(fraction))
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the values at the drawn places, and 0 elsewhere."""

@@ -48,7 +48,7 @@ class SecureAggregation(Exchange):
         self.clip, self.bits, self.precision = clip, int(bits), precision
         self._step = clip / (2 ** (int(chosen) - 1) - 1)
         self._sum: Tensor | None = None
-        self._clipped = 0
+        self._clipped, self._counted = 0, (0, 0)
         self.overflows = 0
         """Values of all sums so far that left the field."""
         self.clipped_values = 0
@@ -75,12 +75,18 @@ class SecureAggregation(Exchange):
 
     def on_round_start(self, round_index: int) -> None:
         """Start a round's sum."""
-        self._sum, self._clipped = None, 0
+        self._sum, self._clipped, self._counted = None, 0, (0, 0)
+
+    def on_round_end(self) -> None:
+        """Count what left the field, and what was clipped."""
+        super().on_round_end()
+        self.overflows, self.clipped_values = self.overflows + self._counted[0], self.clipped_values + self._counted[1]
+        self._counted = 0, 0
 
     def on_round_abort(self) -> None:
         """Forget the round's sum."""
         super().on_round_abort()
-        self._sum, self._clipped = None, 0
+        self._sum, self._clipped, self._counted = None, 0, (0, 0)
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Add the client's rounded values; return the result as it is: the server sees their sum alone."""
@@ -103,8 +109,7 @@ class SecureAggregation(Exchange):
         clipped = federation.sum_over_ranks(torch.tensor(self._clipped, device=total.device))
         field = 2**self.bits
         wrapped = (exact + field // 2).remainder(field) - field // 2
-        self.overflows += int((wrapped != exact).sum())
-        self.clipped_values += int(clipped)
+        self._counted = int((wrapped != exact).sum()), int(clipped)
         self._sum, self._clipped = None, 0
         seen = wrapped.to(total.dtype) * self._step
         return (seen if places is None else torch.zeros_like(total).index_copy(0, places, seen)), count

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, is_number
+from fl_lightning.arguments import check_interval, plain
 from fl_lightning.parts.exchange.compressor import Compressor, Link
 from fl_lightning.parts.traffic import Payload
 
@@ -30,9 +30,9 @@ class TopK(Compressor):
     feeds_back: ClassVar[bool] = True
 
     def __init__(self, fraction: float, error_feedback: bool = True, link: Link = "up") -> None:
-        check_share(fraction)
+        check_interval("fraction", fraction, "0.01 sends one value of a hundred.", within="(0, 1]")
         super().__init__(link, error_feedback)
-        self.fraction = float(fraction)
+        self.fraction = float(plain(fraction))
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the largest values, and 0 elsewhere."""
@@ -48,12 +48,3 @@ def number_of(fraction: float, values: int) -> int:
     """Return how many of so many values a share is: rounded down, at least 1."""
     # nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28
     return min(values, max(1, int(round(fraction * values, 9))))
-
-
-def check_share(fraction: object) -> None:
-    """Raise ``ValueError`` unless ``fraction`` is a number in (0, 1]."""
-    if not is_number(fraction) or not 0 < fraction <= 1:  # type: ignore[operator]
-        raise ValueError(
-            f"`fraction` must be a number in (0, 1], got {got(fraction)}. It is the share of the values that is sent; "
-            "0.01 sends one of a hundred."
-        )

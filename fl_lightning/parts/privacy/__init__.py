@@ -1,6 +1,7 @@
 """Differential privacy of clients, and its accounting."""
 
 from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of, noise_for
-from fl_lightning.parts.privacy.client_level import DifferentialPrivacy, check_open_share
+from fl_lightning.parts.privacy.client_level import DifferentialPrivacy
+from fl_lightning.parts.privacy.local import LocalDifferentialPrivacy
 
-__all__ = ["DifferentialPrivacy", "Mechanism", "check_installed", "check_open_share", "epsilon_of", "noise_for"]
+__all__ = ["DifferentialPrivacy", "LocalDifferentialPrivacy", "Mechanism", "check_installed", "epsilon_of", "noise_for"]

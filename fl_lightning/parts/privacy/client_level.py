@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_not_negative, check_positive, got, is_number
+from fl_lightning.arguments import (
+    check_count,
+    check_interval,
+    check_not_negative,
+    check_positive,
+    got,
+    is_finite,
+    is_number,
+    plain,
+)
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of, noise_for
@@ -70,23 +79,28 @@ class DifferentialPrivacy(Exchange):
             check_not_negative("noise_multiplier", noise_multiplier)
         if epsilon is not None:
             check_positive("epsilon", epsilon)
-        check_open_share("delta", delta, "It should be well below 1 over the number of clients; 1e-5 is usual.")
+        check_interval("delta", delta, "It should be well below 1 over the number of clients.", within="(0, 1)")
         if adaptive_quantile is not None:
-            check_open_share("adaptive_quantile", adaptive_quantile, "0.5 is usual.")
+            check_interval("adaptive_quantile", adaptive_quantile, "0.5 is usual.", within="(0, 1)")
         if noise_cohort is not None:
             check_count("noise_cohort", noise_cohort)
         check_installed()
-        self.clip, self.noise_multiplier, self.epsilon, self.delta = clip, noise_multiplier, epsilon, delta
-        self.adaptive_quantile, self.noise_cohort = adaptive_quantile, noise_cohort
+        # plain numbers, so that checkpoints stay readable with weights_only=True
+        self.clip, self.delta = float(plain(clip)), float(plain(delta))
+        self.noise_multiplier = None if noise_multiplier is None else float(plain(noise_multiplier))
+        self.epsilon = None if epsilon is None else float(plain(epsilon))
+        self.adaptive_quantile = None if adaptive_quantile is None else float(plain(adaptive_quantile))
+        self.noise_cohort = None if noise_cohort is None else int(noise_cohort)
         self._sampler: Any = None
         self._forget()
 
     def _forget(self) -> None:
-        self._bound = float(self.clip)
+        self._bound = self.clip
         self._noise = self.noise_multiplier
         self._rounds_planned = 0
         self._ran: dict[Mechanism, int] = {}
         self._unclipped = self._round = 0
+        self._released: tuple[Mechanism, float] | None = None  # what the round spends, and the bound after it
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for parts with which epsilon would not be known."""
@@ -146,11 +160,11 @@ class DifferentialPrivacy(Exchange):
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
         expected, generator, bound = self._expected, self._generator(), self._bound
         accounted, deviation, count_deviation = self._deviations()
-        mechanism = cohort_of(self._sampler, self.federation.num_clients, accounted)
-        self._ran[mechanism] = self._ran.get(mechanism, 0) + 1
+        renewed = bound
         if self.adaptive_quantile is not None:
             drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
-            self._adapt(count, count_deviation * drawn, expected)
+            renewed = self._adapted(count, count_deviation * drawn, expected)
+        self._released = cohort_of(self._sampler, self.federation.num_clients, accounted), renewed
         if not deviation:
             return total, expected
         noise = torch.randn(total.shape, generator=generator, dtype=torch.float64).to(total)
@@ -174,18 +188,26 @@ class DifferentialPrivacy(Exchange):
         """Return a generator that is the same for any executor and number of processes."""
         return torch_generator(self.federation.seed, Stream.PRIVACY, self._round)
 
-    def _adapt(self, count: float, noise: float, expected: float) -> None:
-        """Move the bound by the noised share of unclipped updates."""
+    def _adapted(self, count: float, noise: float, expected: float) -> float:
+        """Return the bound moved by the noised share of unclipped updates."""
         assert self.adaptive_quantile is not None
         unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=self._device)))
         # each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone
         share = (unclipped - count / 2 + noise) / expected + 0.5
-        self._bound *= math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
+        return self._bound * math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
+
+    def on_round_end(self) -> None:
+        """Count what the round released."""
+        super().on_round_end()
+        if self._released is not None:
+            mechanism, self._bound = self._released
+            self._ran[mechanism] = self._ran.get(mechanism, 0) + 1
+        self._released = None
 
     def on_round_abort(self) -> None:
         """Forget the round."""
         super().on_round_abort()
-        self._unclipped = 0
+        self._unclipped, self._released = 0, None
 
     # ---- what is spent ----
 
@@ -229,14 +251,9 @@ def _beside_count(noise: float, count_noise: float) -> float:
 
 
 def _check_clip(clip: float, noise_multiplier: float | None) -> None:
-    if not is_number(clip) or not clip > 0 or (math.isinf(clip) and noise_multiplier != 0):
+    infinite = is_number(clip) and clip == math.inf
+    if not (is_finite(clip) and clip > 0) and not (infinite and noise_multiplier == 0):
         raise ValueError(
             f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite with "
             "`noise_multiplier=0` alone."
         )
-
-
-def check_open_share(name: str, value: float, hint: str) -> None:
-    """Raise ``ValueError`` unless ``value`` is a number in (0, 1)."""
-    if not is_number(value) or not 0 < value < 1:
-        raise ValueError(f"`{name}` must be a number in (0, 1), got {got(value)}. {hint}")

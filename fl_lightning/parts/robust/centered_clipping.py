@@ -30,23 +30,35 @@ class CenteredClipping(RobustAggregation):
         check_count("iterations", iterations)
         super().__init__(before)
         self.radius, self.iterations = radius, iterations
-        self._center: Tensor | None = None
+        self._center: Tensor | None = None  # of the last round's end
+        self._moved: Tensor | None = None  # since then
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start from 0."""
         super().on_fit_start(federation)
-        self._center = None
+        self._center = self._moved = None
+
+    def on_round_end(self) -> None:
+        """Keep the center."""
+        super().on_round_end()
+        self._center = self._center if self._moved is None else self._moved
+        self._moved = None
+
+    def on_round_abort(self) -> None:
+        """Go back to the center of the last round's end."""
+        super().on_round_abort()
+        self._moved = None
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the new center."""
-        center = self._center
+        center = self._center if self._moved is None else self._moved
         for _ in range(self.iterations):
             start = torch.zeros(updates.size, dtype=torch.float64) if center is None else center
             start = start.to(next(updates.blocks()))
             weights = (self.radius / updates.distances_to(start)).clamp(max=1.0) / len(updates)
             center = start * (1 - weights.sum()) + updates.combined(weights)
         assert center is not None
-        self._center = center
+        self._moved = center
         return center
 
     def state_dict(self) -> dict[str, Any]:

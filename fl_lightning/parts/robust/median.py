@@ -7,7 +7,7 @@ import numbers
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got
+from fl_lightning.arguments import got, plain
 from fl_lightning.parts.robust.base import PreAggregation, RobustAggregation, check_enough
 from fl_lightning.parts.robust.updates import Updates
 
@@ -48,7 +48,7 @@ class TrimmedMean(RobustAggregation):
                 f"[0, 0.5), got {got(trim)}."
             )
         super().__init__(before)
-        self.trim = int(trim) if is_count else float(trim)
+        self.trim = int(trim) if is_count else float(plain(trim))
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the trimmed means."""

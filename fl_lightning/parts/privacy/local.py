@@ -1,0 +1,106 @@
+"""Local differential privacy: every client adds noise to its own update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.fair_mean import MeasuredLoss
+from fl_lightning.parts.federation import ClientResult, Federation, same_values
+from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of
+from fl_lightning.seeding import Stream, torch_generator
+
+
+class LocalDifferentialPrivacy(Exchange):
+    """Clients clip their update and add noise ``N(0, (z clip)^2)`` to it before it leaves them.
+
+    The server need not be trusted. Whatever happens to the update later is safe, so that this works with every
+    schedule, aggregation and later exchange. Neighbours are two updates of one client, which differ by up to twice the
+    clip. Each update that a client sends is one Gaussian mechanism, and ``fed/local_epsilon`` is that of the client
+    that sent most. No draw of clients amplifies it: the server knows who sends. Useful models need far more clients
+    than with :class:`DifferentialPrivacy`.
+
+    Args:
+        clip: Largest L2 norm of an update, greater than 0.
+        noise_multiplier: z, at least 0.
+        delta: In (0, 1).
+
+    Raises:
+        ModuleNotFoundError: If dp-accounting is not installed.
+        ValueError: If an argument is out of its range, or clients send more than updates; in a round, if training
+            changes buffers.
+    """
+
+    def __init__(self, clip: float, *, noise_multiplier: float, delta: float) -> None:
+        check_positive("clip", clip)
+        check_not_negative("noise_multiplier", noise_multiplier)
+        check_interval("delta", delta, "1e-5 is usual.", within="(0, 1)")
+        check_installed()
+        self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
+        self._sent: Counter[int] = Counter()
+        self._new: list[int] = []
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if clients send something without noise."""
+        objective = parts["objective"]
+        measured = isinstance(objective, MeasuredLoss)
+        if objective.vectors_sent > 1 or objective.starts_from_server or measured or parts["sampler"].needs_scores:
+            raise ValueError(
+                f"LocalDifferentialPrivacy would log an epsilon that is not that of the run: with "
+                f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
+                "updates. Use FedAvg, FedProx, RADFed or FedBuff, without importance sampling."
+            )
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Start with nothing sent."""
+        self._sent, self._new = Counter(), []
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clipped update and its noise."""
+        if not same_values(result.buffers, result.start[len(result.parameters) :]):
+            raise ValueError(
+                "Training changes buffers of the module, such as BatchNorm's statistics, and LocalDifferentialPrivacy "
+                'protects trained parameters alone. Give `buffers="server"`, which drops what clients make of them, or '
+                "use layers without statistics, such as GroupNorm."
+            )
+        update, task = self.sent_update(result), result.task
+        exact = update.double()
+        clipped = exact * (self.clip / torch.linalg.vector_norm(exact)).clamp(max=1.0)
+        generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.place, *task.seeds)
+        noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
+        self._new.append(task.client)
+        return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))
+
+    def on_round_end(self) -> None:
+        """Count what was sent, on all processes."""
+        super().on_round_end()
+        self._sent.update(client for share in self.federation.gather(self._new) for client in share)
+        self._new = []
+
+    def on_round_abort(self) -> None:
+        """Forget the round."""
+        super().on_round_abort()
+        self._new = []
+
+    @property
+    def spent(self) -> float:
+        """Epsilon so far of the client that sent most."""
+        most = max(self._sent.values(), default=0)
+        return epsilon_of([(Mechanism(self.noise_multiplier / 2, 1.0), most)], self.delta)
+
+    def values(self) -> dict[str, float]:
+        """Return epsilon so far, and its delta."""
+        return {"fed/local_epsilon": self.spent, "fed/delta": self.delta}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how much each client sent."""
+        return {"sent": dict(self._sent), "epsilon": self.spent, "delta": self.delta}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint's run has sent."""
+        self._sent = Counter(state["sent"])
