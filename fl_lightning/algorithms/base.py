@@ -11,9 +11,10 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.logging import log_round
+from fl_lightning._lightning.evaluation import share_evaluation
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.options import argument_names, with_clients_per_round
+from fl_lightning.algorithms.logged import log_values
+from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
 from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
@@ -104,6 +105,7 @@ class AggregationCallback(Callback):
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
+        self._past: tuple[dict[int, Any], int] = {}, 0
         self._fitting = False
         self._is_set_up = True
 
@@ -117,28 +119,13 @@ class AggregationCallback(Callback):
         Raises:
             ValueError: If both are given and differ.
         """
-        if sampler is None:
-            return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-        said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-        # 1 is one client, 1.0 are all
-        agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
-        if clients_per_round is not None and not agrees:
-            raise ValueError(
-                f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
-                "sampler says itself how many clients train in a round."
-            )
-        return sampler
+        return choose_sampler(clients_per_round, sampler)
 
     # ---- what a user may read and set ----
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_set_up and name in self.__dict__ and name in argument_names(type(self)):  # type: ignore[arg-type]
-            raise AttributeError(
-                f"`{name}` of {type(self).__name__} cannot be changed: its parts are made already. Make a new "
-                f"{type(self).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
-                "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, "
-                "`local_epochs` and `local_steps`."
-            )
+        if self._is_set_up:
+            refuse_change(self, name, value)
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
@@ -218,12 +205,13 @@ class AggregationCallback(Callback):
     # ---- the loop ----
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Install the federated loop for a fit.
+        """Install the federated loop for a fit, and loops that share evaluation over processes.
 
         Raises:
             ValueError: If a setting of the trainer cannot work federatedly.
         """
         self._fitting = stage == "fit"
+        share_evaluation(trainer)
         if not self._fitting:
             return
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
@@ -235,12 +223,20 @@ class AggregationCallback(Callback):
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
             self.settings.resumed_seed = None  # another run's
-        elif self._loop is not None:
-            loop.past_settings, loop.invalid_rounds = self._loop.past_settings, self._loop.invalid_rounds
+        else:
+            loop.past_settings, loop.invalid_rounds = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+
+    def _carried_over(self) -> tuple[dict[int, Any], int]:
+        """Return the settings and the count that an earlier fit leaves to the next."""
+        return self._past if self._loop is None else (self._loop.past_settings, self._loop.invalid_rounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the trainer and its loop."""
+        return {**without_trainer(self.__dict__), "_past": self._carried_over()}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor."""
@@ -280,7 +276,7 @@ class AggregationCallback(Callback):
             "fed/models_sent": self.algorithm.models_sent,
             **self.algorithm.values(),
         }
-        log_round(trainer, pl_module, values)
+        log_values(trainer, pl_module, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""

@@ -40,11 +40,16 @@ class MappedVectors:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the rows)
         self._places: dict[int, int] = {}
         self._map: np.ndarray = np.empty((0, 0))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a pickle holds the vectors; where it is read, they go into a file of their own
+        return _mapped, (self._folder, {client: vector.clone() for client, vector in self.items()})
 
     def __contains__(self, client: object) -> bool:
         return client in self._places
@@ -72,6 +77,13 @@ class MappedVectors:
             # one tensor behind all views: a checkpoint writes it from the file, without a copy of each row
             rows = torch.from_numpy(self._map[: len(self._places)])
             yield from ((client, rows[place]) for client, place in self._places.items())
+
+
+def _mapped(folder: Path, vectors: dict[int, Tensor]) -> MappedVectors:
+    store = MappedVectors(folder)
+    for client, vector in vectors.items():
+        store[client] = vector
+    return store
 
 
 class ClientStates:

@@ -154,7 +154,7 @@ class Arrivals(UniformSampler):
 
 
 class BernoulliSampler(ClientSampler):
-    """Draws each client independently with one probability; again if nobody is drawn (as FedDyn's code does).
+    """Draws each client independently with one probability: Poisson sampling. A round may be empty.
 
     Args:
         probability: In (0, 1].
@@ -177,10 +177,7 @@ class BernoulliSampler(ClientSampler):
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
         """Return the clients that were drawn, in random order."""
         candidates = np.arange(num_clients) if available is None else available
-        drawn = candidates[:0]
-        while len(candidates) and not len(drawn):
-            drawn = candidates[rng.random(len(candidates)) < self.probability]
-        return rng.permutation(drawn)
+        return rng.permutation(candidates[rng.random(len(candidates)) < self.probability])
 
 
 class ImportanceSampler(UniformSampler):

@@ -47,6 +47,7 @@ class Server:
         self._buffers = RunningMean()
         self._waiting: list[ClientResult] = []
         self._end_of_round: Callable[[], None] | None = None
+        self._shared = False
 
     def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
         """Take one result: the only way into an aggregation.
@@ -57,7 +58,10 @@ class Server:
                 that has it.
         """
         federation = self.federation
-        if self._aggregation.reduces_over_ranks:
+        if self._exchange.colludes:  # before any of them is merged, all must be there
+            self._waiting.append(result)
+            self._shared = on_all_ranks
+        elif self._aggregation.reduces_over_ranks:
             if not on_all_ranks or result.task.slot % federation.num_ranks == federation.rank:
                 self._add(result)
         elif on_all_ranks:
@@ -110,15 +114,19 @@ class Server:
             change()
 
     def _take_waiting(self) -> None:
-        """Hand the aggregation the results of all processes, in the order of slots."""
-        mine, self._waiting = self._waiting, []
-        if self._aggregation.reduces_over_ranks:
+        """Hand the aggregation the results of all processes, in the order of slots, or of arrivals."""
+        federation, reduces = self.federation, self._aggregation.reduces_over_ranks
+        results, self._waiting = self._waiting, []
+        if reduces and not self._exchange.colludes:
             return
-        if self.federation.num_ranks > 1:
-            shares = self.federation.gather([result.to(torch.device("cpu")) for result in mine])
-            mine = [result.to(self.model.device) for share in shares for result in share]
-        for result in sorted(mine, key=lambda result: result.task.slot):
-            self._add(result)
+        if not self._shared:
+            if federation.num_ranks > 1:
+                shares = federation.gather([result.to(torch.device("cpu")) for result in results])
+                results = [result.to(self.model.device) for share in shares for result in share]
+            results = sorted(results, key=lambda result: result.task.slot)
+        for result in self._exchange.colluded(results):
+            if not reduces or result.task.slot % federation.num_ranks == federation.rank:
+                self._add(result)
 
     def _merged_buffers(self) -> Tensor | None:
         """Return the plain mean of the clients' buffers, if the aggregation does not merge them."""

@@ -40,6 +40,7 @@ from datamodules import (
     TorchDatasetDataModule,
 )
 from fl_lightning.data import (
+    ClientDatasetsModule,
     ClientSplit,
     FederatedDataModule,
     ImageDataModule,
@@ -215,7 +216,24 @@ MAKERS: Makers = {
             "impute": "choice?",
             "feature_noise": "not negative",
             "shuffle": "bool",
+            "drop_last": "bool",
+            "sampler": "callable?",
+            "train_transform": "callable?",
+            "eval_transform": "callable?",
             "num_workers": "count or 0",
+        },
+    ),
+    ClientDatasetsModule: (
+        {"clients": [TensorDataset(X, Y)]},
+        {
+            "clients": "lists of samples",
+            "val": "sets by client?",
+            "test": "sets by client?",
+            "split": "split?",
+            "collate_fn": "callable?",
+            "class_names": "texts?",
+            "standardize": "choice?",
+            "impute": "choice?",
         },
     ),
     TensorDataModule: (
@@ -229,6 +247,7 @@ MAKERS: Makers = {
             "eval_batch_size": "count",
             "standardize": "choice?",
             "impute": "choice?",
+            "split": "split?",
         },
     ),
     ImageDataModule: ({}, {"partitioner": "partitioner?", "augment": "bool"}),

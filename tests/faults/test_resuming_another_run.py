@@ -54,9 +54,9 @@ def table(seed: int) -> Table:
     return Table(IIDPartitioner(num_clients=5, seed=seed), batch_size=3)
 
 
-def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2)) -> TensorDataModule:
+def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **options: Any) -> TensorDataModule:
     clients = quadratic_clients([1, 1, 1], [1, 2, 3], [4, 4, 4])
-    return TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size)
+    return TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size, **options)
 
 
 def resume(
@@ -141,10 +141,19 @@ def test_other_settings_are_told(
     assert re.search(line, message), message
 
 
-def test_another_batch_size_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ({"batch_size": 2}, "batch_size None -> 2"),
+        ({"drop_last": True}, "drop_last False -> True"),
+    ],
+)
+def test_other_batches_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: dict[str, Any], line: str
+) -> None:
     with caplog.at_level("INFO"):
-        resume(tmp_path, FedAvg(2), FedAvg(2), other=toy(batch_size=2))
-    assert told(caplog) == ["Resuming with other settings than the checkpoint's: batch_size None -> 2."]
+        resume(tmp_path, FedAvg(2), FedAvg(2), other=toy(**other))
+    assert told(caplog) == [f"Resuming with other settings than the checkpoint's: {line}."]
 
 
 def test_the_same_settings_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -94,6 +94,8 @@ KINDS: dict[str, set[str]] = {
     "file of a partition": {"partition"},
     "edges": {"[]"},
     "evaluation set": {"[]"},
+    "lists of samples": {"[[1], [1, 2]]"},
+    "sets by client": {"[]", "[None]", "[[1], [1, 2]]"},
     "channels": {"[0.5]", "numbers"},
     "positive channels": {"[0.5]"},
     "data files": {"'classifier'", "''", "[]", "['a']", "{}"},

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_interval, check_not_negative, plain
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.asynchronous.staleness import Staleness, StalenessFunction, staleness_function
+from fl_lightning.parts.asynchronous.staleness import Staleness, staleness_function
 from fl_lightning.parts.client_states import accumulator
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
@@ -94,9 +94,8 @@ class StalenessWeightedDeltas(Aggregation):
         check_choice("divide_by", divide_by, ("count", "weights", "none"))
         check_not_negative("average_staleness", average_staleness)
         self.weighting, self.divide_by = weighting, divide_by
-        weight: StalenessFunction = staleness_function(staleness)
-        usual = weight(plain(average_staleness))  # type: ignore[arg-type]
-        self._weight: StalenessFunction = lambda d: weight(d) / usual
+        self._decay = staleness_function(staleness)
+        self._usual = self._decay(plain(average_staleness))  # type: ignore[arg-type]
         self._clear()
 
     def _clear(self) -> None:
@@ -107,7 +106,8 @@ class StalenessWeightedDeltas(Aggregation):
         """Add the client's update."""
         examples = _EXAMPLES[self.weighting]
         mean_size = float(self.federation.sizes.mean())
-        weight = self._weight(result.staleness) * examples(result.num_samples) / examples(mean_size)
+        lateness = self._decay(result.staleness) / self._usual
+        weight = lateness * examples(result.num_samples) / examples(mean_size)
         n = len(result.parameters)
         start, vector = (v.to(accumulator(v)) for v in (result.start, result.vector))
         addend = weight * torch.cat([vector[:n] - start[:n], vector[n:]])

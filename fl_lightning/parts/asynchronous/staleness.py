@@ -4,12 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from fl_lightning.arguments import check_choice, check_interval, check_not_negative, check_positive, first_value, plain
 
 StalenessFunction = Callable[[int], float]
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | StalenessFunction
+
+
+@dataclass(frozen=True)
+class PolynomialDecay:
+    """``s(d) = (1 + d)^-a``; :func:`polynomial` makes one."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return float((1 + staleness) ** -self.a)
+
+
+@dataclass(frozen=True)
+class HingeDecay:
+    """``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)``; :func:`hinge` makes one."""
+
+    a: float
+    b: int
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """``s(d) = exp(-a d)``; :func:`exponential` makes one."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return math.exp(-self.a * staleness)
 
 
 def constant(staleness: int) -> float:
@@ -28,8 +63,7 @@ def polynomial(a: float = 0.5) -> StalenessFunction:
     """
     hint = "It is the exponent of polynomial staleness: 0.5 is usual, 0 weighs all results alike."
     check_interval("a", a, hint, within="[0, 1]")
-    a = plain(a)
-    return lambda staleness: float((1 + staleness) ** -a)
+    return PolynomialDecay(plain(a))
 
 
 def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
@@ -44,8 +78,7 @@ def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
     """
     check_positive("a", a)
     check_not_negative("b", b, "Up to it results count in full.")
-    a, b = plain(a), plain(b)
-    return lambda staleness: 1.0 if staleness <= b else 1.0 / (a * (staleness - b) + 1.0)
+    return HingeDecay(plain(a), plain(b))
 
 
 def exponential(a: float = 0.5) -> StalenessFunction:
@@ -58,8 +91,7 @@ def exponential(a: float = 0.5) -> StalenessFunction:
         ValueError: If ``a`` is not greater than 0.
     """
     check_positive("a", a)
-    a = plain(a)
-    return lambda staleness: math.exp(-a * staleness)
+    return ExponentialDecay(plain(a))
 
 
 def staleness_function(staleness: Staleness) -> StalenessFunction:

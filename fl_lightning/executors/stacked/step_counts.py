@@ -1,0 +1,77 @@
+"""What a client's training step computes, counted while a client trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+_CONVOLUTIONS = ("convolution", "lstm", "gru", "rnn")
+#: Operations of steps that are no programs of products of matrices.
+_OTHERS = (*_CONVOLUTIONS, "_norm", "bmm", "attention", "embedding", "pool")
+
+
+class StepCounts(TorchDispatchMode):
+    """Counts operations and their arithmetic while it is entered.
+
+    Attributes:
+        steps: Training steps that were made meanwhile; to be set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 1
+        self._flops = 0.0
+        self._names: set[str] = set()
+        self._draws = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count it."""
+        out = function(*args, **(kwargs or {}))
+        packet = function._overloadpacket
+        if packet in flop_registry:
+            self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        self._names.add(str(packet))
+        # the order of samples comes from a generator of its own
+        seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
+        self._draws = self._draws or seeded
+        return out
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of a step's products and convolutions, forward and backward."""
+        return self._flops / max(1, self.steps)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether there are convolutions or recurrent layers."""
+        return self._has(_CONVOLUTIONS)
+
+    @property
+    def only_matrices(self) -> bool:
+        """Whether there are products of matrices and pointwise functions alone."""
+        return not self._has(_OTHERS)
+
+    def _has(self, kinds: Sequence[str]) -> bool:
+        return any(kind in name for name in self._names for kind in kinds)
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn from the global generators."""
+        return self._draws
+
+    def __str__(self) -> str:
+        kind = ", and convolutions or recurrent layers" if self.convolves else ""
+        return f"a client's step has {_short(self.flops)} floating-point operations{kind}"
+
+
+def _short(number: float) -> str:
+    """Return a number with a unit: ``4.1 million``."""
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= size:
+            return f"{number / size:.{max(0, 1 - int(math.log10(number / size)))}f} {unit}"
+    return f"{number:.0f}"
