@@ -68,7 +68,7 @@ class FedNova(AggregationCallback):
             schedule=Synchronous(),
             objective=MeasuredProximal(self.mu) if self.mu else LocalObjective(),
             aggregation=self._mean,
-            server=Mixing(self.server_lr),
+            server=Mixing(self.server_lr, name="server_lr"),
         )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

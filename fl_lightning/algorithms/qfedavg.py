@@ -56,5 +56,5 @@ class QFedAvg(AggregationCallback):
             schedule=Synchronous(),
             objective=self._objective,
             aggregation=self._mean,
-            server=Mixing(self.server_lr),
+            server=Mixing(self.server_lr, name="server_lr"),
         )

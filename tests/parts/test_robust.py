@@ -255,7 +255,7 @@ def test_arguments_out_of_range(make: Any, message: str) -> None:
 
 
 def test_only_a_mixture_comes_before() -> None:
-    with pytest.raises(TypeError, match=r"`before` must be a PreAggregation, got the class Bucketing\. Make an object"):
+    with pytest.raises(TypeError, match=r"`before` must be a PreAggregation, got the class Bucketing\. Call it: Bucketing"):
         Median(before=Bucketing)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"TrimmedMean\(trim=2\) needs at least 5 updates to merge, but there are 4"):
         merged(TrimmedMean(2), SEVEN[:4])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, is_number, to_indices
+from fl_lightning.arguments import got, is_number, plain, to_indices
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.seeding import Stream, numpy_generator, torch_generator
@@ -31,8 +31,8 @@ class Attack(Exchange):
     """
 
     def __init__(self, clients: float | Sequence[int]) -> None:
-        self.clients = clients if is_number(clients) else to_indices("clients", clients).tolist()
-        if is_number(clients) and (not isinstance(clients, float) or not 0 <= clients < 1):
+        self.clients = plain(clients) if is_number(clients) else to_indices("clients", clients).tolist()
+        if is_number(clients) and (not isinstance(self.clients, float) or not 0 <= self.clients < 1):
             raise ValueError(
                 f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got(clients)}. "
                 "[3] is client 3."

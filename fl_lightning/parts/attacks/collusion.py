@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_positive, got, is_number
+from fl_lightning.arguments import check_finite, check_positive
 from fl_lightning.parts.attacks.base import Collusion
 
 
@@ -29,8 +28,8 @@ class ALittleIsEnough(Collusion):
     """
 
     def __init__(self, clients: float | Sequence[int], z: float | None = None) -> None:
-        if z is not None and (not is_number(z) or not math.isfinite(z)):
-            raise ValueError(f"`z` must be a finite number, got {got(z)}. None takes that of the paper.")
+        if z is not None:
+            check_finite("z", z, "None takes that of the paper.")
         super().__init__(clients)
         self.z = z
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_not_negative, check_positive, got, is_number
+from fl_lightning.arguments import check_count, check_not_negative, check_positive, got, is_finite, is_number
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of, noise_for
@@ -229,7 +229,8 @@ def _beside_count(noise: float, count_noise: float) -> float:
 
 
 def _check_clip(clip: float, noise_multiplier: float | None) -> None:
-    if not is_number(clip) or not clip > 0 or (math.isinf(clip) and noise_multiplier != 0):
+    boundless = is_number(clip) and clip == math.inf and noise_multiplier == 0
+    if not boundless and not (is_finite(clip) and clip > 0):
         raise ValueError(
             f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite with "
             "`noise_multiplier=0` alone."
