@@ -17,7 +17,7 @@ from fl_lightning.parts.traffic import Payload, RoundReport
 from fl_lightning.seeding import Stream, numpy_generator
 
 #: A client, its score, and what it uploaded.
-_Done = tuple[int, float | None, Payload]
+_HandedIn = tuple[int, float | None, Payload]
 
 
 class SynchronousAlgorithm(Algorithm):
@@ -37,7 +37,7 @@ class SynchronousAlgorithm(Algorithm):
         super().__init__(**parts)
         self._tasks: list[Task] = []
         self._dropped = 0
-        self._done: dict[int, _Done] = {}
+        self._done: dict[int, _HandedIn] = {}
         self._failed: list[int] = []
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
@@ -135,7 +135,7 @@ class SynchronousAlgorithm(Algorithm):
         self._done, self._failed = {}, []
         return self._publish(shown)
 
-    def _change(self, done: Mapping[int, _Done], failed: Sequence[int], seen: set[int]) -> None:
+    def _change(self, done: Mapping[int, _HandedIn], failed: Sequence[int], seen: set[int]) -> None:
         """Let traffic and all parts but the schedule go on, once the results are merged.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg, RADFed, TensorDataModule
 
 
 def fit(lr: float, rounds: int, path: Path | None = None, bad: tuple[int, ...] = (), **options: Any) -> Any:
@@ -62,3 +62,21 @@ def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
 def test_the_option_is_checked(value: Any) -> None:
     with pytest.raises(ValueError, match="`max_invalid_rounds` must be a whole number of at least 1"):
         FedAvg(2, max_invalid_rounds=value)
+
+
+@pytest.mark.filterwarnings("ignore:Round")
+@pytest.mark.parametrize("bad", [(), (0,)])
+def test_a_training_that_failed_does_not_count_for_a_circulating_model(bad: tuple[int, ...]) -> None:
+    # a cycle lasts until both models were trained twice: two rounds, or one more after a round in which one failed
+    class Diverging(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            return loss * float("nan") if self.trainer.current_epoch in bad and batch[1][0] == 2 else loss
+
+    aggregations = []
+    for rounds in (2, 3):
+        callback = RADFed(2, 2, seed=1, unequal="count", extend_cycle=True, executor="sequential")
+        data = TensorDataModule(clients=quadratic_clients([1, 1], [2, 4]), batch_size=None)
+        quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(Diverging(0.1), datamodule=data)
+        aggregations.append(callback.algorithm.server.aggregations)
+    assert aggregations == ([0, 1] if bad else [1, 1])

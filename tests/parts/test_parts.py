@@ -93,7 +93,7 @@ def test_server_learning_rate_out_of_range(lr: float) -> None:
 
 @pytest.mark.parametrize(
     ("clients_per_round", "num_clients", "expected"),
-    [(0.1, 60, 6), (0.1, 85, 8), (0.1, 98, 9), (0.1, 5, 1), (0.3, 10, 3), (1.0, 7, 7), (4, 7, 4)],
+    [(0.1, 60, 6), (0.1, 85, 8), (0.1, 98, 9), (0.1, 5, 1), (0.3, 10, 3), (0.29, 100, 29), (1.0, 7, 7), (4, 7, 4)],
 )
 def test_cohort_size_rounds_down(clients_per_round: float, num_clients: int, expected: int) -> None:
     assert UniformSampler(clients_per_round).cohort_size(num_clients) == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -32,13 +31,12 @@ class Attack(Exchange):
     """
 
     def __init__(self, clients: float | Sequence[int]) -> None:
-        if is_number(clients) and (isinstance(clients, Integral) or not 0 <= clients < 1):  # type: ignore[operator]
+        self.clients = plain(clients) if is_number(clients) else to_indices("clients", clients).tolist()
+        if is_number(clients) and (not isinstance(self.clients, float) or not 0 <= self.clients < 1):
             raise ValueError(
                 f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got(clients)}. "
                 "[3] is client 3."
             )
-        is_share = is_number(clients)
-        self.clients = float(plain(clients)) if is_share else to_indices("clients", clients).tolist()  # type: ignore[arg-type]
         self.attackers: frozenset[int] = frozenset()
         """The attackers' positions, once the fit has begun."""
 
