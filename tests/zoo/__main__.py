@@ -2,7 +2,8 @@
 
     PYTHONPATH=.:tests python -m zoo [part of a name ...]
 
-Fifty clients of log-normal sizes around ten samples, two rounds of all of them. Seconds are those of ``Trainer.fit``.
+Fifty clients of log-normal sizes around ten samples, two rounds of all of them. Seconds are the processor's, of
+``Trainer.fit``.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Fit:
         outcome: What it left behind, without what the hand-written loop leaves out.
         everything: What it left behind.
         cause: Why clients were trained one after the other; ``None`` if they were stacked.
-        seconds: How long ``Trainer.fit`` took.
+        seconds: Processor time of ``Trainer.fit``.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
@@ -63,9 +63,9 @@ def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
     trainer = quiet_trainer(callbacks=[*entry.callbacks(), aggregation], **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        begun = time.perf_counter()
+        begun = time.process_time()
         trainer.fit(module, datamodule=federation)
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
     values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": trainer.current_epoch}
     seen = [module, entry.outside(), logger.calls, values]
     return Fit(

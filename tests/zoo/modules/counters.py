@@ -72,6 +72,16 @@ class ByLastBatch(Classifier):
         return loss * (1 + 0.1 * float(self.trainer.callback_metrics.get("train_loss", torch.zeros(()))))
 
 
+class ByLastRound(Classifier):
+    """Reads when a round begins what was logged before."""
+
+    def on_train_epoch_start(self) -> None:
+        self.last = float(self.trainer.callback_metrics.get("train_loss", 0.0))
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().loss(batch, batch_idx) * (1 + 0.1 * self.last)
+
+
 class OwnCounter(Classifier):
     """Counts its steps in an attribute."""
 
@@ -105,6 +115,7 @@ ENTRIES = [
     Entry("num_training_batches in the loss", ByNumberOfBatches),
     Entry("progress in the loss", ByProgress),
     Entry("callback_metrics in the loss", ByLastBatch),
+    Entry("callback_metrics read once a round", ByLastRound, trainer={"max_epochs": 3}),
     Entry("own counter in the loss", OwnCounter),
     Entry("counts epochs", CountsEpochs),
 ]

@@ -56,6 +56,19 @@ def reversed_groups(module: Any) -> Any:
     return torch.optim.Adam(groups, lr=1e-2)
 
 
+def still_head(module: Any) -> Any:
+    """A head that does not move."""
+    groups = [{"params": module.layers[0].parameters()}, {"params": module.layers[2].parameters(), "lr": 0.0}]
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+class FrozenInOptimizer(Classifier):
+    """The optimizer has all parameters, of which some are frozen."""
+
+    def prepare(self) -> None:
+        self.layers[0].bias.requires_grad_(False)
+
+
 def lists(module: Any) -> Any:
     """Returns two lists, as older examples do."""
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
@@ -145,6 +158,13 @@ ENTRIES = [
     Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
     Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS),
     Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True)),
+    Entry("SGD, dampening", plain(SGD, lr=0.1, momentum=0.9, dampening=0.5), federated=TWO_EPOCHS),
+    Entry("SGD, foreach", plain(SGD, lr=0.1, momentum=0.9, foreach=True), federated=TWO_EPOCHS),
+    Entry("SGD, learning rate in a tensor", plain(SGD, lr=torch.tensor(0.1, dtype=torch.float64))),
+    Entry("SGD, learning rate zero for a group", lambda: WithOptimizer(still_head)),
+    Entry("Adam, fused", plain(Adam, lr=1e-2, fused=True)),
+    Entry("NAdam", plain(torch.optim.NAdam, lr=1e-2)),
+    Entry("frozen parameters in the optimizer", FrozenInOptimizer),
     Entry("Adam", plain(Adam, lr=1e-2)),
     Entry("Adam, amsgrad", plain(Adam, lr=1e-2, amsgrad=True), federated=TWO_EPOCHS),
     Entry("AdamW", plain(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)),
