@@ -57,7 +57,7 @@ class Fit:
 def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
     """Train an entry with an executor."""
     data, module, logger = entry.data(sizes, entry.dtype), entry.make(), CallRecorder()
-    federation = TensorDataModule(data.clients, batch_size=BATCH_SIZE) if data.collate is None else SampleModule(data)
+    federation = SampleModule(data) if data.collate else tensor_module(data, entry.validates)
     aggregation = FedAvg(1.0, executor=executor, seed=0, **entry.federated)  # type: ignore[arg-type]
     options = {"max_epochs": ROUNDS, "logger": logger, "log_every_n_steps": 1, **entry.trainer}
     trainer = quiet_trainer(callbacks=[*entry.callbacks(), aggregation], **options)
@@ -74,6 +74,11 @@ def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
         cause=why_not_stacked(trainer),
         seconds=seconds,
     )
+
+
+def tensor_module(data: Data, validates: bool) -> TensorDataModule:
+    """Return a data module of clients' tensors."""
+    return TensorDataModule(data.clients, val=data.clients[0] if validates else None, batch_size=BATCH_SIZE)
 
 
 def why_not_stacked(trainer: Any) -> str | None:

@@ -28,7 +28,11 @@ class Difference:
 
 
 KNOWN = [
-    Difference("uses a reference after the trial's last batch", ["list used from the ninth batch on"], ASPECTS),
+    Difference(
+        "uses a reference after the trial's last batch",
+        ["list used from the ninth batch on", "list used by longer clients of later rounds"],
+        ASPECTS,
+    ),
     Difference(
         "a program is not traced for the sizes of last batches", ["single samples skipped", "penalty for small batches"]
     ),

@@ -54,6 +54,7 @@ class Reference:
         self.callbacks = entry.callbacks()
         self.trainer = StandIn(max_epochs=self.rounds, accumulate_grad_batches=self.accumulate)
         self.log = attach(self.module, self.trainer)
+        self._num_parameters = sum(parameter.requires_grad for parameter in self.module.parameters())
         parameters = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
         #: Where the tensors that travel are held: trained parameters, and buffers of submodules in training mode.
         self._places: dict[int, tuple[dict[str, Any], str]] = {}
@@ -108,15 +109,17 @@ class Reference:
         sums = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in start]
         trainer.num_training_batches = self.local_epochs * sum(self.batches_of(client) for client in order)
         settings = self._settings()
-        self._done = 0
+        self._done = weight = 0
         self.call("on_train_epoch_start")
         for client in order:
             self._load(start)
             self._restore(settings)
             self._train_client(round_index, client)
-            for total, tensor in zip(sums, self._travelling(), strict=True):
-                total += sizes[client] * tensor.detach().double()
-        self._load([total / sum(sizes) for total in sums])
+            if all(bool(tensor.isfinite().all()) for tensor in self._travelling()[: self._num_parameters]):
+                weight += sizes[client]
+                for total, tensor in zip(sums, self._travelling(), strict=True):
+                    total += sizes[client] * tensor.detach().double()
+        self._load([total / weight for total in sums])
         self._restore(settings)
         self._seed(SERVER, round_index)
         self._end_round()
