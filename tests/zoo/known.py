@@ -29,14 +29,8 @@ class Difference:
 
 KNOWN = [
     Difference(
-        "uses a reference after the trial's last batch",
-        ["list used from the ninth batch on", "list used by longer clients of later rounds"],
-        ASPECTS,
-    ),
-    Difference(
         "a program is not traced for the sizes of last batches", ["single samples skipped", "penalty for small batches"]
     ),
-    Difference("on_client_start sets something after the trial", ["own attribute in the second round"]),
 ]
 
 

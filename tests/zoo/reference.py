@@ -54,7 +54,6 @@ class Reference:
         self.callbacks = entry.callbacks()
         self.trainer = StandIn(max_epochs=self.rounds, accumulate_grad_batches=self.accumulate)
         self.log = attach(self.module, self.trainer)
-        self._num_parameters = sum(parameter.requires_grad for parameter in self.module.parameters())
         parameters = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
         #: Where the tensors that travel are held: trained parameters, and buffers of submodules in training mode.
         self._places: dict[int, tuple[dict[str, Any], str]] = {}
@@ -115,7 +114,7 @@ class Reference:
             self._load(start)
             self._restore(settings)
             self._train_client(round_index, client)
-            if all(bool(tensor.isfinite().all()) for tensor in self._travelling()[: self._num_parameters]):
+            if all(bool(parameter.isfinite().all()) for parameter in self.module.parameters()):
                 weight += sizes[client]
                 for total, tensor in zip(sums, self._travelling(), strict=True):
                     total += sizes[client] * tensor.detach().double()
