@@ -92,6 +92,7 @@ class Entry:
         not_by_hand: How names of logged values begin that the hand-written loop leaves out.
         by_hand: Whether the hand-written loop can train it; otherwise the sequential executor is compared with.
         validates: Whether there is a validation set, the first client's samples.
+        long: Whether a like entry is tried by default, and this one in long runs.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Entry:
     not_by_hand: tuple[str, ...] = ()
     by_hand: bool = True
     validates: bool = False
+    long: bool = False
 
     def make(self) -> L.LightningModule:
         """Return the module, with weights that depend on nothing but the entry."""

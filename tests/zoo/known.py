@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zoo.outcome import ASPECTS
-
-BOTH = ("vectorized", "auto")
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -24,7 +20,7 @@ class Difference:
     cause: str
     entries: Sequence[str]
     aspects: Sequence[str] = ("weights", "values", "events")
-    executors: Sequence[str] = BOTH
+    executors: Sequence[str] = ("vectorized", "auto")
 
 
 KNOWN = [

@@ -52,7 +52,7 @@ def cases() -> list[Any]:
             for aspect in ASPECTS:
                 cause = cause_of(entry.name, executor, aspect)
                 marks: list[Any] = [] if cause is None else [pytest.mark.xfail(strict=True, reason=cause)]
-                if executor == "vectorized" and entry.name not in DIFFERENT:
+                if entry.long or (executor == "vectorized" and entry.name not in DIFFERENT):
                     marks.append(pytest.mark.long)
                 found.append(pytest.param(entry, executor, aspect, marks=marks, id=f"{entry.name}-{executor}-{aspect}"))
     return found

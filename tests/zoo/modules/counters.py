@@ -106,9 +106,9 @@ class CountsEpochs(Classifier):
 
 ENTRIES = [
     Entry("global_step in the loss", ByGlobalStep),
-    Entry("logs each fifth global_step", LogsByGlobalStep),
-    Entry("trainer.global_step in the loss", ByTrainersStep),
-    Entry("batch_idx in the loss", ByBatchIndex),
+    Entry("logs each fifth global_step", LogsByGlobalStep, long=True),
+    Entry("trainer.global_step in the loss", ByTrainersStep, long=True),
+    Entry("batch_idx in the loss", ByBatchIndex, long=True),
     Entry("batch_idx, two local epochs", ByBatchIndex, federated={"local_epochs": 2}),
     Entry("batch_idx with accumulation", ByBatchIndex, trainer={"accumulate_grad_batches": 2}),
     Entry("current_epoch in the loss", ByEpoch),
@@ -117,5 +117,5 @@ ENTRIES = [
     Entry("callback_metrics in the loss", ByLastBatch),
     Entry("callback_metrics read once a round", ByLastRound, trainer={"max_epochs": 3}),
     Entry("own counter in the loss", OwnCounter),
-    Entry("counts epochs", CountsEpochs),
+    Entry("counts epochs", CountsEpochs, long=True),
 ]

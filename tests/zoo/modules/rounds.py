@@ -115,14 +115,14 @@ def diverging(sizes: Sequence[int], dtype: torch.dtype) -> Data:
 THREE = {"max_epochs": 3}
 
 
-def entry(name: str, module: Any, *callbacks: Any, validates: bool = False) -> Entry:
+def entry(name: str, module: Any, *callbacks: Any, **options: Any) -> Entry:
     return Entry(
         name,
         module,
         callbacks=lambda: [make() for make in callbacks],
         trainer=THREE,
         by_hand=False,
-        validates=validates,
+        **options,
     )
 
 
@@ -131,12 +131,18 @@ ENTRIES = [
     entry("ReduceLROnPlateau on validation", Plateau, validates=True),
     entry("ReduceLROnPlateau on a step value", PlateauOfStep),
     entry("validation's result in training", SameModelInBoth, validates=True),
-    entry("EarlyStopping on validation", Validated, lambda: EarlyStopping("val_loss", patience=1), validates=True),
+    entry(
+        "EarlyStopping on validation",
+        Validated,
+        lambda: EarlyStopping("val_loss", patience=1),
+        validates=True,
+        long=True,
+    ),
     entry("notes validation losses", Validated, BestModel, validates=True),
     entry("GradientAccumulationScheduler", Classifier, lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})),
     entry("batch size grows", Classifier, GrowingBatches),
     entry("local epochs grow", Classifier, LongerClients),
     entry("list used by longer clients of later rounds", Indexed, LongerClients),
-    Entry("one client diverges", Classifier, diverging),
+    Entry("one client diverges", Classifier, diverging, long=True),
     Entry("one client diverges, clipped, Adam", ByAdam, diverging, trainer={"gradient_clip_val": 0.1}),
 ]
