@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,11 +12,11 @@ from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.evaluation import share_evaluation
-from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.options import refuse_change, with_clients_per_round
+from fl_lightning.algorithms.logged import log_values
+from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -94,18 +93,19 @@ class AggregationCallback(Callback):
         clients_at_once: int | None = None,
         seed: int | None = None,
     ) -> None:
-        folder = None if state_dir is None else Path(state_dir)
-        self.settings = LocalSettings(local_epochs, local_steps, seed, folder)
+        check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
+        check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
+        self.clients_at_once, self.max_invalid_rounds = plain(clients_at_once), plain(max_invalid_rounds)
+        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir)
         self._executor_given = executor
-        self._executor = make_executor(executor, clients_at_once)
+        self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
-        self.buffers, self.invalid_updates, self.max_invalid_rounds = buffers, invalid_updates, max_invalid_rounds
-        check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
-        self.state_dir, self.clients_at_once = folder, clients_at_once
+        self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
+        self._past: tuple[dict[int, Any], int] = {}, 0
         self._fitting = False
         self._is_set_up = True
 
@@ -119,17 +119,7 @@ class AggregationCallback(Callback):
         Raises:
             ValueError: If both are given and differ.
         """
-        if sampler is None:
-            return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-        said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-        # 1 is one client, 1.0 are all
-        agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
-        if clients_per_round is not None and not agrees:
-            raise ValueError(
-                f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
-                "sampler says itself how many clients train in a round."
-            )
-        return sampler
+        return choose_sampler(clients_per_round, sampler)
 
     # ---- what a user may read and set ----
 
@@ -194,8 +184,8 @@ class AggregationCallback(Callback):
         self._change_work(local_epochs=None, local_steps=value)
 
     def _change_work(self, **work: int | None) -> None:
-        LocalSettings(**work)  # type: ignore[arg-type]  # it checks them
-        vars(self.settings).update(work)  # the loop holds the same object
+        checked = vars(LocalSettings(**work))  # type: ignore[arg-type]
+        vars(self.settings).update({name: checked[name] for name in work})  # the loop holds the same object
 
     @property
     def executor(self) -> ExecutorName | Executor:
@@ -231,12 +221,22 @@ class AggregationCallback(Callback):
                 "there is one server. Keep one of them."
             )
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
-        if self._loop is not None:
-            loop.past_settings, loop.invalid_rounds = self._loop.past_settings, self._loop.invalid_rounds
+        if trainer.current_epoch == 0:
+            self.settings.resumed_seed = None  # another run's
+        else:
+            loop.past_settings, loop.invalid_rounds = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+
+    def _carried_over(self) -> tuple[dict[int, Any], int]:
+        """Return the settings and the count that an earlier fit leaves to the next."""
+        return self._past if self._loop is None else (self._loop.past_settings, self._loop.invalid_rounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the trainer and its loop."""
+        return {**without_trainer(self.__dict__), "_past": self._carried_over()}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor."""
@@ -276,7 +276,7 @@ class AggregationCallback(Callback):
             "fed/models_sent": self.algorithm.models_sent,
             **self.algorithm.values(),
         }
-        log_round(trainer, pl_module, values)
+        log_values(trainer, pl_module, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
@@ -296,9 +296,8 @@ class AggregationCallback(Callback):
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
         check_resumable(state_dict, describe_run(self, self._loop))
-        self._loop.invalid_rounds = state_dict["invalid_rounds"]
-        self.settings.own_seed = state_dict["seed"]
-        self._loop.past_settings = state_dict["past"]
+        self._loop.past_settings, self._loop.invalid_rounds = state_dict["past"], state_dict["invalid_rounds"]
+        self.settings.resumed_seed = state_dict["seed"]
         self._executor.load_state_dict(state_dict["executor"])
         self.algorithm.load_state_dict(state_dict)
 

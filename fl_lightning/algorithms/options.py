@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import signature
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from fl_lightning.executors import Executor
+from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
@@ -75,6 +75,35 @@ def refuse_change(callback: object, name: str, value: object) -> None:
         "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, `local_epochs` and "
         "`local_steps`."
     )
+
+
+def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a callback's attributes without those that reach the trainer; the executor is a new one in its state."""
+    executor = make_executor(attributes["_executor_given"], attributes["clients_at_once"])
+    if executor is not attributes["_executor"]:  # it is not the user's
+        executor.load_state_dict(attributes["_executor"].state_dict())
+    # Lightning lends its callbacks the module's ways to log
+    kept = {name: value for name, value in attributes.items() if name not in ("log", "log_dict")}
+    return {**kept, "_loop": None, "_executor": executor}
+
+
+def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
+    """Return the sampler that two arguments ask for.
+
+    Raises:
+        ValueError: If both are given and differ.
+    """
+    if sampler is None:
+        return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
+    said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
+    # 1 is one client, 1.0 are all
+    agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
+    if clients_per_round is not None and not agrees:
+        raise ValueError(
+            f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
+            "sampler says itself how many clients train in a round."
+        )
+    return sampler
 
 
 def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:

@@ -23,11 +23,7 @@ class Difference:
     executors: Sequence[str] = ("vectorized", "auto")
 
 
-KNOWN = [
-    Difference(
-        "a program is not traced for the sizes of last batches", ["single samples skipped", "penalty for small batches"]
-    ),
-]
+KNOWN: list[Difference] = []
 
 
 def cause_of(name: str, executor: str, aspect: str) -> str | None:
