@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zoo.outcome import ASPECTS
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -23,7 +25,13 @@ class Difference:
     executors: Sequence[str] = ("vectorized", "auto")
 
 
-KNOWN: list[Difference] = []
+KNOWN = [
+    Difference(
+        "a setting changes between rounds where nobody looks, and the trial is not made again",
+        [f"list used when {what} says so" for what in ("a namespace", "a global", "a tensor", "the class")],
+        ASPECTS,
+    ),
+]
 
 
 def cause_of(name: str, executor: str, aspect: str) -> str | None:
