@@ -31,6 +31,11 @@ KNOWN = [
         [f"list used when {what} says so" for what in ("a namespace", "a global", "a tensor", "the class")],
         ASPECTS,
     ),
+    Difference(
+        "what on_train_epoch_start sets in an optimizer is dropped when a client starts",
+        ["sets the learning rate each round", "optimizer's options change"],
+        executors=["sequential", "vectorized", "auto"],
+    ),
 ]
 
 

@@ -177,6 +177,14 @@ class WritesWeights(Classifier):
             self.layers[0].bias.zero_()
 
 
+class WritesWeightsAtStart(Classifier):
+    """Writes into the module when a round begins, before its clients."""
+
+    def on_train_epoch_start(self) -> None:
+        with torch.no_grad():
+            self.layers[0].bias.zero_()
+
+
 class LearningRateLater(Callback):
     """Gives one client another learning rate, from the second round on."""
 
@@ -244,6 +252,7 @@ ENTRIES = [
     entry("statistics frozen in the second round", FreezesStatistics, long=True),
     entry("curriculum by an attribute", Curriculum),
     entry("weights written between rounds", WritesWeights),
+    entry("weights written at a round's start", WritesWeightsAtStart),
     entry("own learning rate in the second round", Classifier, LearningRateLater),
     entry("own attribute in the second round", Powered, AttributeLater),
     entry("own weights in the second round", Classifier, WeightsLater),
