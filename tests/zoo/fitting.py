@@ -83,11 +83,11 @@ def tensor_module(data: Data, validates: bool) -> TensorDataModule:
 
 def why_not_stacked(trainer: Any) -> str | None:
     """Return why a fit's clients were trained one after the other, ``None`` if they were stacked."""
-    executor = trainer.fit_loop.executor
-    choice = getattr(executor, "choice", None)
-    if choice is not None:
-        return choice.cause if choice.executor == "sequential" else executor._vectorized.cause
-    return getattr(executor, "cause", "asked for")
+    found = trainer.fit_loop.executor.state_dict()
+    choice = found.get("choice")
+    if choice is not None and choice["executor"] == "sequential":
+        return choice["cause"]
+    return found.get("vectorized", found).get("cause", "asked for")
 
 
 def many(number: int) -> list[int]:
