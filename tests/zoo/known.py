@@ -32,6 +32,9 @@ KNOWN = [
         ASPECTS,
     ),
     Difference(
+        "clients are sorted by length also where no stack trains them", ["numbers in a list, stacks of two"], ["state"]
+    ),
+    Difference(
         "what on_train_epoch_start sets in an optimizer is dropped when a client starts",
         ["sets the learning rate each round", "optimizer's options change"],
         executors=["sequential", "vectorized", "auto"],

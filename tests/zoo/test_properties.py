@@ -72,7 +72,8 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
     "FedAvg": lambda **k: FedAvg(1.0, **k),
     "FedAvg, half": lambda **k: FedAvg(0.5, partial="stale", **k),
     "FedAvg, local buffers": lambda **k: FedAvg(1.0, buffers="local", **k),
-    "FedAvg, stragglers": lambda **k: FedAvg(1.0, participation=Participation(dropout=0.3, stragglers=0.5), **k),
+    "FedAvg, drop-out": lambda **k: FedAvg(1.0, participation=Participation(available=0.9, dropout=0.3), **k),
+    "FedAvg, stragglers": lambda **k: FedAvg(1.0, participation=Participation(stragglers=0.5), **more_work(k)),
     "FedAvg, personal and clipped": lambda **k: FedAvg(1.0, exchange=[PersonalParameters("layers.0"), Clip(0.1)], **k),
     "FedProx": lambda **k: FedProx(0.5, 1.0, **k),
     "FedDyn": lambda **k: FedDyn(0.1, 0.7, **k),
@@ -81,6 +82,11 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
     "RADFed": lambda **k: RADFed(2, 0.7, **k),
     "FedBuff": lambda **k: FedBuff(2, **k),
 }
+
+
+def more_work(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with two epochs or steps at least, of which stragglers do a part."""
+    return {key: max(value, 2) if key.startswith("local") else value for key, value in options.items()}
 
 
 class Squared(nn.Module):

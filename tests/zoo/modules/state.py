@@ -231,6 +231,7 @@ class InSubmodule(Keeps):
 ENTRIES = [
     Entry("numbers in a list", Keeps),
     Entry("tensors in a list", InList),
+    Entry("numbers in a list, stacks of two", Keeps, federated={"clients_at_once": 2}),
     Entry("deque", InDeque, long=True),
     Entry("Counter", InCounter),
     Entry("defaultdict", InDefaultDict, long=True),
