@@ -90,6 +90,9 @@ class Entry:
         tolerance: Relative, of weights and values.
         outside: Returns what the module keeps outside of itself; it empties that when it is made.
         not_by_hand: How names of logged values begin that the hand-written loop leaves out.
+        by_hand: Whether the hand-written loop can train it; otherwise the sequential executor is compared with.
+        validates: Whether there is a validation set, the first client's samples.
+        long: Whether a like entry is tried by default, and this one in long runs.
     """
 
     name: str
@@ -102,6 +105,9 @@ class Entry:
     tolerance: float = 1e-6
     outside: Callable[[], Any] = dict
     not_by_hand: tuple[str, ...] = ()
+    by_hand: bool = True
+    validates: bool = False
+    long: bool = False
 
     def make(self) -> L.LightningModule:
         """Return the module, with weights that depend on nothing but the entry."""

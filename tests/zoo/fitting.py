@@ -45,7 +45,7 @@ class Fit:
         outcome: What it left behind, without what the hand-written loop leaves out.
         everything: What it left behind.
         cause: Why clients were trained one after the other; ``None`` if they were stacked.
-        seconds: How long ``Trainer.fit`` took.
+        seconds: Processor time of ``Trainer.fit``.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
@@ -57,15 +57,15 @@ class Fit:
 def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
     """Train an entry with an executor."""
     data, module, logger = entry.data(sizes, entry.dtype), entry.make(), CallRecorder()
-    federation = TensorDataModule(data.clients, batch_size=BATCH_SIZE) if data.collate is None else SampleModule(data)
+    federation = SampleModule(data) if data.collate else tensor_module(data, entry.validates)
     aggregation = FedAvg(1.0, executor=executor, seed=0, **entry.federated)  # type: ignore[arg-type]
     options = {"max_epochs": ROUNDS, "logger": logger, "log_every_n_steps": 1, **entry.trainer}
     trainer = quiet_trainer(callbacks=[*entry.callbacks(), aggregation], **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        begun = time.perf_counter()
+        begun = time.process_time()
         trainer.fit(module, datamodule=federation)
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
     values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": trainer.current_epoch}
     seen = [module, entry.outside(), logger.calls, values]
     return Fit(
@@ -76,13 +76,18 @@ def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
     )
 
 
+def tensor_module(data: Data, validates: bool) -> TensorDataModule:
+    """Return a data module of clients' tensors."""
+    return TensorDataModule(data.clients, val=data.clients[0] if validates else None, batch_size=BATCH_SIZE)
+
+
 def why_not_stacked(trainer: Any) -> str | None:
     """Return why a fit's clients were trained one after the other, ``None`` if they were stacked."""
-    executor = trainer.fit_loop.executor
-    choice = getattr(executor, "choice", None)
-    if choice is not None:
-        return choice.cause if choice.executor == "sequential" else executor._vectorized.cause
-    return getattr(executor, "cause", "asked for")
+    found = trainer.fit_loop.executor.state_dict()
+    choice = found.get("choice")
+    if choice is not None and choice["executor"] == "sequential":
+        return choice["cause"]
+    return found.get("vectorized", found).get("cause", "asked for")
 
 
 def many(number: int) -> list[int]:

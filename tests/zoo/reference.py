@@ -54,15 +54,7 @@ class Reference:
         self.callbacks = entry.callbacks()
         self.trainer = StandIn(max_epochs=self.rounds, accumulate_grad_batches=self.accumulate)
         self.log = attach(self.module, self.trainer)
-        parameters = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
-        #: Where the tensors that travel are held: trained parameters, and buffers of submodules in training mode.
-        self._places: dict[int, tuple[dict[str, Any], str]] = {}
-        for submodule in self.module.modules():
-            for held in (submodule._parameters, submodule._buffers):
-                for name, tensor in held.items():
-                    of_buffer = held is submodule._buffers and submodule.training and not isinstance(submodule, Metric)
-                    if tensor is not None and (id(tensor) in parameters or of_buffer):
-                        self._places.setdefault(id(tensor), (held, name))
+        self._places = list(self._places_that_travel())
 
     def run(self) -> Outcome:
         """Train and return what is left behind."""
@@ -94,9 +86,21 @@ class Reference:
         """Return how far a schedule by steps walks in a round."""
         return -(-self.mean_batches() // self.accumulate)
 
+    def _places_that_travel(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """Yield where trained parameters are held, and buffers of submodules in training mode; tied ones once."""
+        seen: set[int] = set()
+        for submodule in self.module.modules():
+            has_buffers = submodule.training and not isinstance(submodule, Metric)
+            for held, travel in ((submodule._parameters, True), (submodule._buffers, has_buffers)):
+                for name, tensor in held.items() if travel else ():
+                    frozen = held is submodule._parameters and tensor is not None and not tensor.requires_grad
+                    if tensor is not None and not frozen and id(tensor) not in seen:
+                        seen.add(id(tensor))
+                        yield held, name
+
     def _travelling(self) -> list[Tensor]:
         """Return what travels; a buffer may be another tensor after an assignment."""
-        return [held[name] for held, name in self._places.values()]
+        return [held[name] for held, name in self._places]
 
     # ---- a round ----
 
@@ -104,19 +108,20 @@ class Reference:
         sizes, trainer = self.data.sizes(), self.trainer
         generator = np.random.default_rng(np.random.SeedSequence(np.array([0, SAMPLING, round_index], np.uint32)))
         order = generator.choice(len(sizes), size=len(sizes), replace=False).tolist()
-        start = [tensor.detach().clone() for tensor in self._travelling()]
-        sums = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in start]
         trainer.num_training_batches = self.local_epochs * sum(self.batches_of(client) for client in order)
-        settings = self._settings()
-        self._done = 0
         self.call("on_train_epoch_start")
+        start, settings = [tensor.detach().clone() for tensor in self._travelling()], self._settings()
+        sums = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in start]
+        self._done = weight = 0
         for client in order:
             self._load(start)
             self._restore(settings)
             self._train_client(round_index, client)
-            for total, tensor in zip(sums, self._travelling(), strict=True):
-                total += sizes[client] * tensor.detach().double()
-        self._load([total / sum(sizes) for total in sums])
+            if all(bool(parameter.isfinite().all()) for parameter in self.module.parameters()):
+                weight += sizes[client]
+                for total, tensor in zip(sums, self._travelling(), strict=True):
+                    total += sizes[client] * tensor.detach().double()
+        self._load([total / weight for total in sums])
         self._restore(settings)
         self._seed(SERVER, round_index)
         self._end_round()

@@ -48,14 +48,14 @@ class _Kept:
     weight: float = 0.0
     last: Any = None
     metric: Metric | None = None
-    joined: list[Any] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
     def add(self, value: Any, weight: float) -> None:
         if isinstance(value, Metric):
             self.metric, self.last = value, value._forward_cache
             return
         self.last = float(value.detach() if isinstance(value, Tensor) else value)
-        self.joined.append(self.last)
+        self.values.append(self.last)
         self.weight += weight
         self.total = (self.total or 0.0) + self.last * (weight if self.reduce == "mean" else 1.0)
 
@@ -63,7 +63,7 @@ class _Kept:
         if self.metric is not None:
             return float(self.metric.compute())
         if self.reduce in ("max", "min"):
-            return max(self.joined) if self.reduce == "max" else min(self.joined)
+            return max(self.values) if self.reduce == "max" else min(self.values)
         return self.total / self.weight if self.reduce == "mean" else self.total
 
 
@@ -145,5 +145,4 @@ def attach(module: L.LightningModule, trainer: StandIn) -> Log:
     log = Log(trainer)
     module.__dict__["_trainer"] = trainer
     module.__dict__["log"] = log
-    torch.set_grad_enabled(True)
     return log

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from fl_lightning import FedAdam, FedAvg, FedBuff, FedDyn, FedProx, RADFed, Scaffold, TensorDataModule
+from fl_lightning.parts import Clip, Participation, PersonalParameters
 from zoo.entry import CLASSES, FEATURES, tensors
 from zoo.modules.base import Classifier
 from zoo.outcome import ASPECTS, CallRecorder, Outcome, differences, outcome
@@ -71,6 +72,9 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
     "FedAvg": lambda **k: FedAvg(1.0, **k),
     "FedAvg, half": lambda **k: FedAvg(0.5, partial="stale", **k),
     "FedAvg, local buffers": lambda **k: FedAvg(1.0, buffers="local", **k),
+    "FedAvg, drop-out": lambda **k: FedAvg(1.0, participation=Participation(available=0.9, dropout=0.3), **k),
+    "FedAvg, stragglers": lambda **k: FedAvg(1.0, participation=Participation(stragglers=0.5), **more_work(k)),
+    "FedAvg, personal and clipped": lambda **k: FedAvg(1.0, exchange=[PersonalParameters("layers.0"), Clip(0.1)], **k),
     "FedProx": lambda **k: FedProx(0.5, 1.0, **k),
     "FedDyn": lambda **k: FedDyn(0.1, 0.7, **k),
     "Scaffold": lambda **k: Scaffold(0.7, **k),
@@ -78,6 +82,11 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
     "RADFed": lambda **k: RADFed(2, 0.7, **k),
     "FedBuff": lambda **k: FedBuff(2, **k),
 }
+
+
+def more_work(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with two epochs or steps at least, of which stragglers do a part."""
+    return {key: max(value, 2) if key.startswith("local") else value for key, value in options.items()}
 
 
 class Squared(nn.Module):
@@ -117,6 +126,7 @@ class Composition:
     work: tuple[str, int]
     algorithm: str
     clients_at_once: int | None
+    limit: float
 
     def network(self) -> nn.Module:
         """Return the network."""
@@ -134,7 +144,8 @@ class Composition:
         data = TensorDataModule(clients, batch_size=self.batch_size)
         work = dict([self.work])
         callback = ALGORITHMS[self.algorithm](executor=executor, seed=3, clients_at_once=self.clients_at_once, **work)
-        options = {"accumulate_grad_batches": self.accumulate, **CLIPPING[self.clipping]}
+        accumulated = {"accumulate_grad_batches": self.accumulate, "limit_train_batches": self.limit}
+        options = {**accumulated, **CLIPPING[self.clipping]}
         trainer = quiet_trainer(
             max_epochs=3, callbacks=[callback], logger=CallRecorder(), log_every_n_steps=1, **options
         )
@@ -178,6 +189,7 @@ def compositions(images: bool, *layers: str) -> st.SearchStrategy[Composition]:
         ),
         algorithm=st.sampled_from(list(ALGORITHMS)),
         clients_at_once=st.sampled_from([None, 2, 3]),
+        limit=st.sampled_from([1.0, 0.5]),
     )
 
 

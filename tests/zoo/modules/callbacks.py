@@ -117,7 +117,13 @@ BAR = {"enable_progress_bar": True}
 
 ENTRIES = [
     Entry("subclass of a progress bar", Classifier, callbacks=lambda: [OwnBar(refresh_rate=0)], trainer=BAR),
-    Entry("progress bar with own metrics", Classifier, callbacks=lambda: [OwnMetricsBar(refresh_rate=0)], trainer=BAR),
+    Entry(
+        "progress bar with own metrics",
+        Classifier,
+        callbacks=lambda: [OwnMetricsBar(refresh_rate=0)],
+        trainer=BAR,
+        long=True,
+    ),
     Entry("EarlyStopping on a step value", LogsEachStep, callbacks=stopping, trainer={"max_epochs": 8}),
     Entry("EarlyStopping on an epoch value", Classifier, callbacks=stopping, trainer={"max_epochs": 8}),
     Entry(
@@ -131,14 +137,15 @@ ENTRIES = [
         Classifier,
         callbacks=lambda: [LearningRateMonitor("epoch")],
         not_by_hand=("lr-",),
+        long=True,
     ),
     Entry("reads epoch values", Classifier, callbacks=lambda: [ReadsEpochs()]),
     Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()]),
-    Entry("counts batches", Classifier, callbacks=lambda: [CountsBatches()]),
+    Entry("counts batches", Classifier, callbacks=lambda: [CountsBatches()], long=True),
     Entry("stops when good", Classifier, callbacks=lambda: [StopsWhenGood()], trainer={"max_epochs": 8}),
     Entry("notes clients and their models", Classifier, callbacks=lambda: [NotesClients()]),
     Entry("own learning rate for each client", Classifier, callbacks=lambda: [OwnLearningRate()]),
     Entry("own attribute for each client", Tempered, callbacks=lambda: [OwnTemperature()]),
-    Entry("own buffer for each client", TemperedByBuffer, callbacks=lambda: [OwnTemperatureInBuffer()]),
+    Entry("own buffer for each client", TemperedByBuffer, callbacks=lambda: [OwnTemperatureInBuffer()], long=True),
     Entry("own head for each client", Classifier, callbacks=lambda: [OwnHead()]),
 ]

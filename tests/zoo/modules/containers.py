@@ -149,17 +149,22 @@ def padded(sizes: Sequence[int], dtype: torch.dtype) -> Data:
 
 
 ENTRIES = [
-    Entry("batch is a dict", OfDict, collated(lambda x, y, n: {"x": x, "labels": y})),
+    Entry("batch is a dict", OfDict, collated(lambda x, y, n: {"x": x, "labels": y}), long=True),
     Entry(
         "batch is a dict with strings", OfDict, collated(lambda x, y, n: {"x": x, "labels": y, "id": list(map(str, n))})
     ),
     Entry("strings that matter", ByText, collated(lambda x, y, n: {"x": x, "labels": y, "text": list(map(str, n))})),
-    Entry("batch with a list of numbers", OfTriple, collated(lambda x, y, n: (x, y, n))),
-    Entry("batch with None", OfTriple, collated(lambda x, y, n: (x, y, None))),
+    Entry("batch with a list of numbers", OfTriple, collated(lambda x, y, n: (x, y, n)), long=True),
+    Entry("batch with None", OfTriple, collated(lambda x, y, n: (x, y, None)), long=True),
     Entry("batch is a dataclass", OfAttributes, collated(lambda x, y, n: Points(x, y))),
-    Entry("batch is a named tuple", OfAttributes, collated(lambda x, y, n: Pair(x, y))),
-    Entry("batch is a UserDict", OfDict, collated(lambda x, y, n: UserDict({"x": x, "labels": y}))),
+    Entry("batch is a named tuple", OfAttributes, collated(lambda x, y, n: Pair(x, y)), long=True),
+    Entry("batch is a UserDict", OfDict, collated(lambda x, y, n: UserDict({"x": x, "labels": y})), long=True),
     Entry("batch is a BatchEncoding", OfDict, collated(lambda x, y, n: BatchEncoding({"x": x, "labels": y}))),
-    Entry("nested batch", OfNested, collated(lambda x, y, n: ({"left": x, "right": [x.flip(1), x]}, {"labels": y}))),
+    Entry(
+        "nested batch",
+        OfNested,
+        collated(lambda x, y, n: ({"left": x, "right": [x.flip(1), x]}, {"labels": y})),
+        long=True,
+    ),
     Entry("transformers-like, padded batches", TransformersStyle, padded),
 ]

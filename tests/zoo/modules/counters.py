@@ -72,6 +72,16 @@ class ByLastBatch(Classifier):
         return loss * (1 + 0.1 * float(self.trainer.callback_metrics.get("train_loss", torch.zeros(()))))
 
 
+class ByLastRound(Classifier):
+    """Reads when a round begins what was logged before."""
+
+    def on_train_epoch_start(self) -> None:
+        self.last = float(self.trainer.callback_metrics.get("train_loss", 0.0))
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().loss(batch, batch_idx) * (1 + 0.1 * self.last)
+
+
 class OwnCounter(Classifier):
     """Counts its steps in an attribute."""
 
@@ -96,15 +106,16 @@ class CountsEpochs(Classifier):
 
 ENTRIES = [
     Entry("global_step in the loss", ByGlobalStep),
-    Entry("logs each fifth global_step", LogsByGlobalStep),
-    Entry("trainer.global_step in the loss", ByTrainersStep),
-    Entry("batch_idx in the loss", ByBatchIndex),
+    Entry("logs each fifth global_step", LogsByGlobalStep, long=True),
+    Entry("trainer.global_step in the loss", ByTrainersStep, long=True),
+    Entry("batch_idx in the loss", ByBatchIndex, long=True),
     Entry("batch_idx, two local epochs", ByBatchIndex, federated={"local_epochs": 2}),
     Entry("batch_idx with accumulation", ByBatchIndex, trainer={"accumulate_grad_batches": 2}),
     Entry("current_epoch in the loss", ByEpoch),
     Entry("num_training_batches in the loss", ByNumberOfBatches),
     Entry("progress in the loss", ByProgress),
     Entry("callback_metrics in the loss", ByLastBatch),
+    Entry("callback_metrics read once a round", ByLastRound, trainer={"max_epochs": 3}),
     Entry("own counter in the loss", OwnCounter),
-    Entry("counts epochs", CountsEpochs),
+    Entry("counts epochs", CountsEpochs, long=True),
 ]

@@ -90,6 +90,6 @@ ENTRIES = [
     Entry("running loss scale", LossScale),
     Entry("running class weights", RunningClassWeights),
     Entry("queue with a pointer", MemoryBank),
-    Entry("queue with int(pointer)", MemoryBankByItem),
+    Entry("queue with int(pointer)", MemoryBankByItem, long=True),
     Entry("hard cases for the epoch's end", HardCases),
 ]

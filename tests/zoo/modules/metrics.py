@@ -171,13 +171,13 @@ class CalibrationBins(Classifier):
 
 ENTRIES = [
     Entry("accuracy object logged", LogsAccuracy),
-    Entry("accuracy object logged each step", LogsAccuracyEachStep),
+    Entry("accuracy object logged each step", LogsAccuracyEachStep, long=True),
     Entry("collection computed at the epoch's end", ComputesCollection),
-    Entry("collection logged", LogsCollection),
+    Entry("collection logged", LogsCollection, long=True),
     Entry("MeanMetric of the loss", MeanLoss),
     Entry("AUROC and confusion matrix", KeepsPredictions),
-    Entry("metrics in a ModuleDict", MetricsByStage),
-    Entry("functional accuracy", FunctionalAccuracy),
+    Entry("metrics in a ModuleDict", MetricsByStage, long=True),
+    Entry("functional accuracy", FunctionalAccuracy, long=True),
     Entry("running metric in the loss", MetricInTheLoss),
     Entry("one_hot, topk, several logs", CalibrationBins),
 ]

@@ -56,6 +56,19 @@ def reversed_groups(module: Any) -> Any:
     return torch.optim.Adam(groups, lr=1e-2)
 
 
+def still_head(module: Any) -> Any:
+    """A head that does not move."""
+    groups = [{"params": module.layers[0].parameters()}, {"params": module.layers[2].parameters(), "lr": 0.0}]
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+class FrozenInOptimizer(Classifier):
+    """The optimizer has all parameters, of which some are frozen."""
+
+    def prepare(self) -> None:
+        self.layers[0].bias.requires_grad_(False)
+
+
 def lists(module: Any) -> Any:
     """Returns two lists, as older examples do."""
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
@@ -143,26 +156,33 @@ SGD, Adam = torch.optim.SGD, torch.optim.Adam
 ENTRIES = [
     Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1)),
     Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
-    Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS),
-    Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True)),
+    Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS, long=True),
+    Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True), long=True),
+    Entry("SGD, dampening", plain(SGD, lr=0.1, momentum=0.9, dampening=0.5), federated=TWO_EPOCHS),
+    Entry("SGD, foreach", plain(SGD, lr=0.1, momentum=0.9, foreach=True), federated=TWO_EPOCHS, long=True),
+    Entry("SGD, learning rate in a tensor", plain(SGD, lr=torch.tensor(0.1, dtype=torch.float64))),
+    Entry("SGD, learning rate zero for a group", lambda: WithOptimizer(still_head)),
+    Entry("Adam, fused", plain(Adam, lr=1e-2, fused=True), long=True),
+    Entry("NAdam", plain(torch.optim.NAdam, lr=1e-2), long=True),
+    Entry("frozen parameters in the optimizer", FrozenInOptimizer),
     Entry("Adam", plain(Adam, lr=1e-2)),
-    Entry("Adam, amsgrad", plain(Adam, lr=1e-2, amsgrad=True), federated=TWO_EPOCHS),
+    Entry("Adam, amsgrad", plain(Adam, lr=1e-2, amsgrad=True), federated=TWO_EPOCHS, long=True),
     Entry("AdamW", plain(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)),
-    Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=1e-2, momentum=0.5)),
-    Entry("Adagrad", plain(torch.optim.Adagrad, lr=1e-1)),
-    Entry("Adamax", plain(torch.optim.Adamax, lr=1e-2)),
-    Entry("Rprop", plain(torch.optim.Rprop, lr=1e-2)),
+    Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=1e-2, momentum=0.5), long=True),
+    Entry("Adagrad", plain(torch.optim.Adagrad, lr=1e-1), long=True),
+    Entry("Adamax", plain(torch.optim.Adamax, lr=1e-2), long=True),
+    Entry("Rprop", plain(torch.optim.Rprop, lr=1e-2), long=True),
     Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
     Entry("own optimizer, value by value", plain(SignDescent, lr=1e-2)),
-    Entry("own optimizer, tensor by tensor", plain(NormalisedDescent, lr=1e-2)),
+    Entry("own optimizer, tensor by tensor", plain(NormalisedDescent, lr=1e-2), long=True),
     Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
     Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
-    Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
+    Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists), long=True),
     Entry("StepLR by epoch", scheduled(lambda o, m: lr_scheduler.StepLR(o, 1, 0.1))),
-    Entry("cosine by epoch", lambda: WithOptimizer(plateau)),
+    Entry("cosine by epoch", lambda: WithOptimizer(plateau), long=True),
     Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
     Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
-    Entry("warm-up and cosine by step", scheduled(warmup, "step")),
+    Entry("warm-up and cosine by step", scheduled(warmup, "step"), long=True),
     Entry("logs the learning rate", LogsLearningRate),
     Entry("sets the learning rate each round", SetsLearningRate),
     Entry("optimizer_step warms up", WarmsUpByHand),
@@ -172,6 +192,7 @@ ENTRIES = [
         plain(Adam, lr=1e-2),
         trainer={"accumulate_grad_batches": 3},
         federated=TWO_EPOCHS,
+        long=True,
     ),
     Entry("accumulates and clips", plain(SGD, lr=0.1, momentum=0.9), trainer={**TWICE, "gradient_clip_val": 0.1}),
     Entry("accumulates, schedule by step", scheduled(inverse_root, "step"), trainer=TWICE, federated=TWO_EPOCHS),

@@ -177,6 +177,14 @@ class WritesWeights(Classifier):
             self.layers[0].bias.zero_()
 
 
+class WritesWeightsAtStart(Classifier):
+    """Writes into the module when a round begins, before its clients."""
+
+    def on_train_epoch_start(self) -> None:
+        with torch.no_grad():
+            self.layers[0].bias.zero_()
+
+
 class LearningRateLater(Callback):
     """Gives one client another learning rate, from the second round on."""
 
@@ -220,8 +228,8 @@ class Powered(Classifier):
 THREE = {"max_epochs": 3}
 
 
-def entry(name: str, module: Any, *callbacks: Any) -> Entry:
-    return Entry(name, module, callbacks=lambda: [kind() for kind in callbacks], trainer=THREE)
+def entry(name: str, module: Any, *callbacks: Any, long: bool = False) -> Entry:
+    return Entry(name, module, callbacks=lambda: [kind() for kind in callbacks], trainer=THREE, long=long)
 
 
 ENTRIES = [
@@ -230,22 +238,23 @@ ENTRIES = [
     entry("returns None from the second round on", SkipsLater),
     entry("list filled from the second round on", KeepsLater),
     entry("tensor kept from the second round on", KeepsTensorLater),
-    entry("logs a new name in the second round", LogsLater),
+    entry("logs a new name in the second round", LogsLater, long=True),
     entry("global_step from the second round on", GlobalStepLater),
     entry("unit rows from the second round on", InPlaceLater),
     entry("logger called from the second round on", CallsLoggerLater),
     entry("logs of batches of two", RareValue),
-    entry("another layer in the second round", ChangesLayer),
+    entry("another layer in the second round", ChangesLayer, long=True),
     entry("dropout added in the second round", AddsDropout),
-    entry("forward hook in the second round", AddsHook),
+    entry("forward hook in the second round", AddsHook, long=True),
     entry("parameter hook in the second round", AddsParameterHook),
     entry("optimizer hook in the second round", AddsOptimizerHook),
     entry("optimizer's options change", ChangesOptions),
-    entry("statistics frozen in the second round", FreezesStatistics),
+    entry("statistics frozen in the second round", FreezesStatistics, long=True),
     entry("curriculum by an attribute", Curriculum),
     entry("weights written between rounds", WritesWeights),
+    entry("weights written at a round's start", WritesWeightsAtStart),
     entry("own learning rate in the second round", Classifier, LearningRateLater),
     entry("own attribute in the second round", Powered, AttributeLater),
     entry("own weights in the second round", Classifier, WeightsLater),
-    entry("attribute set by round", Powered, SetByRound),
+    entry("attribute set by round", Powered, SetByRound, long=True),
 ]

@@ -115,10 +115,10 @@ class ChannelsLastInput(Classifier):
 ENTRIES = [
     Entry("small convolutional network", lambda: Classifier(lenet()), images),
     Entry("ResNet block", lambda: Classifier(with_block(BasicBlock(4))), images, tolerance=1e-5),
-    Entry("squeeze and excite", lambda: Classifier(with_block(SqueezeExcite(4))), images),
+    Entry("squeeze and excite", lambda: Classifier(with_block(SqueezeExcite(4))), images, long=True),
     Entry("ConvNeXt block", lambda: Classifier(with_block(ConvNeXtBlock(4))), images),
     Entry("vision transformer", lambda: Classifier(VisionTransformer()), images),
-    Entry("convolutional autoencoder, Adam", Autoencoder, images),
-    Entry("pixel shuffle", Upsampler, images),
-    Entry("inputs with channels last", lambda: ChannelsLastInput(lenet()), images),
+    Entry("convolutional autoencoder, Adam", Autoencoder, images, long=True),
+    Entry("pixel shuffle", Upsampler, images, long=True),
+    Entry("inputs with channels last", lambda: ChannelsLastInput(lenet()), images, long=True),
 ]
