@@ -26,8 +26,7 @@ from fl_lightning.parts import (
     UniformSampler,
     VirtualClock,
 )
-
-__version__ = "0.1.0"
+from fl_lightning.versions import __version__ as __version__
 
 __all__ = [
     "AggregationCallback",

@@ -79,7 +79,11 @@ class ClientLog:
         fx = self._module._current_fx_name
         if self.witness is not None:
             count, total = self.witness.heard.get((fx, name), (0, 0.0))
-            number = float(value.compute() if isinstance(value, Metric) else value)
+            if isinstance(value, Metric):
+                value_now = value.compute()
+            else:
+                value_now = value.detach() if isinstance(value, Tensor) else value
+            number = float(value_now)
             self.witness.heard[fx, name] = count + 1, total + number
         known = self._known.get((fx, name))
         if fx not in self._entered:

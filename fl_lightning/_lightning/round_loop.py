@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.logging import join_results
+from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning._lightning.stopping import StopRequests
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class RoundLoop(_FitLoop):
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
-        with self.epoch_loop.at_last_batch():
+        with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()
         self.stop.agree()
@@ -242,7 +243,7 @@ class RoundLoop(_FitLoop):
         trainer.validating = True
         first_loop_iter = trainer._logger_connector._first_loop_iter
         call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-        with loop.at_last_batch():
+        with loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             loop.val_loop.run()
         trainer.training = True
         trainer._logger_connector._first_loop_iter = first_loop_iter

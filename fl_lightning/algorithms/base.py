@@ -13,9 +13,11 @@ from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.logging import log_round
+from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.options import argument_names, with_clients_per_round
-from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
+from fl_lightning.algorithms.logged import settings_of_run, values_of_round
+from fl_lightning.algorithms.options import argument_names, sampler_of, with_clients_per_round
+from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run, tell_other_wandb_run
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
@@ -106,6 +108,7 @@ class AggregationCallback(Callback):
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
         self._fitting = False
+        self._loaded_rounds: int | None = None
         self._is_set_up = True
 
     @abstractmethod
@@ -118,17 +121,7 @@ class AggregationCallback(Callback):
         Raises:
             ValueError: If both are given and differ.
         """
-        if sampler is None:
-            return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
-        said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-        # 1 is one client, 1.0 are all
-        agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
-        if clients_per_round is not None and not agrees:
-            raise ValueError(
-                f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
-                "sampler says itself how many clients train in a round."
-            )
-        return sampler
+        return sampler_of(clients_per_round, sampler)
 
     # ---- what a user may read and set ----
 
@@ -226,7 +219,9 @@ class AggregationCallback(Callback):
         """
         self._fitting = stage == "fit"
         if not self._fitting:
+            RoundLog(trainer, self._rounds_of_model(), final=True).install()
             return
+        self._loaded_rounds = None
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
         if others:
             raise ValueError(
@@ -240,14 +235,22 @@ class AggregationCallback(Callback):
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+        log_run(trainer, pl_module, settings_of_run(self, loop))
+
+    def _rounds_of_model(self) -> int:
+        """Return the rounds that the module has behind it, outside of a fit."""
+        if self._loaded_rounds is not None:
+            return self._loaded_rounds
+        return self._loop.round_index if self._loop else 0
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """End the fit for the executor."""
+        """End the fit for the executor, and an evaluation for the loggers."""
+        RoundLog.remove(trainer)
         if stage == "fit":
             self._executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """End the fit for the executor: no teardown follows an exception."""
+        """End the fit as :meth:`teardown` does, which does not follow an exception."""
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def check_rounds(self, max_epochs: int | None) -> None:
@@ -263,23 +266,8 @@ class AggregationCallback(Callback):
     # ---- logs and checkpoints ----
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the round's clients and the cost so far.
-
-        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
-        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
-        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
-        """
-        report = self.algorithm.report
-        values = {
-            "fed/clients": len(report.reported),
-            "fed/dropped": report.dropped,
-            "fed/left_out": len(report.left_out),
-            "fed/aggregations": self.algorithm.server.aggregations,
-            "fed/aggregated": float(self.algorithm.aggregated),
-            "fed/models_sent": self.algorithm.models_sent,
-            **self.algorithm.values(),
-        }
-        log_round(trainer, pl_module, values)
+        """Log the round's clients and the cost so far; see :func:`values_of_round`."""
+        log_round(trainer, pl_module, values_of_round(self.algorithm))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
@@ -308,9 +296,13 @@ class AggregationCallback(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Refuse to go on from another algorithm's checkpoint."""
+        """Refuse to go on from another algorithm's checkpoint; log an evaluation under the checkpoint's round."""
         if self._fitting:
             check_checkpoint(checkpoint, self.state_key, pl_module.hparams)
+            tell_other_wandb_run(checkpoint, wandb_run_ids(trainer))
+        else:
+            self._loaded_rounds = rounds_of(checkpoint)
+            RoundLog(trainer, self._rounds_of_model(), final=True).install()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -318,3 +310,4 @@ class AggregationCallback(Callback):
         """Keep a client's optimizers out of a checkpoint that is written inside a round."""
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
+            checkpoint["wandb_run_ids"] = wandb_run_ids(trainer)

@@ -65,6 +65,25 @@ def argument_names(kind: type) -> set[str]:
     return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}
 
 
+def sampler_of(clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
+    """Return the sampler that two arguments ask for; 10 % of the clients, uniformly, if both are ``None``.
+
+    Raises:
+        ValueError: If both are given and differ.
+    """
+    if sampler is None:
+        return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
+    said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
+    # 1 is one client, 1.0 are all
+    agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
+    if clients_per_round is not None and not agrees:
+        raise ValueError(
+            f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
+            "sampler says itself how many clients train in a round."
+        )
+    return sampler
+
+
 def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:
     """Return a sampler like another one, of another number of clients.
 

@@ -117,6 +117,21 @@ def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[s
         )
 
 
+def tell_other_wandb_run(checkpoint: Mapping[str, Any], present: Sequence[str]) -> None:
+    """Say in one line how to continue the checkpoint's run of Weights & Biases, if another one is logged to.
+
+    Args:
+        checkpoint: The whole checkpoint.
+        present: The ids of the runs that the trainer logs to.
+    """
+    before = checkpoint.get("wandb_run_ids", [])
+    if present and before and not set(present) & set(before):
+        rank_zero_info(
+            f"This fit logs to a new run of Weights & Biases, {present[0]}; the checkpoint's run is {before[0]}. To "
+            f'continue that run: WandbLogger(id="{before[0]}", resume="allow").'
+        )
+
+
 _FROM_WEIGHTS = 'To start another algorithm from its weights: `module.load_state_dict(torch.load(path)["state_dict"])`.'
 
 

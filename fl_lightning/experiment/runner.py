@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fl_lightning.arguments import check_count
 from fl_lightning.experiment.check import refuse_mistakes
+from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
 from fl_lightning.experiment.pool import Limits, Pool
@@ -21,7 +22,6 @@ from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
-from fl_lightning.experiment.versions import code_version
 
 ResultRows = list[dict[str, Any]]
 
