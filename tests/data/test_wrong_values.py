@@ -496,7 +496,7 @@ def test_the_catalogue_is_complete() -> None:
     exported = {getattr(module, name) for module in modules for name in module.__all__}
     classes = {thing for thing in exported if inspect.isclass(thing) and not inspect.isabstract(thing)}
     # made by the library, or with the arguments of their base alone
-    results = {"FederatedSplit", "PartitionStatistics", "QPSolution", "FeatureQPSolution"}
+    results = {"FederatedSplit", "LabelPlot", "PartitionStatistics", "QPSolution", "FeatureQPSolution"}
     same = {CIFAR100DataModule, FashionMNISTDataModule, DigitsDataModule}
     assert {cls.__name__ for cls in classes - set(MAKERS) - same} == results
     for make, (_, kinds) in MAKERS.items():

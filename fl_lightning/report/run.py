@@ -1,0 +1,145 @@
+"""The picture of one run: its clients, its curves and the scores of its clients, from a CSV log."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.report.curves import whole_rounds
+from fl_lightning.report.metric_names import is_share, metric_name
+from fl_lightning.report.palette import color, dashes, mark
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Curves = dict[str, list[tuple[int, float]]]
+_FEW_POINTS = 30  # a curve of fewer points has marks
+_WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
+
+
+def plot_run(
+    log_dir: str | os.PathLike[str],
+    data: FederatedDataModule | None = None,
+    clients: Mapping[str, Mapping[int, float]] | None = None,
+) -> Figure:
+    """Draw a run that a ``CSVLogger`` has logged: accuracies and other shares over rounds, and losses.
+
+    Args:
+        log_dir: The logger's ``log_dir``, which holds ``metrics.csv``.
+        data: The data module, after the fit; it adds a panel with the classes of each client.
+        clients: ``ClientMetrics.values``; adds a panel with the score of each client in the last evaluation.
+
+    Returns:
+        The figure; it is not pyplot's. Write it with ``figure.savefig(path)``.
+
+    Raises:
+        FileNotFoundError: If there is no ``metrics.csv``.
+        ValueError: If there is nothing to draw.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    curves = read_curves(log_dir)
+    kinds = [[name for name in curves if is_share(name)], [name for name in curves if "loss" in name]]
+    drawn = [names for names in kinds if names]
+    scores = {stage: values for stage, values in (clients or {}).items() if values}
+    has_classes = data is not None and data.labels is not None
+    panels = has_classes + len(drawn) + bool(scores)
+    if not panels:
+        raise ValueError(f"{log_dir} has no accuracy and no loss by round, so there is nothing to draw.")
+    columns = 2 if panels == 4 else panels
+    rows = panels // columns
+    figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    places = iter(figure.subplots(rows, columns, squeeze=False).flat)
+    if data is not None and has_classes:
+        _draw_clients(next(places), data)
+    for names in drawn:
+        _draw_curves(next(places), {name: curves[name] for name in names})
+    if scores:
+        _draw_scores(next(places), scores)
+    return figure
+
+
+def read_curves(log_dir: str | os.PathLike[str]) -> Curves:
+    """Return the values by round of everything that a ``CSVLogger`` has logged by round.
+
+    A value that is logged again for a round replaces the earlier one.
+
+    Args:
+        log_dir: The logger's ``log_dir``.
+
+    Raises:
+        FileNotFoundError: If there is no ``metrics.csv``.
+    """
+    path = Path(log_dir) / "metrics.csv"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no {path}. Give the `log_dir` of a CSVLogger that has logged a fit: "
+            "Trainer(logger=CSVLogger('runs'))."
+        )
+    values: dict[str, dict[int, float]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if not row.get("round"):
+                continue  # values of training batches
+            for name, text in row.items():
+                if text and name not in ("round", "epoch", "step"):
+                    values.setdefault(name, {})[int(float(row["round"]))] = float(text)
+    return {name: sorted(points.items()) for name, points in values.items()}
+
+
+def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
+    data.plot(axes)
+    legend = axes.get_legend()
+    if legend is not None and len(legend.get_texts()) > 12:
+        legend.remove()
+
+
+def _draw_curves(axes: Axes, curves: Curves) -> None:
+    """Draw curves by round; what was evaluated once, after the fit, is a mark."""
+    for place, (name, points) in enumerate(curves.items()):
+        rounds, values = zip(*points, strict=True)
+        [line] = axes.plot(rounds, values, label=metric_name(name, stage=True), color=color(place))
+        line.set_linestyle(dashes(place))
+        if len(points) < _FEW_POINTS:
+            line.set(marker=mark(place), markersize=4)
+    share = is_share(next(iter(curves)))
+    if share:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    kinds = {metric_name(name) for name in curves}
+    axes.set(xlabel="round", ylabel=kinds.pop() if len(kinds) == 1 else "score" if share else "loss")
+    axes.spines[["top", "right"]].set_visible(False)
+    whole_rounds(axes)
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
+    """Draw the score of each client, sorted within each set."""
+    names = {"val": "validation", "test": "test"}
+    start, ticks = 0, []
+    for place, (stage, values) in enumerate(scores.items()):
+        ordered = sorted(values.items(), key=lambda item: item[1])
+        heights = [value for _, value in ordered]
+        axes.bar(range(start, start + len(heights)), heights, color=color(place), label=names.get(stage, stage))
+        _draw_mean(axes, start, heights)
+        ticks += [(start + offset, str(client)) for offset, (client, _) in enumerate(ordered)]
+        start += len(heights) + 1
+    axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
+    axes.tick_params(axis="x", labelsize=7, rotation=90 if len(ticks) > 25 else 0, length=2)
+    axes.set(xlabel="client (line: mean)", ylabel="score of the last evaluation")
+    if all(0 <= value <= 1 for values in scores.values() for value in values.values()):
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+def _draw_mean(axes: Axes, start: int, heights: Sequence[float]) -> None:
+    mean = sum(heights) / len(heights)
+    axes.plot([start - 0.5, start + len(heights) - 0.5], [mean, mean], color="black", linewidth=1)
