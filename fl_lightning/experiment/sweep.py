@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.arguments import check_count
+from fl_lightning.durations import duration
 from fl_lightning.experiment.files import write_csv
-from fl_lightning.experiment.progress import duration
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep

@@ -502,7 +502,7 @@ def test_the_catalogue_is_complete() -> None:
     for make, (_, kinds) in MAKERS.items():
         parameters = inspect.signature(make).parameters.values()
         named = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
-        assert named - set(kinds) <= {"relations"}, name_of(make)
+        assert named - set(kinds) <= {"relations", "sets", "axes"}, name_of(make)
 
 
 @pytest.mark.parametrize("relations", [None, 3, "ab", ["ab"], [("Top/A",)], [(1, 2)], [None], np.array(3)])
