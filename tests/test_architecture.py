@@ -33,7 +33,17 @@ ROOMS = [
     "experiment",
     "report",
 ]
-TOOLS = {"arguments", "atomic_file", "checked_file", "durations", "metrics", "representation", "seeding", "versions"}
+TOOLS = {
+    "arguments",
+    "atomic_file",
+    "checked_file",
+    "command_line",
+    "durations",
+    "metrics",
+    "representation",
+    "seeding",
+    "versions",
+}
 #: Imports that go up, and why: ``run_presets`` is still found in its earlier place.
 UPWARD = {("fl_lightning.experiment", "fl_lightning.report")}
 MATHEMATICS = [

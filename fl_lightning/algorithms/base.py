@@ -17,7 +17,13 @@ from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, 
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.logged import settings_of_run, values_of_round
 from fl_lightning.algorithms.options import argument_names, sampler_of, with_clients_per_round
-from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run, tell_other_wandb_run
+from fl_lightning.algorithms.resuming import (
+    check_checkpoint,
+    check_resumable,
+    describe_run,
+    tell_how_to_resume,
+    tell_other_wandb_run,
+)
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
@@ -239,9 +245,7 @@ class AggregationCallback(Callback):
 
     def _rounds_of_model(self) -> int:
         """Return the rounds that the module has behind it, outside of a fit."""
-        if self._loaded_rounds is not None:
-            return self._loaded_rounds
-        return self._loop.round_index if self._loop else 0
+        return self._loaded_rounds or (self._loop.round_index if self._loop else 0)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor, and an evaluation for the loggers."""
@@ -250,7 +254,9 @@ class AggregationCallback(Callback):
             self._executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """End the fit as :meth:`teardown` does, which does not follow an exception."""
+        """End the fit as :meth:`teardown` does, which does not follow an exception; after Ctrl-C say how to go on."""
+        if isinstance(exception, KeyboardInterrupt) and self._fitting:
+            tell_how_to_resume(trainer)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def check_rounds(self, max_epochs: int | None) -> None:

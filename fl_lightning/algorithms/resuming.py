@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
@@ -115,6 +116,17 @@ def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[s
             f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. The optimizers and "
             "schedules go on with the checkpoint's own settings, learning rates too."
         )
+
+
+def tell_how_to_resume(trainer: pl.Trainer) -> None:
+    """Say in one line in which round a fit was interrupted, and how to go on."""
+    kept = [getattr(callback, "last_model_path", "") for callback in trainer.checkpoint_callbacks]
+    last = next((path for path in kept if path), "")
+    if last:
+        hint = f'Resume with: trainer.fit(..., ckpt_path="{last}")'
+    else:
+        hint = "There is no checkpoint to resume from; the callback FederatedCheckpoint() writes one after every round."
+    rank_zero_info(f"Interrupted in round {trainer.current_epoch + 1}. {hint}")
 
 
 def tell_other_wandb_run(checkpoint: Mapping[str, Any], present: Sequence[str]) -> None:

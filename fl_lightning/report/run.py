@@ -17,20 +17,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]
+_SPREADS = ("_std", "_min")  # of clients; the panel of the clients' scores shows more
 _FEW_POINTS = 30  # a curve of fewer points has marks
 _WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
 
 
 def plot_run(
-    log_dir: str | os.PathLike[str],
+    log_dir: LogFolders,
     data: FederatedDataModule | None = None,
     clients: Mapping[str, Mapping[int, float]] | None = None,
 ) -> Figure:
     """Draw a run that a ``CSVLogger`` has logged: accuracies and other shares over rounds, and losses.
 
     Args:
-        log_dir: The logger's ``log_dir``, which holds ``metrics.csv``.
+        log_dir: The logger's ``log_dir``, which holds ``metrics.csv``; a list of them for a run that was resumed.
         data: The data module, after the fit; it adds a panel with the classes of each client.
         clients: ``ClientMetrics.values``; adds a panel with the score of each client in the last evaluation.
 
@@ -45,7 +47,8 @@ def plot_run(
     from matplotlib.figure import Figure
 
     curves = read_curves(log_dir)
-    kinds = [[name for name in curves if is_share(name)], [name for name in curves if "loss" in name]]
+    shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
+    kinds = [shares, [name for name in curves if "loss" in name]]
     drawn = [names for names in kinds if names]
     scores = {stage: values for stage, values in (clients or {}).items() if values}
     has_classes = data is not None and data.labels is not None
@@ -66,32 +69,34 @@ def plot_run(
     return figure
 
 
-def read_curves(log_dir: str | os.PathLike[str]) -> Curves:
+def read_curves(log_dir: LogFolders) -> Curves:
     """Return the values by round of everything that a ``CSVLogger`` has logged by round.
 
     A value that is logged again for a round replaces the earlier one.
 
     Args:
-        log_dir: The logger's ``log_dir``.
+        log_dir: The logger's ``log_dir``, or a list of them.
 
     Raises:
         FileNotFoundError: If there is no ``metrics.csv``.
     """
-    path = Path(log_dir) / "metrics.csv"
+    values: dict[str, dict[int, float]] = {}
+    for folder in [log_dir] if isinstance(log_dir, (str, os.PathLike)) else log_dir:
+        for row in _rows(Path(folder) / "metrics.csv"):
+            for name, text in row.items():
+                if text and row.get("round") and name not in ("round", "epoch", "step"):
+                    values.setdefault(name, {})[int(float(row["round"]))] = float(text)
+    return {name: sorted(points.items()) for name, points in values.items()}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         raise FileNotFoundError(
             f"There is no {path}. Give the `log_dir` of a CSVLogger that has logged a fit: "
             "Trainer(logger=CSVLogger('runs'))."
         )
-    values: dict[str, dict[int, float]] = {}
     with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if not row.get("round"):
-                continue  # values of training batches
-            for name, text in row.items():
-                if text and name not in ("round", "epoch", "step"):
-                    values.setdefault(name, {})[int(float(row["round"]))] = float(text)
-    return {name: sorted(points.items()) for name, points in values.items()}
+        return list(csv.DictReader(file))
 
 
 def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
@@ -116,7 +121,7 @@ def _draw_curves(axes: Axes, curves: Curves) -> None:
     axes.set(xlabel="round", ylabel=kinds.pop() if len(kinds) == 1 else "score" if share else "loss")
     axes.spines[["top", "right"]].set_visible(False)
     whole_rounds(axes)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
@@ -126,7 +131,10 @@ def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
     for place, (stage, values) in enumerate(scores.items()):
         ordered = sorted(values.items(), key=lambda item: item[1])
         heights = [value for _, value in ordered]
-        axes.bar(range(start, start + len(heights)), heights, color=color(place), label=names.get(stage, stage))
+        axes.bar(range(start, start + len(heights)), heights, color=color(place))
+        centre = start + (len(heights) - 1) / 2
+        name = f"{names.get(stage, stage)} ({len(heights)})"
+        axes.text(centre, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)
         _draw_mean(axes, start, heights)
         ticks += [(start + offset, str(client)) for offset, (client, _) in enumerate(ordered)]
         start += len(heights) + 1
@@ -134,10 +142,9 @@ def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
     axes.tick_params(axis="x", labelsize=7, rotation=90 if len(ticks) > 25 else 0, length=2)
     axes.set(xlabel="client (line: mean)", ylabel="score of the last evaluation")
     if all(0 <= value <= 1 for values in scores.values() for value in values.values()):
-        axes.set_ylim(0, 1)
+        axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
 def _draw_mean(axes: Axes, start: int, heights: Sequence[float]) -> None:
