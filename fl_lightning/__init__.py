@@ -14,7 +14,13 @@ from fl_lightning.algorithms.fedprox import FedProx
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.callbacks import ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
-from fl_lightning.data import FederatedDataModule, TensorDataModule
+from fl_lightning.data import (
+    ClientSplit,
+    FederatedDataModule,
+    SampleSplit,
+    TensorDataModule,
+    WithinClientSplit,
+)
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import (
     BernoulliSampler,
@@ -26,12 +32,14 @@ from fl_lightning.parts import (
     UniformSampler,
     VirtualClock,
 )
+from fl_lightning.shadowing import warn_of_shadow
 from fl_lightning.versions import __version__ as __version__
 
 __all__ = [
     "AggregationCallback",
     "BernoulliSampler",
     "ClientMetrics",
+    "ClientSplit",
     "Clip",
     "DynamicWeightFedBuff",
     "FedAdagrad",
@@ -53,10 +61,12 @@ __all__ = [
     "PersonalParameters",
     "Proximal",
     "RADFed",
+    "SampleSplit",
     "Scaffold",
     "TensorDataModule",
     "UniformSampler",
     "VirtualClock",
+    "WithinClientSplit",
     "partition_report",
 ]
 
@@ -71,6 +81,9 @@ def __getattr__(name: str) -> Any:
     if name == "partition_report":
         return import_module(f"{__name__}.report").partition_report
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+warn_of_shadow("datamodules")
 
 
 def __dir__() -> list[str]:

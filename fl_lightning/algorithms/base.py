@@ -36,9 +36,10 @@ from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 from fl_lightning.representation import represent
+from fl_lightning.signatures import ShowsSignature
 
 
-class AggregationCallback(Callback):
+class AggregationCallback(ShowsSignature, Callback):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
     A named algorithm is a subclass that fills in the parts in :meth:`configure_algorithm`. Its clients are drawn by

@@ -49,7 +49,7 @@ class _FedOpt(FedAvg):
         server_lr: Scheduled,
         adaptive: dict[str, float],
         bias_correction: bool,
-        options: FedAvgOptions,
+        **options: Unpack[FedAvgOptions],
     ) -> None:
         self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction)
         self.beta1, self.tau, self.v0 = adaptive["beta1"], adaptive["tau"], adaptive["v0"]
@@ -91,7 +91,7 @@ class FedAdagrad(_FedOpt):
         **options: Unpack[FedAvgOptions],
     ) -> None:
         adaptive = {"beta1": beta1, "beta2": 0.0, "tau": tau, "v0": v0}
-        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, options)
+        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, **options)
 
 
 class FedAdam(_FedOpt):
@@ -126,7 +126,7 @@ class FedAdam(_FedOpt):
         **options: Unpack[FedAvgOptions],
     ) -> None:
         adaptive = {"beta1": beta1, "beta2": beta2, "tau": tau, "v0": v0}
-        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, options)
+        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, **options)
 
 
 class FedYogi(FedAdam):

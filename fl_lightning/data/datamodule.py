@@ -24,11 +24,12 @@ from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
+from fl_lightning.signatures import ShowsSignature
 
 Stage = Literal["train", "val", "test"]
 
 
-class FederatedDataModule(ReplacedInputs, PartitionView, L.LightningDataModule):
+class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.LightningDataModule):
     """Reads a data set, shares it out among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
