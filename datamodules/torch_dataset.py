@@ -14,8 +14,7 @@ from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_callable, got, to_array
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.batches import Collate
-
-_ATTRIBUTES = ("targets", "labels", "_labels", "y")
+from fl_lightning.data.targets import TARGET_ATTRIBUTES, concatenate, find_targets
 
 Values = Sequence[int] | np.ndarray | Tensor
 
@@ -94,12 +93,12 @@ class TorchDatasetDataModule(NaturalDataModule):
         found = [
             find_targets(part) if given is None else given for part, given in zip(self.parts, self.targets, strict=True)
         ]
-        labels = _concatenate(found)
+        labels = concatenate(found)
         if labels is None and self.clients is None:
             raise ValueError(
                 f"No classes were found in the {type(self.parts[0]).__name__}: it has none of the attributes "
-                f"{', '.join(_ATTRIBUTES)} with a whole number for each sample. Give `targets`, or `clients`; for a "
-                "partitioner that does not look at classes zeros will do."
+                f"{', '.join(TARGET_ATTRIBUTES)} with a whole number for each sample. Give `targets`, or `clients`; "
+                "for a partitioner that does not look at classes zeros will do."
             )
         whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)
         tensors = _tensors(whole)
@@ -111,24 +110,6 @@ class TorchDatasetDataModule(NaturalDataModule):
             None if labels is None or names is None or len(names) <= labels.max() else [str(name) for name in names],
             self.collate_fn,
         )
-
-
-def find_targets(dataset: Dataset[Any]) -> np.ndarray | None:
-    """Return the class of each sample, int64, shape (N,), or ``None`` if the data set does not say."""
-    if isinstance(dataset, Subset):
-        within = find_targets(dataset.dataset)
-        return None if within is None else within[np.asarray(dataset.indices)]
-    if isinstance(dataset, ConcatDataset):
-        return _concatenate([find_targets(part) for part in dataset.datasets])
-    candidates = [getattr(dataset, name, None) for name in _ATTRIBUTES]
-    if isinstance(dataset, TensorDataset):
-        candidates.append(dataset.tensors[-1])
-    for candidate in candidates:
-        if isinstance(candidate, (Sequence, np.ndarray, Tensor)) and not isinstance(candidate, str):
-            values = np.asarray(candidate)
-            if values.shape == (_length(dataset),) and values.dtype.kind in "iub":
-                return values.astype(np.int64)
-    return None
 
 
 def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
@@ -150,12 +131,6 @@ def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
 
 def _length(dataset: Dataset[Any]) -> int:
     return len(dataset)  # type: ignore[arg-type]
-
-
-def _concatenate(parts: list[np.ndarray | None]) -> np.ndarray | None:
-    """Join the parts, or return ``None`` if one is missing."""
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def _one_per_sample(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:

@@ -15,6 +15,7 @@ from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.callbacks import ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.data import (
+    ClientDatasetsModule,
     ClientSplit,
     FederatedDataModule,
     SampleSplit,
@@ -38,6 +39,7 @@ from fl_lightning.versions import __version__ as __version__
 __all__ = [
     "AggregationCallback",
     "BernoulliSampler",
+    "ClientDatasetsModule",
     "ClientMetrics",
     "ClientSplit",
     "Clip",

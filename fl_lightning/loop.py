@@ -20,6 +20,7 @@ from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation, Task, same_values
+from fl_lightning.parts.sampling import Arrivals, BernoulliSampler
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
@@ -110,8 +111,22 @@ class FederatedLoop(RoundLoop):
             keep_freed_memory()
         if self.round_index == 0:
             self.executor.reset()
+        self._tell_of_clients()
         self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
+
+    def _tell_of_clients(self) -> None:
+        data, sampler = self.data, self.algorithm.sampler
+        number = sampler.cohort_size(data.num_clients)
+        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
+        if isinstance(sampler, Arrivals):
+            each_round = f"{number:,} result{'s' * (number != 1)} arrive{'s' * (number == 1)}"
+        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
+        if data.num_clients == 1:
+            rank_zero_warn(
+                f"Only one client trains ({data.describe_clients()}), so that nothing is federated. Use more clients, "
+                "or a split that leaves more for training."
+            )
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""

@@ -27,7 +27,7 @@ class Net(L.LightningModule):
         torch.manual_seed(3)
         self.automatic_optimization = not manual
         self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
-        self.train_acc = MulticlassAccuracy(3, average="micro")
+        self.train_acc, self.val_acc = (MulticlassAccuracy(3, average="micro") for _ in range(2))
         self.double()
     def training_step(self, batch, batch_idx):
         x, y = batch
@@ -45,8 +45,11 @@ class Net(L.LightningModule):
         return loss
     def validation_step(self, batch, batch_idx):
         logits = self.layers(batch[0])
-        self.log("val_loss", F.cross_entropy(logits, batch[1]), sync_dist=True)
+        self.log("val_loss", F.cross_entropy(logits, batch[1]), on_step=True, on_epoch=True, sync_dist=True)
+        self.val_acc(logits, batch[1])
+        self.log("val_acc", self.val_acc)
         return {"preds": logits, "target": batch[1]}
+    test_step = validation_step
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
@@ -58,16 +61,23 @@ if __name__ == "__main__":
         (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
         for n in (8, 14, 6, 23, 10, 12, 31)
     ]
-    data = TensorDataModule(clients=clients, val=clients[:3], batch_size=4)
+    # 29 samples: shares of 15 and 14, which would be 3 and 2 batches of 7; and fewer samples than processes
+    alone = [tuple(part[:1] for part in clients[0])]
+    data = TensorDataModule(clients=clients, val=clients[2:4], test=alone, batch_size=4, eval_batch_size=7)
     trainer = L.Trainer(
         max_epochs=4, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", logger=False,
-        callbacks=[callback, ClientMetrics(), ModelCheckpoint(folder, monitor="val_loss"), EarlyStopping("train_loss")],
+        callbacks=[
+            callback, ClientMetrics(), ModelCheckpoint(folder, monitor="val_loss_epoch"), EarlyStopping("train_loss")
+        ],
         enable_progress_bar=False, enable_model_summary=False, max_time=timedelta(hours=1),
     )
     module = Net(manual=algorithm == "manual")
     trainer.fit(module, datamodule=data)
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    for loop in (trainer.validate, trainer.test):
+        scores = loop(module, datamodule=data, verbose=False)[0]
+        metrics |= {f"{loop.__name__} {name}": value for name, value in scores.items()}
     if trainer.is_global_zero:
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         best = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
         torch.save(
             {"weights": module.state_dict(), "best": best, "metrics": metrics, "step": trainer.global_step},
@@ -95,8 +105,9 @@ def test_two_processes_equal_one(tmp_path: Path, algorithm: str) -> None:
             assert torch.allclose(value, two[part][name], rtol=0, atol=1e-10), (part, name)
     assert two["step"] == one["step"]
     assert two["metrics"].keys() == one["metrics"].keys() >= {
-        "train_loss_epoch", "largest", "train_acc", "val_loss", "val_acc_clients", "fed/models_sent"
+        "train_loss_epoch", "largest", "train_acc", "val_loss", "val_acc", "val_acc_clients", "fed/models_sent",
+        "validate val_loss_epoch", "validate val_acc", "test val_loss_epoch", "test val_acc",
     }  # fmt: skip
     for name in one["metrics"]:
-        if name not in ("train_loss", "train_loss_step", "val_loss"):  # of a step; of samples that padding repeats
+        if name not in ("train_loss", "train_loss_step"):  # of a step
             assert two["metrics"][name] == pytest.approx(one["metrics"][name], abs=1e-6), name

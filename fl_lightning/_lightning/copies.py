@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from fl_lightning._lightning.stacked_loop import CannotVectorize
+from fl_lightning._lightning.recording import CannotVectorize
 
 #: Attributes of the trainer that differ between clients trained one after the other and at once.
 _LOGGERS = ("logger", "loggers")
@@ -19,16 +19,21 @@ class WatchedTrainer:
 
     Args:
         trainer: The trainer.
+
+    Attributes:
+        read_epoch: Whether the round's number has been read.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self.__dict__["_trainer"] = trainer
+        self.__dict__.update(_trainer=trainer, read_epoch=False)
 
     def __getattr__(self, name: str) -> Any:
         if name in _LOGGERS:
             raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
         if name in _COUNTERS:
             raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
+        if name == "current_epoch":
+            self.__dict__["read_epoch"] = True
         return getattr(self._trainer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -38,6 +43,11 @@ class WatchedTrainer:
         return self
 
 
-def copied(module: Any, trainer: pl.Trainer) -> Any:
-    """Return a deep copy of a module, whose trainer is watched."""
-    return deepcopy(module, {id(trainer): WatchedTrainer(trainer)})
+def copied(module: Any, trainer: pl.Trainer) -> tuple[Any, WatchedTrainer]:
+    """Return a deep copy of a module, and the stand-in for the trainer that it sees."""
+    watched = WatchedTrainer(trainer)
+    copy = deepcopy(module, {id(trainer): watched})
+    for part in copy.modules():
+        if isinstance(part, pl.LightningModule):
+            part.__dict__["_trainer"] = watched  # Lightning leaves it out of copies
+    return copy, watched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -57,20 +57,23 @@ class Hook:
         trainer: The trainer, with its module attached.
         name: The hook.
         profile: Records each call.
+        callbacks: The callbacks; all of the trainer's, and the module, if ``None``.
     """
 
-    def __init__(self, trainer: pl.Trainer, name: str, profile: Profile) -> None:
+    def __init__(
+        self, trainer: pl.Trainer, name: str, profile: Profile, callbacks: Sequence[Callback] | None = None
+    ) -> None:
         self._trainer = trainer
         self._module = module = trainer.lightning_module
         self._name = name
         self._profile = profile
         self._callbacks = [
             (_throttled(callback, name), f"[Callback]{callback.state_key}.{name}")
-            for callback in trainer.callbacks
+            for callback in (trainer.callbacks if callbacks is None else callbacks)
             if is_overridden(name, callback, parent=Callback)
         ]
         self._module_hook: Callable[..., Any] | None = None
-        if is_overridden(name, module):
+        if callbacks is None and is_overridden(name, module):
             self._module_hook = getattr(module, name)
         self._module_action = f"[LightningModule]{type(module).__name__}.{name}"
 

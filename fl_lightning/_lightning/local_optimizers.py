@@ -60,6 +60,16 @@ class LocalOptimizers:
         present = self._options, self._schedules
         self._restore(*(present if round_index is None else self.past.get(round_index, present)))
 
+    def options(self) -> Options:
+        """Return the present options of the optimizers' groups."""
+        return [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+
+    def set_options(self, options: Options) -> None:
+        """Set the options of the optimizers' groups."""
+        for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
+            for group, values in zip(optimizer.param_groups, groups, strict=True):
+                group.update(values)
+
     def on_client_end(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""
         if not self._automatic and slot == 0 and self._schedules:
@@ -93,9 +103,8 @@ class LocalOptimizers:
             checkpoint["lr_schedulers"] = list(self._schedules)
 
     def _settings(self) -> Settings:
-        options = [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
         schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]
-        return options, schedules
+        return self.options(), schedules
 
     def _restore(self, options: Options, schedules: list[dict[str, Any]]) -> None:
         """Set the optimizers' options and, where clients may have moved them, the schedules' states."""

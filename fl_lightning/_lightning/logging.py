@@ -32,6 +32,12 @@ class Witness:
     batches: list[Any] = field(default_factory=list)
     heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
 
+    def hear(self, fx: str | None, name: str, value: Any) -> None:
+        """Note a number that is logged; metric objects are looked at as such."""
+        if not isinstance(value, Metric):
+            count, total = self.heard.get((fx, name), (0, 0.0))
+            self.heard[fx, name] = count + 1, total + float(value.detach() if isinstance(value, Tensor) else value)
+
 
 class ClientLog:
     """Stands in for ``module.log`` while clients train.
@@ -78,13 +84,7 @@ class ClientLog:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
         fx = self._module._current_fx_name
         if self.witness is not None:
-            count, total = self.witness.heard.get((fx, name), (0, 0.0))
-            if isinstance(value, Metric):
-                value_now = value.compute()
-            else:
-                value_now = value.detach() if isinstance(value, Tensor) else value
-            number = float(value_now)
-            self.witness.heard[fx, name] = count + 1, total + number
+            self.witness.hear(fx, name, value)
         known = self._known.get((fx, name))
         if fx not in self._entered:
             self._entered.add(fx)

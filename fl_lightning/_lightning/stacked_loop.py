@@ -1,72 +1,46 @@
-"""Several clients' steps at once in the eyes of Lightning: the training step, logs, counters, progress bars."""
+"""Several clients' steps at once in the eyes of Lightning: whether they can be, the training step, progress bars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from lightning.pytorch.callbacks.timer import Timer
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.hooks import STEP_HOOKS, enter_fx
+from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
+from fl_lightning._lightning.recording import CannotVectorize, Logged, Recorder
 from fl_lightning._lightning.transfer import is_plain_transfer
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
-_COUNTING = (ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
-_REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum"}
-_REDUCTIONS |= {"max": "max", torch.max: "max", "min": "min", torch.min: "min"}
-_ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
-
-
-class CannotVectorize(Exception):
-    """Something needs one model at a time; the message names it, and the way out where there is one."""
-
-
-@dataclass
-class Logged:
-    """What one ``training_step`` logged: names and options, and the values apart."""
-
-    calls: list[tuple[str | None, str, dict[str, Any]]] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-
-
-@dataclass
-class _Said:
-    """What the client that is last in order logged in its last step: its place among the values."""
-
-    slot: int
-    logged: Logged
-    values: Sequence[Tensor]
-    place: int
+_COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
 
 
 class StackedLoop:
-    """Runs ``training_step`` for models that stand in the module's place, and reports to Lightning.
+    """Runs ``training_step`` for models that stand in the module's place.
 
     Args:
         loop: The clients' loop, prepared.
         corrector: The callback whose hook corrects gradients; stacks are corrected otherwise.
-        module: A copy of the trainer's module; the module itself if ``None``.
+        module: A copy of the trainer's module, whose progress nobody sees; the module itself if ``None``.
     """
 
     def __init__(self, loop: ClientLoop, corrector: Callback, module: pl.LightningModule | None = None) -> None:
         self._loop, self._corrector = loop, corrector
         self._module: pl.LightningModule = loop.trainer.lightning_module if module is None else module
-        self._logged = Logged()
-        self._row, self._slot = -1, -1
-        self._said: _Said | None = None
+        self._recorder = Recorder(self._module)
+        bars = [] if module is not None else [c for c in loop.trainer.callbacks if isinstance(c, ProgressBar)]
+        hooks = ("on_train_batch_start", "on_train_batch_end")
+        self._bars = [Hook(loop.trainer, name, loop.profile, bars) for name in hooks] if bars else []
+        self._shown = 0
 
     # ---- whether it can be ----
 
@@ -99,31 +73,20 @@ class StackedLoop:
             )
 
     def _check_callback(self, callback: Callback) -> None:
-        stock = type(callback).__module__.startswith("lightning.")
-        if callback is self._corrector or (stock and isinstance(callback, _COUNTING)):
+        if callback is self._corrector:
             return
         for hook in STEP_HOOKS:
-            if is_overridden(hook, callback, parent=Callback):
+            own = getattr(callback, hook)
+            if not any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in _COUNTING):
                 raise CannotVectorize(
                     f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"
                 )
 
     # ---- the training step ----
 
-    @contextmanager
-    def recording(self) -> Iterator[Logged]:
-        """Collect what ``training_step`` logs."""
-        attributes = self._module.__dict__
-        before = attributes.get("log")
-        self._logged = Logged()
-        attributes["log"] = self._record
-        try:
-            yield self._logged
-        finally:
-            if before is None:
-                del attributes["log"]
-            else:
-                attributes["log"] = before
+    def recording(self) -> AbstractContextManager[Logged]:
+        """Collect what ``training_step`` logs and gives to metric objects."""
+        return self._recorder()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Run ``training_step`` with whatever stands in the module's place, and return its loss.
@@ -147,132 +110,16 @@ class StackedLoop:
         """Whether batches are only moved to the device."""
         return is_plain_transfer(self._loop.trainer)
 
-    def _record(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
-        if isinstance(value, Metric):
-            raise CannotVectorize(
-                f"`training_step` logs the metric object {name!r}, which has one state (log a plain mean instead, as "
-                "fl_lightning.models.Classifier does)"
-            )
-        if kwargs.get("reduce_fx", "mean") not in _REDUCTIONS or kwargs.get("enable_graph"):
-            raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
-        # a stand-in for a tensor, as of a fused step, is none by its type
-        tensor = hasattr(value, "detach")
-        value = value.detach() if tensor else torch.tensor(float(value), device=self._module.device)
-        self._logged.calls.append((self._module._current_fx_name, name, kwargs))
-        self._logged.values.append(value.reshape(()))
+    # ---- progress bars ----
 
-    # ---- what Lightning is told ----
+    def begin_stack(self) -> None:
+        """Begin a stack of clients."""
+        self._shown = self._loop.batch_progress.current.ready
 
-    def begin_stack(self, slots: Sequence[int]) -> None:
-        """Begin a stack of clients, whose slots these are."""
-        self._slot = max(slots)
-        self._row = list(slots).index(self._slot)
-        if self._loop.batch_progress.current.ready == 0:
-            self._said = None
-
-    def log(
-        self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any], rows: Sequence[int]
-    ) -> None:
-        """Log one step's values of several clients, weighted as if each had logged its own.
-
-        Args:
-            logged: Names and options.
-            values: Each of shape ``(K,)``.
-            first_batch: Returns the first client's batch, for its size.
-            rows: The clients' rows in the stack, in the order of the values.
-        """
-        if self._row in rows and (self._said is None or self._slot >= self._said.slot):
-            self._said = _Said(self._slot, logged, values, rows.index(self._row))
-        size: int | None = None
-        for (fx, name, options), value in zip(logged.calls, values, strict=True):
-            weight = options.get("batch_size")
-            if weight is None:
-                size = weight = extract_batch_size(first_batch()) if size is None else size
-            kind = _REDUCTIONS[options.get("reduce_fx", "mean")]
-            if not value.is_floating_point():
-                value = value.to(torch.get_default_dtype())
-            if kind in ("max", "min"):
-                joint = value.amax() if kind == "max" else value.amin()
-            else:
-                joint = value.sum() if kind == "sum" else value.mean()
-            previous = enter_fx(self._module, fx)
-            self._loop.client_log(name, joint, **{**options, "batch_size": weight * len(value)})
-            enter_fx(self._module, previous)
-
-    def begin_step(self) -> None:
-        """Prepare a step's logs."""
-        self._loop.trainer._logger_connector._first_loop_iter = self._loop.batch_progress.current.ready == 0
-
-    def end_step(self, batches: int, clients: int, loss: Tensor) -> None:
-        """Count one optimizer step of each of several clients, and let loggers and progress bars see it.
-
-        Args:
-            batches: Batches of all of them.
-            clients: How many stepped.
-            loss: Their mean loss.
-        """
-        loop = self._loop
-        trainer, progress = loop.trainer, loop.batch_progress
-        for tracker in (progress.total, progress.current):
-            for count in ("ready", "started", "processed", "completed"):
-                setattr(tracker, count, getattr(tracker, count) + batches)
-        steps = loop.automatic_optimization.optim_progress.optimizer.step
-        for tracker in (steps.total, steps.current):
-            tracker.ready += clients
-            tracker.completed += clients
-        progress.is_last_batch = progress.current.ready >= loop._round_batches
-        before, every = loop._batches_that_stepped, trainer.log_every_n_steps
-        after = before + clients
-        # the step at which loggers write, if this stretch has one
-        due = after // every * every - 1 if every else -1
-        loop._batches_that_stepped = due if due >= before else after - 1
-        loop._accumulating = False
-        if progress.is_last_batch:
-            self._leave_last_values()
-            trainer._logger_connector.on_batch_end()
-        for name, args in (("on_train_batch_start", ()), ("on_train_batch_end", ({"loss": loss},))):
-            loop._hooks[name].call_callbacks(*args, None, progress.current.ready - 1)
-        if trainer.loggers and due >= before:
-            trainer._logger_connector.update_train_step_metrics()
-        loop._batches_that_stepped = after
-
-    def _leave_last_values(self) -> None:
-        """Leave the values of single steps that the round's last client would leave, to those who monitor them."""
-        said, self._said = self._said, None
-        for (fx, name, _), value in zip(said.logged.calls, said.values, strict=True) if said is not None else ():
-            metric = self._loop._results.get(f"{fx}.{name}")
-            if metric is not None and metric.is_tensor and metric.meta.on_step:
-                metric._forward_cache = value[said.place].to(metric.value.dtype).clone()  # type: ignore[union-attr]
-                metric._computed = None
-                if not metric.meta.on_epoch:
-                    metric.value = metric._forward_cache
-
-
-class SilentStackedLoop(StackedLoop):
-    """Runs ``training_step`` of a copy of the module, and keeps what it would report to itself.
-
-    Attributes:
-        heard: For each hook and name, how many values were logged, and their sum.
-    """
-
-    def __init__(self, loop: ClientLoop, corrector: Callback, module: pl.LightningModule) -> None:
-        super().__init__(loop, corrector, module)
-        self.heard: dict[tuple[str | None, str], tuple[int, float]] = {}
-
-    def begin_stack(self, slots: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def log(
-        self, logged: Logged, values: Sequence[Tensor], first_batch: Callable[[], Any], rows: Sequence[int]
-    ) -> None:
-        """Add values of several clients to what was heard."""
-        for (fx, name, _), value in zip(logged.calls, values, strict=True):
-            count, total = self.heard.get((fx, name), (0, 0.0))
-            self.heard[fx, name] = count + len(value), total + float(value.double().sum())
-
-    def begin_step(self) -> None:
-        """Do nothing."""
-
-    def end_step(self, batches: int, clients: int, loss: Tensor) -> None:
-        """Do nothing."""
+    def show(self, batches: int) -> None:
+        """Let progress bars see that some batches, of all clients together, were trained on."""
+        if not self._bars:
+            return
+        self._shown += batches
+        for hook, args in zip(self._bars, ((), ({},)), strict=True):
+            hook.call_callbacks(*args, None, self._shown - 1)

@@ -12,11 +12,12 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
+from fl_lightning._lightning.evaluation import share_evaluation
 from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.logged import settings_of_run, values_of_round
-from fl_lightning.algorithms.options import argument_names, sampler_of, with_clients_per_round
+from fl_lightning.algorithms.options import refuse_change, sampler_of, with_clients_per_round
 from fl_lightning.algorithms.resuming import (
     check_checkpoint,
     check_resumable,
@@ -133,13 +134,8 @@ class AggregationCallback(ShowsSignature, Callback):
     # ---- what a user may read and set ----
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_set_up and name in self.__dict__ and name in argument_names(type(self)):  # type: ignore[arg-type]
-            raise AttributeError(
-                f"`{name}` of {type(self).__name__} cannot be changed: its parts are made already. Make a new "
-                f"{type(self).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
-                "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, "
-                "`local_epochs` and `local_steps`."
-            )
+        if self._is_set_up:
+            refuse_change(self, name, value)
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
@@ -219,12 +215,13 @@ class AggregationCallback(ShowsSignature, Callback):
     # ---- the loop ----
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Install the federated loop for a fit.
+        """Install the federated loop for a fit, and loops that share evaluation over processes.
 
         Raises:
             ValueError: If a setting of the trainer cannot work federatedly.
         """
         self._fitting = stage == "fit"
+        share_evaluation(trainer)
         if not self._fitting:
             RoundLog(trainer, self._rounds_of_model(), final=True).install()
             return

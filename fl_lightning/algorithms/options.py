@@ -84,6 +84,18 @@ def sampler_of(clients_per_round: int | float | None, sampler: ClientSampler | N
     return sampler
 
 
+def refuse_change(callback: object, name: str, value: object) -> None:
+    """Raise ``AttributeError`` if an attribute that is to be set is an argument of which parts are made already."""
+    if name not in vars(callback) or name not in argument_names(type(callback)):  # type: ignore[arg-type]
+        return
+    raise AttributeError(
+        f"`{name}` of {type(callback).__name__} cannot be changed: its parts are made already. Make a new "
+        f"{type(callback).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
+        "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, `local_epochs` and "
+        "`local_steps`."
+    )
+
+
 def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:
     """Return a sampler like another one, of another number of clients.
 

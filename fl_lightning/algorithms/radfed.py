@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.cycles import warn_of_open_cycle
 from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.objectives import LocalObjective
@@ -74,13 +73,4 @@ class RADFed(AggregationCallback):
 
     def check_rounds(self, max_epochs: int | None) -> None:
         """Warn when the fit would end in the middle of a cycle."""
-        if max_epochs is None or max_epochs < 0 or max_epochs % self.redistributions == 0:
-            return
-        over = max_epochs % self.redistributions
-        choices = [str(n) for n in (max_epochs - over, max_epochs - over + self.redistributions) if n]
-        ending = "the mean of the circulating models" if self.evaluate == "virtual" else "the last aggregate"
-        rank_zero_warn(
-            f"`max_epochs={max_epochs}` is not a multiple of `redistributions={self.redistributions}`: {over} of the "
-            f"rounds come after the last aggregation, and the final model is {ending}. An epoch is one inner round "
-            f"(the paper has T x S of them); give max_epochs={' or '.join(choices)} for whole cycles."
-        )
+        warn_of_open_cycle(self._schedule, max_epochs)

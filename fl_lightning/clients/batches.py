@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.batches import client_batches, gather_epoch
+from fl_lightning.data.batches import client_batches, has_rows, number_of_batches, tensor_rows
 from fl_lightning.parts.federation import Task
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -65,11 +65,12 @@ class ClientBatches:
 
     def mean_number(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
-        settings, sizes, batch_size = self._settings, self.data.client_sizes, self.data.batch_size
+        settings, data = self._settings, self.data
         if settings.local_steps is not None:
             return settings.local_steps * int(self._trainer.accumulate_grad_batches)
-        epoch = -(-sizes // batch_size) if batch_size is not None else sizes.clip(max=1)
-        return math.ceil(sum(self._limit(int(n)) for n in epoch) * settings.epochs / len(sizes))
+        sizes, batch_size, drop_last = data.client_sizes.tolist(), data.batch_size, data.drop_last
+        epochs = [self._limit(number_of_batches(size, batch_size, drop_last)) for size in sizes]
+        return math.ceil(sum(epochs) * settings.epochs / len(sizes))
 
     def _limit(self, batches: int) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
@@ -100,18 +101,22 @@ class ClientBatches:
         return usual and self.has_rows(client)
 
     def has_rows(self, client: int) -> bool:
-        """Whether a client's samples are rows of tensors, so that reading them draws nothing at random."""
-        return gather_epoch(self.data.client_dataset(client), None, False, None) is not None
+        """Whether a client's samples are rows of tensors, in an order that draws from the task's generator alone."""
+        return self.data.sampler is None and has_rows(self.data.client_dataset(client))
 
-    def gather(self, client: int, generator: torch.Generator, out: Sequence[Tensor] | None) -> list[Tensor] | None:
-        """Return one epoch of a client's samples, shape ``(n, ...)`` each, in the order of its batches.
+    def rows(self, client: int) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return the tensors whose rows are a client's samples, and which rows: int64, shape ``(n,)``; None for all."""
+        rows = tensor_rows(self.data.client_dataset(client))
+        assert rows is not None
+        return rows
 
-        Args:
-            client: The client; its samples are rows of tensors.
-            generator: Draws the order.
-            out: Tensors to gather into.
-        """
-        return gather_epoch(self.data.client_dataset(client), generator, self.shuffles, out)
+    def orders(self, task: Task) -> Iterator[Tensor]:
+        """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""
+        generator, size = self.generator(task), self.data.batch_size
+        length = task.num_samples if size is None else min(task.num_samples, self.epoch_length(task.client) * size)
+        while True:
+            drawn = self.data.client_order(task.client, generator) if self.shuffles else torch.arange(task.num_samples)
+            yield drawn[:length]
 
     def _epochs(self, task: Task) -> Iterator[Any]:
         generator = self.generator(task)
@@ -129,17 +134,33 @@ class ClientBatches:
                     "must agree; override both, and leave clients without a batch out of the federation."
                 )
 
+    def explain_single_sample(self, task: Task, error: ValueError) -> None:
+        """Name the client and the way out where a normalisation layer has refused a batch of one sample.
+
+        Raises:
+            ValueError: If ``error`` is that of such a layer.
+        """
+        if "more than 1 value per channel when training" not in str(error):
+            return
+        samples = f"{task.num_samples} sample{'s' * (task.num_samples != 1)}"
+        if task.num_samples == 1:
+            way_out = "Give the partitioner a minimum size, or leave such clients out by hand"
+        else:
+            way_out = f"Give the data module `drop_last=True`, or another `batch_size` than {self.data.batch_size}"
+        raise ValueError(
+            f"Client {task.client} ({samples}) has a batch of one sample, on which a layer such as BatchNorm cannot be "
+            f"trained. {way_out}; or take a normalisation without batches, such as GroupNorm."
+        ) from error
+
     def pooled_epochs(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[Any]:
         """Yield batches of the union of clients' samples without end, epoch after epoch."""
-        data = self.data
-        dataset = data.pooled_dataset(clients)
         while True:
-            yield from client_batches(dataset, data.batch_size, generator, data.shuffle, data.source_collate_fn)
+            yield from self.data.pooled_batches(clients, generator=generator)
 
     def pooled_number(self, clients: Sequence[int]) -> int:
         """Return how many batches of a pooled set make up the local work of a client."""
-        samples = int(self.data.client_sizes[list(clients)].sum())
-        one_epoch = 1 if self.data.batch_size is None else -(-samples // self.data.batch_size)
+        data = self.data
+        one_epoch = number_of_batches(int(data.client_sizes[list(clients)].sum()), data.batch_size, data.drop_last)
         return self._settings.local_steps or self._settings.epochs * one_epoch
 
     def in_order(self, client: int, batch_size: int | None) -> Iterator[Any]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.copies import copied
+from fl_lightning._lightning.copies import WatchedTrainer, copied
+from fl_lightning._lightning.local_optimizers import Options
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection
@@ -30,7 +31,7 @@ from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 class LocalTraining:
     """Trains one client after another on the module.
 
-    An executor either calls :meth:`train`, or trains several clients in its own way between :meth:`start` and
+    An executor either calls :meth:`train`, or trains several clients in its own way between :meth:`begin` and
     :meth:`finish`.
 
     Args:
@@ -43,10 +44,7 @@ class LocalTraining:
     Attributes:
         vector: The module's federated state.
         batches: The clients' batches.
-        last_correction: What the local objective added for the client that :meth:`train` trained last.
     """
-
-    last_correction: Correction | None = None
 
     def __init__(
         self,
@@ -80,24 +78,60 @@ class LocalTraining:
 
     def train(self, task: Task, start: Tensor) -> ClientResult:
         """Train one client from ``start``, shape ``(size,)``, and return its result."""
-        loop = self.loop
-        loop.stop_if_terminated()
-        loop.show_client(self._places.get(task, 1), max(1, len(self._places)))
+        self.loop.stop_if_terminated()
         self.vector.write(start)
-        loop.on_client_start(task.round)
-        client, correction = self.start(task, start)
+        self.loop.on_client_start(task.round)
+        return self._run(self._begin(task, start))
+
+    def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> Begun:
+        """Begin a client, to train it later with :meth:`go_on`, or otherwise.
+
+        Args:
+            task: The client's task.
+            start: The model that it receives, shape ``(size,)``.
+            held: The model that the module holds, if it is known.
+        """
+        self.loop.stop_if_terminated()
+        if start is not held:
+            self.vector.write(start)
+        if not self.is_watched:
+            return self._begin(task, start)
+        self.loop.on_client_start(task.round)
+        begun = self._begin(task, start)
+        return replace(begun, model=self.vector.read(), options=self.loop.optimizers.options())
+
+    def go_on(self, begun: Begun) -> ClientResult:
+        """Train a client that has begun, and return its result."""
+        self.vector.write(begun.model)
+        self.loop.on_client_start(begun.task.round)
+        if begun.options is not None:
+            self.loop.optimizers.set_options(begun.options)
+        return self._run(begun)
+
+    def _begin(self, task: Task, start: Tensor) -> Begun:
+        client = ClientAtWork(task, start, self)
+        notify(self.trainer, "on_client_start", client)
+        return Begun(client, self.algorithm.objective.correction(client), start)
+
+    def _run(self, begun: Begun) -> ClientResult:
+        """Train the client whose model the module holds."""
+        loop, task, correction = self.loop, begun.task, begun.correction
+        loop.show_client(self._places.get(task, 1), max(1, len(self._places)))
         sums_lr = self.algorithm.objective.needs_summed_lr
-        self.last_correction = correction
-        self._correction = ClientCorrection(correction, self.vector, start, sums_lr)
+        self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
         self._correction.set_weight_decay(self.trainer.optimizers)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
-        for index, batch in enumerate(self.batches.of(task)):
-            if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
-                break
+        try:
+            for index, batch in enumerate(self.batches.of(task)):
+                if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
+                    break
+        except ValueError as error:
+            self.batches.explain_single_sample(task, error)
+            raise
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None
-        return self.finish(client, self.vector.read(), steps, summed_lr)
+        return self.finish(begun.client, self.vector.read(), steps, summed_lr)
 
     def seed(self, task: Task) -> None:
         """Seed everything that is drawn inside a client."""
@@ -107,16 +141,6 @@ class LocalTraining:
         """Correct the gradients of the client at work before the optimizer's step."""
         if self._correction is not None:
             self._correction.apply(optimizer)
-
-    def start(self, task: Task, start: Tensor) -> tuple[ClientAtWork, Correction | None]:
-        """Begin a client whose received model the module holds.
-
-        Returns:
-            The client, and what the local objective adds for it.
-        """
-        client = ClientAtWork(task, start, self)
-        notify(self.trainer, "on_client_start", client)
-        return client, self.algorithm.objective.correction(client)
 
     def finish(
         self, client: ClientAtWork, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
@@ -145,16 +169,16 @@ class LocalTraining:
 
     # ---- beside the clients' training ----
 
-    def on_a_copy(self) -> LocalTraining:
-        """Return the training of a copy of the module, from which nothing comes back.
+    def on_a_copy(self) -> tuple[LocalTraining, WatchedTrainer]:
+        """Return the training of a copy of the module, from which nothing comes back, and the trainer that it sees.
 
         Raises:
             Exception: Whatever the module raises when it is copied.
         """
         other = copy(self)
-        module = copied(self.vector.module, self.trainer)
+        module, watched = copied(self.vector.module, self.trainer)
         other.vector, other.quiet = StateVector(module), QuietTraining(self.loop, module)
-        return other
+        return other, watched
 
     @cached_property
     def quiet(self) -> QuietTraining:
@@ -204,6 +228,28 @@ class ClientAtWork:
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield each batch's gradient by parameter name, and its size."""
         return self.clients.gradients(self.task.client, batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A client that has begun.
+
+    Attributes:
+        client: The client.
+        correction: What the local objective adds for it; ``None`` for nothing.
+        model: The model from which it trains, shape ``(size,)``: the received one, as hooks have left it.
+        options: The options of its optimizers' parameter groups, as hooks have left them; ``None`` if nobody could.
+    """
+
+    client: ClientAtWork
+    correction: Correction | None
+    model: Tensor
+    options: Options | None = None
+
+    @property
+    def task(self) -> Task:
+        """Its task."""
+        return self.client.task
 
 
 def notify(trainer: Any, hook: str, *args: Any) -> None:

@@ -1,6 +1,7 @@
 """Data of many clients: reading, splitting, standardising and batching."""
 
 from fl_lightning.data.batches import client_batches, make_loader
+from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.images import ImageDataModule
 from fl_lightning.data.source import Source
@@ -13,9 +14,11 @@ from fl_lightning.data.splits import (
     WithinClientSplit,
 )
 from fl_lightning.data.standardize import apply_statistics, fit_statistics
+from fl_lightning.data.targets import find_targets
 from fl_lightning.data.tensors import TensorDataModule
 
 __all__ = [
+    "ClientDatasetsModule",
     "ClientSplit",
     "FederatedDataModule",
     "FederatedSplit",
@@ -28,6 +31,7 @@ __all__ = [
     "WithinClientSplit",
     "apply_statistics",
     "client_batches",
+    "find_targets",
     "fit_statistics",
     "make_loader",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset, TensorDataset, default_collate
 
 Collate = Callable[[list[Any]], Any]
 
@@ -19,6 +20,9 @@ def client_batches(
     generator: torch.Generator | None,
     shuffle: bool,
     collate_fn: Collate | None = None,
+    *,
+    order: Tensor | None = None,
+    drop_last: bool = False,
 ) -> Iterator[Any]:
     """Yield one epoch of a client's batches; the last one may be smaller.
 
@@ -33,49 +37,33 @@ def client_batches(
         generator: CPU generator of the order.
         shuffle: Whether to draw a new order.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
+        order: Positions of the samples, int64, shape (n,), in the place of an order that is drawn.
+        drop_last: Whether a last batch of fewer than B samples is left out; a client with fewer samples keeps its one.
     """
     size = len(dataset)  # type: ignore[arg-type]
-    order = torch.randperm(size, generator=generator) if shuffle else None
-    if collate_fn is None and (rows := _tensor_rows(dataset)) is not None:
+    if order is None and shuffle:
+        order = torch.randperm(size, generator=generator)
+    number = number_of_batches(size, batch_size, drop_last)
+    if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         tensors, indices = rows
-        yield from _slices(_gather(tensors, indices, order), batch_size)
+        yield from islice(_slices(_gather(tensors, indices, order), batch_size), number)
         return
     positions = range(size) if order is None else order.tolist()
     step = batch_size or max(size, 1)
-    for start in range(0, size, step):
-        yield (collate_fn or default_collate)(_fetch(dataset, list(positions[start : start + step])))
+    for start in range(0, number * step, step):
+        yield (collate_fn or default_collate)(fetch(dataset, list(positions[start : start + step])))
 
 
-def gather_epoch(
-    dataset: Dataset[Any], generator: torch.Generator | None, shuffle: bool, out: Sequence[Tensor] | None
-) -> list[Tensor] | None:
-    """Return one epoch of a client's samples in the order of :func:`client_batches`, shape (n, ...) each.
+def number_of_batches(size: int, batch_size: int | None, drop_last: bool) -> int:
+    """Return the number of batches of an epoch: ceil(n / B); with ``drop_last`` floor(n / B), but at least one."""
+    if size == 0 or batch_size is None:
+        return min(size, 1)
+    return max(1, size // batch_size) if drop_last else -(-size // batch_size)
 
-    Args:
-        dataset: The client's data set.
-        generator: CPU generator of the order.
-        shuffle: Whether to draw a new order.
-        out: Tensors to gather into.
 
-    Returns:
-        None if the data set is no ``TensorDataset`` or ``Subset`` of one.
-    """
-    rows = _tensor_rows(dataset)
-    if rows is None:
-        return None
-    order = torch.randperm(len(dataset), generator=generator) if shuffle else None  # type: ignore[arg-type]
-    tensors, indices = rows
-    if out is not None and order is not None:
-        chosen = order if indices is None else indices.index_select(0, order)
-        for tensor, target in zip(tensors, out, strict=True):
-            torch.index_select(tensor, 0, chosen, out=target)
-        return list(out)
-    gathered = _gather(tensors, indices, order)
-    if out is None:
-        return gathered
-    for tensor, target in zip(gathered, out, strict=True):
-        target.copy_(tensor)
-    return list(out)
+def has_rows(dataset: Dataset[Any]) -> bool:
+    """Return whether samples are rows of tensors: of a ``TensorDataset``, or of a ``Subset`` of one."""
+    return tensor_rows(dataset) is not None
 
 
 def make_loader(
@@ -85,19 +73,25 @@ def make_loader(
     shuffle: bool,
     num_workers: int = 0,
     collate_fn: Collate | None = None,
+    sampler: Sampler[int] | None = None,
+    drop_last: bool = False,
 ) -> DataLoader[Any]:
     """Return a ``DataLoader`` that takes a ``TensorDataset``, or a ``Subset`` of one, batch by batch.
 
-    The batches are those of a plain ``DataLoader``; arguments are those of :func:`client_batches`.
+    The batches are those of a plain ``DataLoader``; arguments are those of :func:`client_batches`, and a ``sampler`` in
+    the place of ``shuffle``.
     """
-    if collate_fn is None and (rows := _tensor_rows(dataset)) is not None:
+    size = len(dataset)  # type: ignore[arg-type]
+    if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         dataset, collate_fn = _Rows(*rows), _as_is
     return DataLoader(
         dataset,
-        batch_size=batch_size or max(len(dataset), 1),  # type: ignore[arg-type]
+        batch_size=batch_size or max(size, 1),
         shuffle=shuffle,
+        sampler=sampler,
         num_workers=num_workers,
         collate_fn=collate_fn,
+        drop_last=drop_last and size >= (batch_size or 1),
         persistent_workers=num_workers > 0,
     )
 
@@ -124,7 +118,7 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
+def tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
     """Return a data set's tensors and which of their rows (``None``: all), or ``None`` if it is of another kind."""
     # exact types: a subclass may compute its samples differently
     if type(dataset) is TensorDataset:
@@ -165,8 +159,8 @@ def _slices(tensors: list[Tensor], batch_size: int | None) -> Iterator[list[Tens
     return map(list, zip(*(tensor.split(batch_size or size) for tensor in tensors), strict=True))
 
 
-def _fetch(dataset: Any, positions: list[int]) -> list[Any]:
-    """Fetch samples as ``DataLoader`` does."""
+def fetch(dataset: Any, positions: list[int]) -> list[Any]:
+    """Return the samples at some positions, fetched as ``DataLoader`` does."""
     if callable(getattr(dataset, "__getitems__", None)):
         return list(dataset.__getitems__(positions))
     return [dataset[position] for position in positions]

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 import lightning as L
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import check_bool, check_choice, check_count, check_not_negative
-from fl_lightning.data.batches import Collate, client_batches, make_loader
+from fl_lightning.arguments import check_choice, check_not_negative
+from fl_lightning.data.batches import Collate
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
+from fl_lightning.data.loading import ServesBatches, Stage
 from fl_lightning.data.missing import Imputation
+from fl_lightning.data.order import ClientOrder
 from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.replaced_inputs import ReplacedInputs
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
+from fl_lightning.data.transforms import Transform
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature
 
-Stage = Literal["train", "val", "test"]
 
-
-class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.LightningDataModule):
+class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, L.LightningDataModule):
     """Reads a data set, shares it out among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
@@ -51,6 +51,15 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
             (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. The seed of
             the noise is the partitioner's ``seed``, or 0.
         shuffle: Whether training samples are drawn in a new order each epoch.
+        drop_last: Whether a training batch of fewer than B samples is left out. A client with fewer than B samples
+            keeps its one batch. A client's weight in an aggregation stays its number of samples.
+        sampler: Draws the order of a client's epoch in the place of a shuffle: a function of the client's position (0
+            to K-1), its training samples and the generator of the epoch, that returns as many positions in these
+            samples as there are, such as a ``torch.utils.data.WeightedRandomSampler``. Positions may repeat. In central
+            training each client's draws are put together and shuffled.
+        train_transform: Changes a training sample's input when it is fetched: the first element of a tuple or list, or
+            the whole of any other sample, such as a dict.
+        eval_transform: The same for validation and test samples.
         num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
 
     Raises:
@@ -76,14 +85,16 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
         impute: Imputation | None = None,
         feature_noise: float = 0.0,
         shuffle: bool = True,
+        drop_last: bool = False,
+        sampler: ClientOrder | None = None,
+        train_transform: Transform | None = None,
+        eval_transform: Transform | None = None,
         num_workers: int = 0,
     ) -> None:
         super().__init__()
-        if batch_size is not None:
-            check_count("batch_size", batch_size, hint="None takes all of a client's samples at once.")
-        check_count("eval_batch_size", eval_batch_size)
-        check_count("num_workers", num_workers, minimum=0)
-        check_bool("shuffle", shuffle)
+        self._set_loading(
+            batch_size, eval_batch_size, shuffle, drop_last, sampler, train_transform, eval_transform, num_workers
+        )
         if standardize is not None:
             check_choice("standardize", standardize, ("global", "local"), "None leaves inputs as they are.")
         if impute is not None:
@@ -94,14 +105,10 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
             check_split(split)
         check_not_negative("feature_noise", feature_noise, "It is a standard deviation; 0.0 adds none.")
         self.partitioner = partitioner
-        self.batch_size = None if batch_size is None else int(batch_size)
-        self.eval_batch_size = int(eval_batch_size)
         self.split = ClientSplit() if split is None else split
         self.standardize = standardize
         self.impute = impute
         self.feature_noise = feature_noise
-        self.shuffle = shuffle
-        self.num_workers = int(num_workers)
         self._federation: tuple[Source, FederatedSplit] | None = None
 
     def __repr__(self) -> str:
@@ -113,6 +120,20 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
             return []
         source, split = self._federation
         return [f"{len(self._client_ids)} of {split.partition.num_clients} clients train", f"{len(source)} samples"]
+
+    @classmethod
+    def from_datasets(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse Lightning's shortcut for central training, which does not say which client holds what."""
+        raise TypeError(
+            f"`{cls.__name__}.from_datasets` would not know the clients. Give ClientDatasetsModule(clients=[...]) one "
+            "data set for each client."
+        )
+
+    # ---- pickling ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the trainer."""
+        return {**self.__dict__, "trainer": None}
 
     # ---- methods for subclasses ----
 
@@ -132,8 +153,8 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
 
     @property
     def augmented(self) -> bool:
-        """Whether a sample's input may differ from one epoch to the next."""
-        return False
+        """Whether a sample's input may differ from the source's, or from one epoch to the next."""
+        return self.train_transform is not None or self.eval_transform is not None
 
     # ---- set-up ----
 
@@ -197,54 +218,12 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
         self._ready()
         return self._client_sizes
 
-    def client_dataset(self, client: int) -> Dataset[Any]:
-        """Return the training samples of the client at position ``client``, 0 to K-1."""
-        return Subset(self._dataset, self._ready()[1].train[self.client_ids[client]])  # type: ignore[arg-type]
-
-    def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
-        """Return the training samples of the clients at these positions together."""
-        train = self._ready()[1].train
-        indices = np.concatenate([train[self.client_ids[client]] for client in clients])
-        return Subset(self._dataset, indices)  # type: ignore[arg-type]
-
     @property
     def source_collate_fn(self) -> Collate | None:
         """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
         return self._ready()[0].collate_fn
 
-    def client_batches(self, client: int, *, generator: torch.Generator, shuffle: bool | None = None) -> Iterator[Any]:
-        """Yield one local epoch of the client at position ``client``.
-
-        Args:
-            client: Position of the client, 0 to K-1.
-            generator: CPU generator of the order.
-            shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
-        """
-        shuffle = self.shuffle if shuffle is None else shuffle
-        return client_batches(self.client_dataset(client), self.batch_size, generator, shuffle, self.source_collate_fn)
-
-    def num_client_batches(self, client: int) -> int:
-        """Return the number of batches of one local epoch, ceil(n_k / B)."""
-        size = int(self.client_sizes[client])
-        return 1 if self.batch_size is None else -(-size // self.batch_size)
-
-    # ---- pooled sets ----
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return all training clients' samples together, for central training."""
-        return self._loader("train", self.batch_size, shuffle=self.shuffle)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation set, ordered by client; an empty list if there is none."""
-        return self._loader("val", self.eval_batch_size) if self._ready()[1].val else []
-
-    def test_dataloader(self) -> Any:
-        """Return the test set, ordered by client; an empty list if there is none."""
-        return self._loader("test", self.eval_batch_size) if self._ready()[1].test else []
-
-    def predict_dataloader(self) -> Any:
-        """Return the test set."""
-        return self.test_dataloader()
+    # ---- evaluation sets ----
 
     def eval_client_ids(self, stage: Literal["val", "test"]) -> np.ndarray | None:
         """Return the client of each sample of the validation or test loader, shape (n,), in the loader's order.
@@ -260,17 +239,14 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, L.Light
         parts: dict[int, np.ndarray] = getattr(self._ready()[1], stage)
         return parts
 
-    def _pooled(self, stage: Stage) -> Dataset[Any]:
-        return Subset(self._dataset, np.concatenate(list(self._parts(stage).values())))  # type: ignore[arg-type]
+    def _has(self, stage: Stage) -> bool:
+        return bool(self._parts(stage))
 
-    def _loader(self, stage: Stage, batch_size: int | None, shuffle: bool = False) -> DataLoader[Any]:
-        return make_loader(
-            self._pooled(stage),
-            batch_size,
-            shuffle=shuffle,
-            num_workers=self.num_workers,
-            collate_fn=self.source_collate_fn,
-        )
+    def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
+        parts = self._parts(stage)
+        chosen = list(parts.values()) if clients is None else [parts[self._client_ids[client]] for client in clients]
+        indices = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
+        return Subset(self._dataset, indices)  # type: ignore[arg-type]
 
     @property
     def _dataset(self) -> Dataset[Any]:

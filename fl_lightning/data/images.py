@@ -37,8 +37,8 @@ class ImageDataModule(FederatedDataModule):
 
     @property
     def augmented(self) -> bool:
-        """Whether a sample's input may differ from one epoch to the next."""
-        return self.augment
+        """Whether a sample's input may differ from the source's, or from one epoch to the next."""
+        return self.augment or super().augmented
 
     def preprocess(self, x: Tensor, training: bool) -> Tensor:
         """Return a batch of images ready for the module: float32, normalised, augmented for training.

@@ -38,6 +38,15 @@ class PartitionView(ABC):
         names = self._ready()[0].class_names
         return None if names is None else list(names)
 
+    def describe_clients(self) -> str:
+        """Return how many clients train, validate and test, in words."""
+        _, split = self._ready()
+        number, samples = len(split.train), sum(map(len, split.train.values()))
+        whole = split.partition.num_clients
+        clients = f"{number:,} of {whole:,} clients" if number < whole else f"{number:,} client{'s' * (number != 1)}"
+        sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
+        return f"{clients} train{'s' * (number == 1)} ({samples:,} samples), {' and '.join(sets)}"
+
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients, those that validate and test too."""
         from fl_lightning.partitioners import partition_statistics
@@ -75,3 +84,10 @@ class PartitionView(ABC):
                 f"The source of {type(self).__name__} has no class labels to count. Return `labels` from `load()`."
             )
         return self.labels
+
+
+def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:
+    """Return how many clients do something, or on how many samples of no client the server does."""
+    if GLOBAL in parts:
+        return f"the server {what}s on {len(parts[GLOBAL]):,} samples"
+    return f"{len(parts):,} {what}{'s' * (len(parts) == 1)}" if parts else f"none {what}s"

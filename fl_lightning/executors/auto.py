@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,17 +14,19 @@ from fl_lightning.arguments import check_choice
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked.memory_format import channels_last
-from fl_lightning.executors.stacked.timing import StepTiming
+from fl_lightning.executors.stacked.layout_trial import LayoutTrial
+from fl_lightning.executors.stacked.step_counts import StepCounts
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
 ExecutorName = Literal["auto", "sequential", "vectorized"]
 
-_SLOW_STEP = 0.01  # seconds; on a CPU such a step is bound by arithmetic, which a stack does not save
-_MARGIN = 1.1  # a stack must be faster by this factor: two runs should choose alike
-_THREADS_MARGIN = 1.25  # and several threads by this: they take cores from others
+# Of a client's step on a CPU, measured on several machines (see docs/benchmarks.md): below, a stack saves the calls
+# of operations, which take most of the time; above, arithmetic takes it, which a stack does not save.
+_LARGE_STEP = 3e8  # floating-point operations
+_MIXED_STEP = 3e7  # the same for steps of many operations, whose stacks have slower kernels
+_FEW_OPERATIONS = 60
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,16 @@ class ExecutorChoice:
 
 
 class AutoExecutor(Executor):
-    """Measures a step of one client and of a stack on the fit's first clients, and goes on with what is faster.
+    """Chooses by what a client's step computes: the same script makes the same choice on every run.
 
-    Where there are convolutions, a client's step is measured with channels last in memory, too, unless somebody hooks
-    into batches or clients: only ``training_step`` may see weights in that layout.
+    The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
+    arithmetic are stacked, unless the trial of the next clients shows that a stack trains them otherwise. On a CPU
+    convolutions and recurrent layers train one client after the other, convolutions with channels last in memory
+    unless somebody hooks into batches or clients, and steps of much arithmetic with several threads. The choice is
+    part of a checkpoint, so that a resumed run ends as the uninterrupted one.
 
-    Clients are trained one after the other where a stack cannot train them, and where the module draws random numbers
-    when it trains, as for dropout: masks would depend on what the clock said. The choice is part of a checkpoint, so
-    that a resumed run ends as the uninterrupted one.
+    To choose yourself, give ``VectorizedExecutor(clients_at_once=...)`` or ``SequentialExecutor(channels_last=...)``,
+    and set ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
 
     Args:
         clients_at_once: Models in a stack at most; ``None`` for as many as fit.
@@ -65,6 +68,7 @@ class AutoExecutor(Executor):
         #: What was chosen; ``None`` before the first round.
         self.choice: ExecutorChoice | None = None
         self._threads_before: int | None = None
+        self._untold = False
 
     def reset(self) -> None:
         """Forget the choice."""
@@ -76,8 +80,8 @@ class AutoExecutor(Executor):
         self._clients = clients
         self._vectorized.on_fit_start(clients, algorithm)
         self._threads_before = torch.get_num_threads()
-        if self.choice is not None and self.choice.threads is not None:
-            torch.set_num_threads(self.choice.threads)
+        if self.choice is not None:
+            self._prepare(self.choice)
 
     def on_fit_end(self) -> None:
         """Give torch its threads back."""
@@ -88,11 +92,13 @@ class AutoExecutor(Executor):
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         if self.choice is None:
-            self._choose(tasks, algorithm)
-        choice = self.choice or ExecutorChoice("sequential", "")
-        executor: Executor = self._vectorized if choice.executor == "vectorized" else self._sequential
-        with channels_last(clients.vector.module) if choice.channels_last else nullcontext():
-            executor.run(tasks, clients, algorithm)
+            tasks = self._choose(tasks, algorithm)
+        if self.choice is not None and self.choice.executor == "vectorized":
+            self._vectorized.run(tasks, clients, algorithm)
+            if self._untold and self._vectorized.cause is None:  # otherwise it has said why not
+                self._tell(self.choice)
+        else:
+            self._sequential.run(tasks, clients, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen, and the verdict on stacks."""
@@ -105,69 +111,60 @@ class AutoExecutor(Executor):
         self.choice = None if choice is None else ExecutorChoice(**choice)
         self._vectorized.load_state_dict(state.get("vectorized") or {})
 
-    def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
-        threads = adjustable_threads() if self._clients.vector.device.type == "cpu" else None
-        if threads is not None:
-            torch.set_num_threads(1)
-        mine = self._measure(tasks, algorithm, threads) if tasks else None
+    def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> Sequence[Task]:
+        """Train the first client, choose by what that took, and return the other clients' tasks."""
+        mine = self._find(tasks, algorithm) if tasks else None
         # processes must agree: the first that has clients decides
         known = [choice for choice in algorithm.federation.gather(mine) if choice is not None]
-        if not known:
-            return
-        self.choice = choice = known[0]
-        if choice.threads is not None:
-            torch.set_num_threads(choice.threads)
-        if choice.executor == "sequential":
-            self._vectorized.forget_trial()
+        if known:
+            self.choice = choice = known[0]
+            self._prepare(choice)
+            self._untold = True
+            if choice.executor == "sequential":
+                self._tell(choice)
+        return tasks[1:]
+
+    def _tell(self, choice: ExecutorChoice) -> None:
+        self._untold = False
         manner = "at once" if choice.executor == "vectorized" else "one after the other"
         manner += ", channels last in memory" if choice.channels_last else ""
         manner += "" if choice.threads is None else f", {choice.threads} thread(s)"
         rank_zero_info(f'executor="auto": clients are trained {manner} ({choice.cause}).')
 
-    def _measure(self, tasks: Sequence[Task], algorithm: Algorithm, threads: int | None) -> ExecutorChoice:
-        """Return the choice of this process, made with one thread unless the user set another number."""
-        vectorized, on_cpu = self._vectorized, self._clients.vector.device.type == "cpu"
-        alone = ExecutorChoice("sequential", "", None if threads is None else 1)
-        try:
-            vectorized.check_statically()
-            timing = vectorized.timing(tasks)
-            timing.load(algorithm.start(tasks[0]))
-            seconds = timing.seconds_alone()
-            # whoever looks at a client's model sees the layout that the user gave it
-            if not self._clients.is_watched:
-                last = timing.seconds_channels_last()
-                if last * _MARGIN < seconds:
-                    seconds, alone = last, replace(alone, channels_last=True)
-            if seconds > _SLOW_STEP and on_cpu:
-                return self._with_threads(timing, seconds, alone, threads)
-            vectorized.check(tasks[0], algorithm)
-        except CannotVectorize as error:
-            return replace(alone, cause=f"not vectorised: {error}")
-        except Exception as error:  # a mistake of the user's is reported where it is made in earnest
-            return replace(alone, cause=f"a step fails when it is tried out: {type(error).__name__}")
-        if vectorized.draws:
-            return replace(alone, cause="the module draws random numbers, and executors draw them differently")
-        if timing.models == 1:
-            return replace(alone, cause="one client at a time")
-        at_once = timing.seconds_at_once()
-        times = f"{1e6 * seconds:.0f} us alone, {1e6 * at_once:.0f} us in a stack of {timing.models}"
-        faster = at_once * _MARGIN < seconds
-        chosen = replace(alone, executor="vectorized", channels_last=False) if faster else alone
-        return replace(chosen, cause=f"a client's step takes {times}")
+    def _prepare(self, choice: ExecutorChoice) -> None:
+        self._sequential = SequentialExecutor(choice.channels_last)
+        if choice.threads is not None:
+            torch.set_num_threads(choice.threads)
 
-    def _with_threads(
-        self, timing: StepTiming, seconds: float, alone: ExecutorChoice, threads: int | None
-    ) -> ExecutorChoice:
-        """Return the choice for steps that arithmetic bounds: how many threads, if that is open."""
-        cause = f"a client's step takes {1e3 * seconds:.0f} ms, which arithmetic bounds"
-        if threads is None or self._clients.trainer.world_size > 1:
-            return replace(alone, cause=cause)
-        torch.set_num_threads(threads)
-        several = timing.seconds_channels_last() if alone.channels_last else timing.seconds_alone()
-        torch.set_num_threads(1)
-        faster = several * _THREADS_MARGIN < seconds
-        cause = f"{cause}, and {1e3 * several:.0f} ms with {threads} threads"
-        return replace(alone, cause=cause, threads=threads if faster else 1)
+    def _find(self, tasks: Sequence[Task], algorithm: Algorithm) -> ExecutorChoice:
+        """Train the first client, and return the choice of this process."""
+        clients, vectorized = self._clients, self._vectorized
+        on_cpu = clients.vector.device.type == "cpu"
+        open_threads = adjustable_threads() if on_cpu else None
+        if open_threads is not None:
+            torch.set_num_threads(1)
+        layout = LayoutTrial(clients) if on_cpu and not clients.is_watched else None
+        with StepCounts() as counts:
+            self._sequential.run(tasks[:1], clients, algorithm)
+        counts.steps = clients.batches.number(tasks[0])
+        large = counts.flops >= _LARGE_STEP and clients.trainer.world_size == 1
+        threads = open_threads if large or open_threads is None else 1
+        last = layout is not None and not counts.draws and layout.works(tasks[0])
+        try:
+            vectorized.check()
+        except CannotVectorize as error:
+            return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
+        if vectorized.first_stack(tasks) == 1:
+            return ExecutorChoice("sequential", "one client at a time", threads, last)
+        if on_cpu and not _gains(counts):
+            return ExecutorChoice("sequential", str(counts), threads, last)
+        return ExecutorChoice("vectorized", str(counts), threads)
+
+
+def _gains(counts: StepCounts) -> bool:
+    """Whether a stack is faster than one client after the other, on a CPU."""
+    matrices_alone = counts.operations < _FEW_OPERATIONS
+    return not counts.slow_in_stacks and counts.flops < (_LARGE_STEP if matrices_alone else _MIXED_STEP)
 
 
 def adjustable_threads() -> int | None:

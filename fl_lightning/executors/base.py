@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from fl_lightning._lightning.stacked_loop import CannotVectorize
+from fl_lightning._lightning.recording import CannotVectorize
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task

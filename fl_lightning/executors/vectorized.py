@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
-from fl_lightning.clients.training import ClientAtWork, LocalTraining
+from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.batching import windows
+from fl_lightning.executors.stacked.circumstances import Circumstances
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.fused import FusedStep
-from fl_lightning.executors.stacked.mapped import MappedStep
-from fl_lightning.executors.stacked.memory import clients_that_fit, memory_budget
+from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
-from fl_lightning.executors.stacked.snapshot import preserved_generators
-from fl_lightning.executors.stacked.sources import make_source
+from fl_lightning.executors.stacked.randomness import ClientGenerators
+from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.timing import StepTiming
-from fl_lightning.executors.stacked.training import StackTraining, Steps
+from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
 from fl_lightning.executors.stacked.trial import Trial
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
-from fl_lightning.parts.objectives import Correction
 
 _WITNESSES = 2  # clients that are trained both ways, at least
 _MOST_WITNESSES = 8
@@ -36,13 +36,24 @@ _STEPS = 4  # that show whether a later step depends on an earlier one
 
 
 @dataclass
-class _Member:
-    """A client of a stack."""
+class Verdict:
+    """What the trial found.
 
-    task: Task
-    client: ClientAtWork
-    correction: Correction | None
-    windows: list[int]
+    Attributes:
+        proven: Whether stacks train clients as they train alone.
+        cause: Why clients are trained one after the other; ``None`` while they are not.
+        draws: Whether the module draws random numbers when it trains.
+        jointly: Whether metric objects may be given all clients' batches at once.
+        reads_epoch: Whether ``training_step`` reads the round's number, so that every round has a trial.
+        changes: Whether the module or its surroundings had changed at the last round's start, which called for a trial.
+    """
+
+    proven: bool = False
+    cause: str | None = None
+    draws: bool = False
+    jointly: bool = True
+    reads_epoch: bool = False
+    changes: bool = False
 
 
 class VectorizedExecutor(Executor):
@@ -56,45 +67,60 @@ class VectorizedExecutor(Executor):
         check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
         self._clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
-        #: Why clients are trained one after the other; ``None`` while they are not.
-        self.cause: str | None = None
-        self._proven = False
-        self._budget: float | None = None
+        #: What the trial found.
+        self.verdict = Verdict()
+
+    @property
+    def cause(self) -> str | None:
+        """Why clients are trained one after the other; ``None`` while they are not."""
+        return self.verdict.cause
 
     def reset(self) -> None:
-        """Forget the trial's verdict and the memory of stacks."""
-        self.cause, self._proven, self._budget = None, False, None
+        """Forget the trial's verdict."""
+        self.verdict = Verdict()
 
     def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
         """Prepare the steps of a fit's module."""
         self._clients = clients
         stacked = StackedLoop(clients.loop, clients.corrector)
-        self._steps = Steps(stacked, MappedStep(stacked, clients.vector), FusedStep(stacked, clients.vector))
-        self._trial: Trial | None = None
-        self._checked = False
+        self._steps = make_steps(clients, clients.vector, stacked)
+        self._round: int | None = None
+        self._circumstances: Circumstances | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the trial's verdict and the memory of stacks, which decide on roundings."""
-        return {"cause": self.cause, "proven": self._proven, "budget": self._budget}
+        """Return the trial's verdict, which decides on roundings."""
+        return vars(self.verdict).copy()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
-        self.cause, self._proven = state.get("cause"), state.get("proven", False)
-        self._budget = state.get("budget")
+        self.verdict = Verdict(**{key: value for key, value in state.items() if hasattr(Verdict, key)})
 
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         rest = list(tasks)
-        if self.cause is None and not self._proven:
+        if self.cause is None and rest and self._must_prove():
             rest = self._prove(rest, algorithm)
+        journal = Journal(self.verdict.jointly)
         for chunk in self._chunks(rest):
             if self.cause is None:
-                try:
-                    self._train(chunk, algorithm)
-                    continue
-                except CannotVectorize as error:
-                    self._give_up(str(error))
-            self._sequential.run(chunk, clients, algorithm)
+                self._train(chunk, algorithm, journal)
+            else:
+                self._sequential.run(chunk, clients, algorithm)
+        journal.tell(clients.loop)
+
+    # ---- the trial ----
+
+    def _must_prove(self) -> bool:
+        """Whether the trial is still to be made, or again, since what the module does may be another thing now."""
+        round_index = self._clients.trainer.current_epoch
+        if round_index != self._round:
+            self._round = round_index
+            before, self._circumstances = self._circumstances, Circumstances(self._clients)
+            if before is not None:  # not in a resumed run's first round, which goes on as the checkpoint's would have
+                self.verdict.changes = not self._circumstances.same_as(before)
+            if self.verdict.changes or self.verdict.reads_epoch:
+                self.verdict.proven = False
+        return not self.verdict.proven
 
     def _prove(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
         """Train some of the clients both ways; return the others."""
@@ -102,21 +128,18 @@ class VectorizedExecutor(Executor):
             self._sequential.run(tasks, self._clients, algorithm)
             return []
         done: list[Task] = []
+        trial: Trial | None = None
         try:
-            self.check(tasks[0], algorithm)
-            if not self.draws:
-                done = self._witnesses(tasks)
-                assert self._trial is not None
-                self._trial.train(done, algorithm)
-                self._trial.compare()
-            self._proven = True
-        except CannotVectorize as error:
-            self._give_up(str(error))
+            self.check()
+            trial = Trial(self._clients)
+            done = self._witnesses(tasks)
+            trial.train(done, algorithm)
+            trial.compare()
+            self.verdict = Verdict(True, None, trial.draws, trial.jointly, trial.read_epoch, self.verdict.changes)
         except Exception as error:
-            if not done or self._trial is None or not self._trial.trained:
+            if not isinstance(error, CannotVectorize) and (trial is None or not trial.trained):
                 raise  # in earnest: it would be raised without a trial, too
-            self._give_up(f"a client's training fails on stacked models ({type(error).__name__})")
-        self.forget_trial()
+            self._give_up(_reason(error))
         return [task for task in tasks if task not in done]
 
     def _witnesses(self, tasks: Sequence[Task]) -> list[Task]:
@@ -129,47 +152,17 @@ class VectorizedExecutor(Executor):
         return together[: min(max(last + 1, _WITNESSES), _MOST_WITNESSES)]
 
     def _give_up(self, cause: str) -> None:
-        self.cause = cause
+        self.verdict = Verdict(cause=cause)
         rank_zero_info(f"Clients are trained one after the other, not vectorised: {cause}.")
 
-    def check_statically(self) -> None:
+    def check(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""
         self._steps.stacked.check()
         check_elementwise(self._clients.trainer.optimizers[0])
 
-    def check(self, task: Task, algorithm: Algorithm) -> None:
-        """Raise ``CannotVectorize`` if a step of several clients fails, or has other gradients, on a copy."""
-        if self._checked or self._proven:
-            return
-        self.check_statically()
-        self._trial = self._trial or Trial(self._clients)
-        start, batch = algorithm.start(task), self._first_batch(task)
-        try:
-            self._trial.steps.mapped.check(start, batch)
-        except CannotVectorize:
-            raise
-        except Exception as error:  # an error of the user's own is raised again in earnest
-            raise CannotVectorize(f"`training_step` fails on stacked models ({type(error).__name__})") from error
-        self._checked = True
-
-    def forget_trial(self) -> None:
-        """Free the copy of the module."""
-        self._trial = None
-
-    @property
-    def draws(self) -> bool:
-        """Whether the module draws random numbers when it trains, known after :meth:`check`."""
-        return self._trial is not None and self._trial.steps.mapped.draws
-
-    def timing(self, tasks: Sequence[Task]) -> StepTiming:
-        """Return steps to measure, of a stack as large as these tasks'."""
-        self._trial = Trial(self._clients)
-        models = len(next(self._chunks(tasks)))
-        return StepTiming(self._trial.copy, self._trial.steps, self._first_batch(tasks[0]), models)
-
-    def _first_batch(self, task: Task) -> Any:
-        with preserved_generators():
-            return self._steps.stacked.transfer(next(self._clients.batches.of(task)))
+    def first_stack(self, tasks: Sequence[Task]) -> int:
+        """Return how many of the tasks would train at once."""
+        return len(next(self._chunks(tasks)))
 
     def _chunks(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Yield tasks that train at once: of one round, whose learning rates they share, and of like lengths."""
@@ -177,9 +170,7 @@ class VectorizedExecutor(Executor):
         for task in tasks:
             rounds.setdefault(task.round, []).append(task)
         for members in rounds.values():
-            if self._budget is None:
-                self._budget = memory_budget(self._clients)
-            most = self._clients_at_once or clients_that_fit(self._clients, members, self._budget)
+            most = self._clients_at_once or clients_that_fit(self._clients, members)
             if len(members) > most:
                 members.sort(key=lambda task: (-self._clients.batches.number(task), task.slot))
             for start in range(0, len(members), most):
@@ -187,55 +178,106 @@ class VectorizedExecutor(Executor):
 
     # ---- one stack ----
 
-    def _train(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
+    def _train(self, tasks: Sequence[Task], algorithm: Algorithm, journal: Journal) -> None:
+        """Train clients at once, or, if that fails, one after the other."""
         clients = self._clients
-        clients.loop.stop_if_terminated()
-        clients.loop.on_client_start(tasks[0].round)
         clients.loop.show_client(len(tasks), len(tasks))
-        members = self._members(tasks, algorithm)
-        ordered, starts = [member.task for member in members], [member.client.start for member in members]
-        stack = ModelStack(clients.vector, starts)
-        corrections = StackedCorrections([member.correction for member in members], starts, clients.vector)
-        optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
-        stacked = self._steps.stacked
-        source = make_source(clients, ordered, stacked.transfer, stacked.transfers_plainly)
-        lengths = [member.windows for member in members]
-        training = StackTraining(clients, self._steps, stack, lengths, source, corrections, optimizer)
-        clients.seed(tasks[0])
-        stacked.begin_stack([task.slot for task in ordered])
-        self._hand_in(members, stack, training.run(), algorithm)
-
-    def _members(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[_Member]:
-        """Return the stack's clients, longest first."""
-        clients = self._clients
-        accumulate = int(clients.trainer.accumulate_grad_batches)
-        members: list[_Member] = []
+        begun: list[Begun] = []
         held: Tensor | None = None
         for task in tasks:
-            start = algorithm.start(task)
-            if start is not held:
-                clients.vector.write(start)
-                held = start
-            client, correction = clients.start(task, start)
-            steps = windows(clients.batches.number(task), clients.batches.one_pass(task), accumulate)
-            members.append(_Member(task, client, correction, steps))
-        size = clients.data.batch_size
+            begun.append(clients.begin(task, algorithm.start(task), held))
+            held = None if clients.is_watched else begun[-1].model
+        for members in _alike(begun):
+            length = len(journal)
+            if self.cause is None:
+                try:
+                    trained = self._train_alike(members, journal)
+                except (SIGTERMException, KeyboardInterrupt):
+                    raise
+                except Exception as error:  # a mistake of the user's own is raised again in earnest
+                    journal.cut(length)
+                    self._give_up(_reason(error))
+                else:
+                    self._hand_in(trained, algorithm)
+                    continue
+            journal.tell(clients.loop)
+            for member in members:
+                algorithm.receive(clients.go_on(member))
 
-        def order(member: _Member) -> tuple[int, int, int]:
-            # among clients of equal lengths, those whose last batches have one size are neighbours
-            n = member.task.num_samples
-            return -len(member.windows), 0 if size is None else -((n - 1) % size), member.task.slot
+    def _train_alike(self, members: Sequence[Begun], journal: Journal) -> _Trained:
+        """Train clients whose optimizers have the same options."""
+        clients, stacked = self._clients, self._steps.stacked
+        clients.loop.on_client_start(members[0].task.round)
+        if members[0].options is not None:
+            clients.loop.optimizers.set_options(members[0].options)
+        steps = {member: self._windows(member.task) for member in members}
+        ordered = sorted(members, key=lambda member: self._order(member, steps[member]))
+        tasks, starts = [member.task for member in ordered], [member.client.start for member in ordered]
+        plain = stacked.transfers_plainly
+        generators = None
+        if self.verdict.draws or not draws_nothing(clients, tasks[0], plain):
+            generators = ClientGenerators([partial(clients.seed, task) for task in tasks], clients.vector.device)
+        stack = Stack(
+            [task.slot for task in tasks],
+            ModelStack(clients.vector, [member.model for member in ordered]),
+            [steps[member] for member in ordered],
+            make_source(clients, tasks, stacked.transfer, plain, generators),
+            StackedCorrections([member.correction for member in ordered], starts, clients.vector),
+            generators if self.verdict.draws else None,
+            clients.data.batch_size or max(task.num_samples for task in tasks),
+        )
+        optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
+        stacked.begin_stack()
+        clients.seed(tasks[0])
+        training = StackTraining(clients, self._steps, stack, optimizer, journal)
+        return _Trained(ordered, stack, training.run())
 
-        return sorted(members, key=order)
+    def _windows(self, task: Task) -> list[int]:
+        batches = self._clients.batches
+        return windows(batches.number(task), batches.one_pass(task), int(self._clients.trainer.accumulate_grad_batches))
 
-    def _hand_in(
-        self, members: list[_Member], stack: ModelStack, summed: list[list[float]], algorithm: Algorithm
-    ) -> None:
+    def _order(self, member: Begun, steps: Sequence[int]) -> tuple[int, int, int]:
+        """Return the key that puts the longest client first; neighbours' last batches have one size."""
+        size = self._clients.data.batch_size
+        return -len(steps), 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot
+
+    def _hand_in(self, trained: _Trained, algorithm: Algorithm) -> None:
         """Give the algorithm each client's model, in the order of slots."""
-        clients, vector_of = self._clients, stack.vectors()
+        clients, vector_of = self._clients, trained.stack.models.vectors()
         watched = clients.is_watched
-        for row in sorted(range(len(members)), key=lambda row: members[row].task.slot):
-            member, model = members[row], vector_of(row)
+        for row in sorted(range(len(trained.members)), key=lambda row: trained.stack.slots[row]):
+            member, model = trained.members[row], vector_of(row)
             if watched:
                 clients.vector.write(model)
-            algorithm.receive(clients.finish(member.client, model, len(member.windows), summed[row]))
+            steps = len(trained.stack.windows[row])
+            algorithm.receive(clients.finish(member.client, model, steps, trained.summed_lr[row]))
+
+
+def _reason(error: Exception) -> str:
+    """Return why clients are not stacked."""
+    if isinstance(error, CannotVectorize):
+        return str(error)
+    first = str(error).strip().split("\n")[0]
+    return f"a client's training fails on stacked models ({type(error).__name__}{': ' if first else ''}{first})"
+
+
+@dataclass
+class _Trained:
+    """A stack whose clients have been trained: its rows' clients, and the sums of their learning rates."""
+
+    members: Sequence[Begun]
+    stack: Stack
+    summed_lr: list[list[float]]
+
+
+def _alike(begun: Sequence[Begun]) -> list[list[Begun]]:
+    """Return clients whose optimizers have the same options together."""
+    groups: list[list[Begun]] = []
+    for client in begun:
+        for group in groups:
+            if group[0].options == client.options:
+                group.append(client)
+                break
+        else:
+            groups.append([client])
+    return groups

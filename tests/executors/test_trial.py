@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors.stacked.timing import StepTiming
 
 
 def layers() -> nn.Module:
@@ -258,16 +257,12 @@ def state_of(module: Plain) -> dict[str, Any]:
     return {"kept": repr(getattr(kept, "__dict__", kept)), **{k: v.clone() for k, v in module.state_dict().items()}}
 
 
-@pytest.fixture
-def stacks_look_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: 0.0)
-
-
+@pytest.mark.auto_decides
 @pytest.mark.parametrize("executor", ["vectorized", "auto"])
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("kind", ZOO)
 def test_a_stack_cannot_be_told_from_one_client_after_the_other(
-    kind: type[Plain], clip: float | None, executor: str, tmp_path: Any, stacks_look_fast: None
+    kind: type[Plain], clip: float | None, executor: str, tmp_path: Any
 ) -> None:
     alone, reference = fit(kind, "sequential", tmp_path, gradient_clip_val=clip)
     at_once, fitter = fit(kind, executor, tmp_path, gradient_clip_val=clip)

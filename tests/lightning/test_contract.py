@@ -16,12 +16,14 @@ import lightning as L
 import pytest
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks.timer import Interval, Timer
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
 
 import fl_lightning
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.evaluation import SharedEvaluation
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.version import check_version
 
@@ -66,6 +68,7 @@ CALLABLES: dict[str, list[str]] = {
     f"{PT}.loops.loop._Loop.state_dict": ["self", "destination", "prefix"],
     f"{PT}.loops.loop._Loop.load_state_dict": ["self", "state_dict", "prefix"],
 }
+CALLABLES[f"{PT}.loops.evaluation_loop._EvaluationLoop._store_dataloader_outputs"] = ["self"]
 for _name in ("setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end", "run"):
     CALLABLES[f"{PT}.loops.fit_loop._FitLoop.{_name}"] = ["self"]
 for _name in (
@@ -88,7 +91,9 @@ ATTRIBUTES: dict[str, list[str]] = {
     ],
     "fit_loop.epoch_loop._results": ["batch", "batch_size", "dataloader_idx"],
     "fit_loop.epoch_loop.batch_progress": ["is_last_batch", "current", "total"],
-    "fit_loop.epoch_loop.val_loop": ["run", "batch_progress"],
+    "fit_loop.epoch_loop.val_loop": ["run", "batch_progress", "_combined_loader", "_results"],
+    "validate_loop": ["_combined_loader", "_results"],
+    "test_loop": ["_combined_loader", "_results"],
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step": ["total"],
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total": ["ready", "completed"],
     "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total": ["ready", "completed"],
@@ -150,12 +155,16 @@ def test_timers_have_the_interval_that_is_set() -> None:
     assert found == Interval.step, f"Lightning {L.__version__} renamed Timer._interval"
 
 
-@pytest.mark.parametrize(("ours", "stock"), [(RoundLoop, _FitLoop), (ClientLoop, _TrainingEpochLoop)])
+@pytest.mark.parametrize(
+    ("ours", "stock"),
+    [(RoundLoop, _FitLoop), (ClientLoop, _TrainingEpochLoop), (SharedEvaluation, _EvaluationLoop)],
+)
 def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stock: type) -> None:
     replaced = {
         RoundLoop: {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end"}
         | {"run", "state_dict", "load_state_dict"},
         ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
+        SharedEvaluation: {"_store_dataloader_outputs"},
     }[ours]
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
     common -= set(dir(object))
@@ -191,6 +200,7 @@ def test_private_names_are_used_in_one_place_alone() -> None:
 def test_every_private_import_is_known() -> None:
     known = {
         f"{PT}.loops._Loop",
+        f"{PT}.loops.evaluation_loop._EvaluationLoop",
         f"{PT}.loops.fit_loop._FitLoop",
         f"{PT}.loops.training_epoch_loop._TrainingEpochLoop",
         *(f"{PT}.trainer.connectors.logger_connector.result.{name}" for name in _RESULT_NAMES),

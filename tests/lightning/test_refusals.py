@@ -23,7 +23,8 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, RADFed, TensorDataModule
+from fl_lightning import FedAvg, Federated, RADFed, TensorDataModule
+from fl_lightning.parts import Redistribution
 
 
 def refused(match: str, *callbacks: Callback, module: Any = None, algorithm: Any = None, **trainer: Any) -> None:
@@ -233,16 +234,19 @@ def test_evaluate() -> None:
         (2, "virtual", r"`max_epochs=2` .*max_epochs=3 for whole cycles"),
     ],
 )
-def test_radfed_warns_of_an_incomplete_cycle(rounds: int, evaluate: Any, match: str) -> None:
+@pytest.mark.parametrize("composed", [False, True])
+def test_an_incomplete_cycle_is_a_warning(rounds: int, evaluate: Any, match: str, composed: bool) -> None:
+    algorithm = Federated(1, schedule=Redistribution(3, evaluate)) if composed else RADFed(3, 1, evaluate=evaluate)
     with pytest.warns(UserWarning, match=match):
-        train_federatedly(Classifier(), clients_of(4), algorithm=RADFed(3, 1, evaluate=evaluate), max_epochs=rounds)
+        train_federatedly(Classifier(), clients_of(4), algorithm=algorithm, max_epochs=rounds)
 
 
+@pytest.mark.parametrize("algorithm", [RADFed(3, 1), Federated(1, schedule=Redistribution(3)), FedAvg(1)])
 @pytest.mark.parametrize("rounds", [3, 6])
-def test_radfed_does_not_warn_of_whole_cycles(rounds: int) -> None:
+def test_whole_cycles_are_none(rounds: int, algorithm: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*is not a multiple.*")
-        train_federatedly(Classifier(), clients_of(4), algorithm=RADFed(3, 1), max_epochs=rounds)
+        train_federatedly(Classifier(), clients_of(4), algorithm=algorithm, max_epochs=rounds)
 
 
 # ---- a checkpoint of another run ----

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection, is_dataclass_instance
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from fl_lightning.executors.base import CannotVectorize
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class StackedBatch:
@@ -29,29 +31,75 @@ class StackedBatch:
         return self.rebuild([tensor[0] for tensor in self.tensors])
 
 
+class Unequal:
+    """Stands in a batch for a value that is no tensor and differs among clients; using it is an error.
+
+    Args:
+        value: One client's value.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.__dict__["_text"] = f"batches hold values that are no tensors and differ among clients ({value!r}, ...)"
+
+    def _use(self, *args: Any, **kwargs: Any) -> Any:
+        raise CannotVectorize(self.__dict__["_text"])
+
+    __getattr__ = __setattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _use
+    __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __hash__ = __contains__ = _use  # type: ignore[assignment]
+    __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = _use  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _use
+
+
 def stack_batches(batches: Sequence[Any]) -> StackedBatch:
-    """Stack batches: tensors, or lists, tuples and dictionaries of tensors and of values that are the same for all.
+    """Stack batches: tensors in any container that Lightning moves to a device.
+
+    Values that are no tensors and differ among clients become :class:`Unequal`.
 
     Raises:
-        CannotVectorize: If a value that is no tensor differs among clients.
+        CannotVectorize: If a batch holds an object that is neither a tensor, nor a container, nor a plain value.
     """
-    flat = [pytree.tree_flatten(batch) for batch in batches]
-    first, spec = flat[0]
+    first = batches[0]
+    if type(first) in (list, tuple) and all(isinstance(part, Tensor) for part in first):
+        return StackedBatch([torch.stack(parts) for parts in zip(*batches, strict=True)], type(first))
     tensors: list[Tensor] = []
-    for leaves in zip(*(leaves for leaves, _ in flat), strict=True):
-        if isinstance(leaves[0], Tensor):
-            tensors.append(torch.stack(leaves))
-        elif any(leaf != leaves[0] for leaf in leaves):
-            raise CannotVectorize(
-                f"batches hold values that are no tensors and differ among clients ({leaves[0]!r}, ...)"
-            )
+    others: list[Any] = []
+    for values in zip(*map(_leaves, batches), strict=True):
+        if isinstance(values[0], Tensor):
+            tensors.append(torch.stack(values))
+        else:
+            others.append(_in_common(values))
 
-    def rebuild(tensors: list[Tensor]) -> Any:
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in first]
-        return pytree.tree_unflatten(leaves, spec)
+    def rebuild(tensors: list[Any]) -> Any:
+        given, kept = iter(tensors), iter(others)
+        return apply_to_collection(first, _Leaf, lambda leaf: next(given if isinstance(leaf, Tensor) else kept))
 
     return StackedBatch(tensors, rebuild)
+
+
+def _in_common(values: Sequence[Any]) -> Any:
+    """Return what stands for a value that is no tensor in a batch of several clients."""
+    if all(value is values[0] for value in values):
+        return values[0]
+    if not all(isinstance(value, _PLAIN) for value in values):
+        raise CannotVectorize(f"batches hold objects of {type(values[0]).__name__}, which cannot be stacked")
+    return values[0] if all(value == values[0] for value in values) else Unequal(values[0])
+
+
+class _LeafKind(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        contains = isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
+        return not (contains or is_dataclass_instance(value))
+
+
+class _Leaf(metaclass=_LeafKind):
+    """Anything that is no container."""
+
+
+def _leaves(batch: Any) -> list[Any]:
+    """Return what a batch holds, without the containers."""
+    found: list[Any] = []
+    apply_to_collection(batch, _Leaf, found.append)
+    return found
 
 
 def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[Any]]]:
@@ -65,11 +113,11 @@ def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[A
 
 
 def _shape(batch: Any) -> Any:
-    if isinstance(batch, (list, tuple)):
-        return type(batch), *map(_shape, batch)
-    if isinstance(batch, dict):
-        return dict, *((key, _shape(value)) for key, value in batch.items())
-    return (batch.shape, batch.dtype) if isinstance(batch, Tensor) else type(batch)
+    if type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch):
+        return type(batch), *((part.shape, part.dtype) for part in batch)
+    keys = tuple(batch) if isinstance(batch, Mapping) else ()
+    kinds = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in _leaves(batch)]
+    return type(batch), keys, *kinds
 
 
 def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:

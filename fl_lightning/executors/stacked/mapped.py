@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from fl_lightning._lightning.stacked_loop import Logged, StackedLoop
+from fl_lightning._lightning.recording import Logged
+from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.batching import StackedBatch, stack_batches
-from fl_lightning.executors.stacked.snapshot import preserved_attributes, preserved_generators
-from fl_lightning.executors.stacked.stack import ModelStack, substituted
+from fl_lightning.executors.stacked.batching import StackedBatch
+from fl_lightning.executors.stacked.randomness import DrawsApart
+from fl_lightning.executors.stacked.stack import substituted
 
-StepOutcome = tuple[Tensor, Logged, list[Tensor], list[Tensor]]
+StepOutcome = tuple[Tensor, Logged, list[Tensor]]
 
 
 class MappedStep:
@@ -29,128 +31,65 @@ class MappedStep:
 
     def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
         self._stacked = stacked
-        self._vector = vector
         self._places = vector.places()
-        #: Whether the module draws random numbers when it trains, known after :meth:`check`.
-        self.draws = False
-        self._randomness: Literal["different", "error"] = "different"
 
     def __call__(
-        self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], batch: StackedBatch, batch_idx: int
+        self,
+        parameters: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        batch: StackedBatch,
+        batch_idx: int,
+        draws: DrawsApart | None = None,
     ) -> StepOutcome:
-        """Return the losses, shape ``(K,)``, what was logged with values of shape ``(K,)``, and the new buffers.
+        """Return the losses, shape ``(K,)``, what was logged, with tensors of shape ``(K, ...)``, and the new buffers.
 
         Args:
             parameters: Shape ``(K, *shape)`` each.
             buffers: Shape ``(K, *shape)`` each; they may be written to.
             batch: One batch a client.
             batch_idx: Its position in the clients' local training.
+            draws: Draws random numbers; ``None`` where the module draws none.
+
+        Raises:
+            CannotVectorize: If the step fails on stacked tensors.
         """
         number = len(parameters)
 
         def one(state: list[Tensor], tensors: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-            logged.calls.clear()
-            logged.values.clear()
-            with substituted(self._places, state):
+            logged.clear()
+            with substituted(self._places, state), _ItemsAsTensors():
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
                 after = [spots[0][0][spots[0][1]] for spots in self._places[number:]]
-            return loss.reshape(()), logged.values, after
+            return loss.reshape(()), list(logged.tensors), after
 
-        with self._stacked.recording() as logged:
-            mapped = torch.func.vmap(one, randomness=self._randomness)
+        with self._stacked.recording() as logged, nullcontext() if draws is None else draws:
+            mapped = torch.func.vmap(one, randomness="error" if draws is None else "different")
             versions = [parameter._version for parameter in parameters]
-            losses, values, after = mapped([*parameters, *buffers], batch.tensors)
+            losses, tensors, after = _tried(lambda: mapped([*parameters, *buffers], batch.tensors))
         if versions != [parameter._version for parameter in parameters]:
             raise CannotVectorize("`training_step` changes parameters in place, which a stack of some clients loses")
-        return losses, logged, values, after
-
-    # ---- whether it is the same ----
-
-    def check(self, start: Tensor, batch: Any) -> None:
-        """Try two models at once, and compare their gradients with those of one model at a time.
-
-        Args:
-            start: A model, shape ``(size,)``.
-            batch: A client's first batch.
-
-        Raises:
-            CannotVectorize: If it fails, leaves something behind in the module, or gives other gradients.
-        """
-        module = self._vector.module
-        number = self._vector.num_parameters
-        # buffers stay as they are: a table of indices must not be scaled
-        models = [start, torch.cat([start[:number] * 1.01, start[number:]])]
-        with preserved_generators(), preserved_attributes(module) as changes:
-            self._try(lambda: self._gradients_at_once(models, batch))
-            if changed := changes():
-                raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
-            self.draws = self._without_randomness(models, batch) is None
-            with _eval_mode(module) if self.draws else nullcontext():
-                at_once = self._without_randomness(models, batch)
-                if at_once is None:
-                    return  # random in any mode: two runs cannot be compared
-                for row, model in enumerate(models):
-                    alone = self._gradients_alone(model, batch)
-                    self._compare(alone, [None if g is None else g[row] for g in at_once])
-
-    def _without_randomness(self, models: Sequence[Tensor], batch: Any) -> list[Tensor | None] | None:
-        """Return the gradients; ``None`` if the module draws random numbers."""
-        self._randomness = "error"
-        try:
-            return list(self._gradients_at_once(models, batch))
-        except RuntimeError as error:
-            if "random" in str(error):
-                return None
-            raise
-        finally:
-            self._randomness = "different"
-
-    def _try(self, work: Any) -> list[Tensor | None]:
-        try:
-            return list(work())
-        except CannotVectorize:
-            raise
-        except Exception as error:  # whatever a layer raises when it is given stacked tensors
-            first = str(error).strip().split("\n")[0]
-            raise CannotVectorize(
-                f"`training_step` fails on stacked models ({type(error).__name__}: {first})"
-            ) from error
-
-    def _gradients_at_once(self, models: Sequence[Tensor], batch: Any) -> Sequence[Tensor | None]:
-        stack = ModelStack(self._vector, models)
-        losses, *_ = self(stack.parameters, stack.buffers, stack_batches([batch] * len(models)), 0)
-        return torch.autograd.grad(losses.sum(), stack.parameters, allow_unused=True)
-
-    def _gradients_alone(self, model: Tensor, batch: Any) -> Sequence[Tensor | None]:
-        held = self._vector.read()
-        self._vector.write(model)
-        try:
-            with self._stacked.recording():
-                loss = self._stacked.training_step(batch, 0)
-            return torch.autograd.grad(loss, self._vector.parameters, allow_unused=True)
-        finally:
-            self._vector.write(held)
-
-    def _compare(self, alone: Sequence[Tensor | None], at_once: Sequence[Tensor | None]) -> None:
-        for name, one, other in zip(self._vector.names, alone, at_once, strict=True):
-            if one is None and other is None:
-                continue
-            one, other = (torch.zeros(()) if g is None else g for g in (one, other))
-            scale = float(one.abs().max())
-            tolerance = 1e-6 if one.dtype is torch.float64 else 2e-3
-            if not bool(((one - other).abs() <= tolerance * scale + 1e-7).all()):
-                raise CannotVectorize(
-                    f"the gradient of {name!r} is another one on stacked models, so the module keeps a reference to "
-                    "it outside of its parameters"
-                )
+        # what is the batch's or the models' own changes before it is read
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*batch.tensors, *parameters, *buffers)}
+        logged.tensors[:] = [t.clone() if t.untyped_storage().data_ptr() in held else t for t in tensors]
+        return losses, logged, after
 
 
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
-    module.eval()
+class _ItemsAsTensors(TorchFunctionMode):
+    """Lets ``tensor.item()`` return the tensor, which ``self.log`` takes as well; as a number it still fails."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.item:
+            return args[0].detach()
+        return function(*args, **(kwargs or {}))
+
+
+def _tried(step: Callable[[], Any]) -> Any:
+    """Run a step, whose errors are reasons not to stack; an error of the user's own is raised again in earnest."""
     try:
-        yield
-    finally:
-        for submodule, training in modes:
-            submodule.training = training
+        return step()
+    except CannotVectorize:
+        raise
+    except Exception as error:  # whatever a layer raises when it is given stacked tensors
+        first = str(error).strip().split("\n")[0]
+        cause = f"{type(error).__name__}{': ' if first else ''}{first}"
+        raise CannotVectorize(f"`training_step` fails on stacked models ({cause})") from error

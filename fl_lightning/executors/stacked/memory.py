@@ -10,18 +10,18 @@ import torch
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.federation import Task
 
-_SHARE = 0.25  # of the free memory; what a forward pass keeps is not known beforehand
+_SHARE = 0.125  # of all memory, not of what is free at the moment: a stack's size decides on roundings
 _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correction, result
 _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
 def memory_budget(clients: LocalTraining) -> float:
-    """Return the bytes that a stack may take: a quarter of what is free, shared by the processes of a machine."""
+    """Return the bytes that a stack may take: an eighth of the memory, shared by the processes of a machine."""
     device = clients.vector.device
-    return _SHARE * free_memory(device) / (clients.trainer.world_size if device.type == "cpu" else 1)
+    return _SHARE * total_memory(device) / (clients.trainer.world_size if device.type == "cpu" else 1)
 
 
-def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task], budget: float) -> int:
+def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:
     """Return how many of the clients may train at once: their models and an epoch of their samples fit the budget.
 
     On a CPU their weights take 32 MiB at most.
@@ -29,23 +29,22 @@ def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task], budget: floa
     Args:
         clients: Trains clients.
         tasks: The tasks.
-        budget: Bytes.
 
     Returns:
         At least 1.
     """
-    vector = clients.vector
+    vector, budget = clients.vector, memory_budget(clients)
     weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
     samples = max(task.num_samples for task in tasks) * clients.batches.bytes_per_sample
     most = min(len(tasks), budget / max(1, _COPIES * weights + samples))
     return max(1, int(min(most, _CPU_STACK // max(1, weights)) if vector.device.type == "cpu" else most))
 
 
-def free_memory(device: torch.device) -> float:
-    """Return the free memory of a device in bytes; infinite where it cannot be told."""
+def total_memory(device: torch.device) -> float:
+    """Return the memory of a device in bytes; infinite where it cannot be told."""
     if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+        return float(torch.cuda.get_device_properties(device).total_memory)
     try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):
         return float("inf")

@@ -6,7 +6,8 @@ import functools
 import random
 from collections import deque
 from collections.abc import Mapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from contextlib import suppress
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.snapshot import surroundings
 
 _NODES = 200_000  # values beyond these are compared by identity
-_SKIPPED = {"_current_fx_name", "log", "_modules", "_trainer", "trainer", "_fabric"}
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType, ModuleType)
+_SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type, BuiltinFunctionType, ModuleType)
+_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "builtins")
 _OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler, torch.dtype, torch.device)
 
 
@@ -42,25 +43,52 @@ class ModuleState:
         """Return the name of something that is another now, ``None`` if nothing is."""
         now = self._look()
         for name in [*self._images, *now]:
-            if name not in now or name not in self._images or not _same(self._images[name][1], now[name][1]):
-                return f"{(now.get(name) or self._images[name])[0]}`{name}`"
+            if name not in now or name not in self._images or not _same(self._images[name], now[name]):
+                return f"`{name}`"
         return None
 
-    def _look(self) -> dict[str, tuple[str, Any]]:
-        """Return an image of everything, by name, with a word for what it is."""
+    def _look(self) -> dict[str, Any]:
+        """Return an image of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
         camera = _Camera(own)
-        images: dict[str, tuple[str, Any]] = {}
+        images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
-            kind = "the metric " if isinstance(submodule, Metric) else ""
+            if isinstance(submodule, (Metric, MetricCollection)):
+                continue  # looked at apart: a stack gives metric objects what its clients would have given them
             path = f"self.{prefix}." if prefix else "self."
             held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
-                images[path + key] = kind, camera.image(value)
-            for key, value in surroundings(type(submodule)).items():
-                images.setdefault(key, ("", camera.image(value)))
+                images[path + key] = camera.image(value)
+            for key, value in _surroundings(type(submodule)).items():
+                images.setdefault(key, camera.image(value))
         return images
+
+
+def _surroundings(kind: type) -> dict[str, Any]:
+    """Return what the methods of a class, and of its bases outside of libraries, see beside ``self``, by name."""
+    found: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if base.__module__.split(".")[0] in _LIBRARIES:
+            continue
+        for key, member in vars(base).items():
+            if not isinstance(member, FunctionType):
+                found.setdefault(key, member)
+                continue
+            names = member.__code__.co_names
+            found.update({name: member.__globals__[name] for name in names if name in member.__globals__})
+            found.update(_held_by(member))
+    return found
+
+
+def _held_by(function: FunctionType) -> dict[str, Any]:
+    """Return what a function holds: the variables of its closure, its arguments' defaults, and its attributes."""
+    held: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a cell that is still empty
+            held[name] = cell.cell_contents
+    defaults = {f"{function.__name__}'s default {n}": value for n, value in enumerate(function.__defaults__ or ())}
+    return {**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)}
 
 
 class _Camera:
@@ -73,6 +101,8 @@ class _Camera:
         self._left -= 1
         if isinstance(value, _SIMPLE):
             return value
+        if isinstance(value, FunctionType) and value.__module__.split(".")[0] in _LIBRARIES:
+            return "at", id(value)
         if self._left < 0 or id(value) in self._own or isinstance(value, _OPAQUE):
             return "at", id(value)
         if id(value) in self._seen:
@@ -81,6 +111,10 @@ class _Camera:
         return self._image_of(value)
 
     def _image_of(self, value: Any) -> Any:
+        if isinstance(value, FunctionType):
+            return "function", id(value), self.image(_held_by(value))
+        if isinstance(value, MethodType):
+            return "method", id(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
             return value.detach().clone()
         if isinstance(value, np.ndarray):

@@ -101,6 +101,16 @@ class StackedOptimizer:
             leaf.grad = None
 
     @property
+    def stepped(self) -> list[bool]:
+        """Whether the optimizer steps each parameter tensor."""
+        own = {place for places in self._places for place in places}
+        return [place in own for place in range(self._number)]
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Return the present settings of each of the user's parameter groups."""
+        return [{k: v for k, v in group.items() if k != "params"} for group in self._origin.param_groups]
+
+    @property
     def is_plain(self) -> bool:
         """Whether a step is ``parameter -= lr * (gradient + weight_decay * parameter)`` at the present settings."""
         return is_plain_sgd(self._own, but="weight_decay")

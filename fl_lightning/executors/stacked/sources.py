@@ -2,137 +2,230 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
+from fl_lightning.executors.stacked.program.maker import BatchForm
+from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task
+
+_TABLES = 64 * 2**20  # bytes of batches that are held at once
 
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
 
 class BatchSource(Protocol):
-    """Gives the next batches of a stack's clients."""
+    """Gives the next batches of a stack's clients, in groups or, for a program, in tables."""
+
+    draws_nothing: bool
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
+
+    def form(self) -> BatchForm | None:
+        """Return what batches look like; ``None`` if their tensors do not have samples first."""
+
+    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
+        """Return the batches of the next steps; see :class:`~.program.steps.PaddedSource`."""
 
 
 class DrawnBatches:
     """Batches of any kind, drawn client by client and then stacked.
 
-    What a data set or a transfer hook draws from the global generators is what it would draw for the client alone, as
-    long as the module itself draws nothing.
-
     Args:
-        clients: Trains clients.
-        tasks: The clients' tasks.
-        transfer: Brings a batch to the module.
-        random: Whether data sets or ``transfer`` may draw random numbers.
+        batches: The clients' batches.
+        generators: The clients' generators, from which batches are drawn; ``None`` if they draw nothing.
+
+    Attributes:
+        draws_nothing: Whether reading batches draws nothing from global generators.
     """
 
-    def __init__(
-        self, clients: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], random: bool
-    ) -> None:
-        self._batches: list[Iterator[Any]] = [map(transfer, clients.batches.of(task)) for task in tasks]
-        self._states: list[Any] = []
-        if random:
-            present = _generators()
-            for task in tasks:
-                clients.seed(task)
-                self._states.append(_generators())
-            _set_generators(present)
+    def __init__(self, batches: Sequence[Iterator[Any]], generators: ClientGenerators | None) -> None:
+        self._batches, self._generators = batches, generators
+        self._first: Any = None  # the first client's first batch, before it is given out
+        self.draws_nothing = generators is None
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``."""
         drawn = [(row, self._draw(row)) for row in rows]
         return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
 
+    def form(self) -> BatchForm | None:
+        """Return what batches look like; ``None`` if their tensors do not have samples first."""
+        self._first = self._draw(0)
+        batch = stack_batches([self._first])
+        sizes = {tensor.shape[1] if tensor.dim() > 1 else None for tensor in batch.tensors}
+        if len(sizes) != 1 or None in sizes:
+            return None
+        return BatchForm(
+            tuple(tuple(tensor.shape[2:]) for tensor in batch.tensors),
+            tuple(tensor.dtype for tensor in batch.tensors),
+            batch.rebuild,
+        )
+
+    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
+        """Return the batches of the next steps."""
+        tables: list[Tensor] = []
+        sizes: list[list[int]] = []
+        for step, k in enumerate(active):
+            drawn = [stack_batches([self._draw(row)]).tensors for row in range(k)]
+            sizes.append([tensors[0].shape[1] for tensors in drawn])
+            if not tables:
+                tables = [t.new_zeros(active[0], len(active) * size, *t.shape[2:]) for t in drawn[0]]
+            for row, tensors in enumerate(drawn):
+                for table, tensor in zip(tables, tensors, strict=True):
+                    if table.shape[2:] != tensor.shape[2:] or tensor.shape[1] != sizes[-1][row]:
+                        raise CannotVectorize("batches have tensors of unequal shapes")
+                    table[row, step * size : step * size + tensor.shape[1]] = tensor[0]
+        return tables, sizes
+
     def _draw(self, row: int) -> Any:
-        if not self._states:
+        if row == 0 and self._first is not None:
+            first, self._first = self._first, None
+            return first
+        with nullcontext() if self._generators is None else self._generators.of(row):
             return next(self._batches[row])
-        present = _generators()
-        _set_generators(self._states[row])
-        batch = next(self._batches[row])
-        self._states[row] = _generators()
-        _set_generators(present)
-        return batch
 
 
 class GatheredBatches:
-    """Batches of clients that hold plain tensors and whose epochs coincide: one gather an epoch, then views.
+    """Batches of clients that hold plain tensors: one gather for many steps of a client, then views.
 
     Args:
         clients: Trains clients.
         tasks: The clients' tasks, longest first.
         device: The module's device.
+
+    Attributes:
+        draws_nothing: Always true.
     """
 
+    draws_nothing = True
+
     def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
-        self._batches = clients.batches
-        self._clients = [task.client for task in tasks]
-        self._sizes = [task.num_samples for task in tasks]
-        self._batch = clients.data.batch_size or max(self._sizes)
-        self._epoch = max(clients.batches.epoch_length(task.client) for task in tasks)
-        self._generators = [clients.batches.generator(task) for task in tasks]
+        self._clients = [_RowsOfClient(clients, task) for task in tasks]
+        self._batch = clients.data.batch_size or max(task.num_samples for task in tasks)
         self._device = device
-        self._position = 0
-        self._upload: DeviceCopy | None = None  # one epoch of all clients, shape (K, n, ...)
-        self._whole: list[Tensor] = []  # the same on the device
+        self._upload: DeviceCopy | None = None
+        self._steps = 0  # that have been read
+        self._begin, self._end = 0, 0  # the steps whose batches are at hand
+        self._tables: list[Tensor] = []
+        self._sizes: list[list[int]] = []
 
     @staticmethod
     def suit(clients: LocalTraining, tasks: Sequence[Task]) -> bool:
         """Whether the clients' batches can be had this way."""
-        lengths = {clients.batches.epoch_length(task.client) for task in tasks}
-        coincide = len(lengths) == 1 or all(
-            clients.batches.number(task) <= clients.batches.epoch_length(task.client) for task in tasks
-        )
-        if not coincide or int(clients.trainer.accumulate_grad_batches) > 1:
-            return False
-        return clients.batches.are_tensors(tasks[0].client)
+        one_batch = int(clients.trainer.accumulate_grad_batches) == 1
+        return one_batch and all(clients.batches.are_tensors(task.client) for task in tasks)
+
+    def form(self) -> BatchForm | None:
+        """Return what batches look like."""
+        tensors = self._clients[0].tensors
+        return BatchForm(tuple(tuple(t.shape[1:]) for t in tensors), tuple(t.dtype for t in tensors), list)
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, which are the first ones."""
-        place = self._position % self._epoch
-        if place == 0:
-            self._gather(len(rows))
-        self._position += 1
-        begin = place * self._batch
+        if self._steps == self._end:
+            self._read_on(len(rows))
+        place = self._steps - self._begin
+        self._steps += 1
+        span = slice(place * self._batch, (place + 1) * self._batch)
         groups: Groups = []
-        for size, members in groupby(rows, lambda row: min(self._batch, self._sizes[row] - begin)):
+        for size, members in groupby(rows, self._sizes[place].__getitem__):
             group = list(members)
-            tensors = [whole[group[0] : group[-1] + 1, begin : begin + size] for whole in self._whole]
+            tensors = [table[group[0] : group[-1] + 1, span][:, :size] for table in self._tables]
             groups.append((group, StackedBatch(tensors)))
         return groups
 
-    def _gather(self, active: int) -> None:
-        places = [] if self._upload is None else [tensor.unbind() for tensor in self._upload.host()]
-        longest = max(self._sizes)
-        for row in range(active):
-            size = self._sizes[row]
-            out = [rows[row] if size == longest else rows[row][:size] for rows in places] or None
-            gathered = self._batches.gather(self._clients[row], self._generators[row], out)
-            if out is None and gathered is not None:  # the first client's tells shapes and types
-                shape = len(self._sizes), longest
-                shapes, dtypes = [(*shape, *tensor.shape[1:]) for tensor in gathered], [t.dtype for t in gathered]
-                self._upload = DeviceCopy(shapes, dtypes, self._device)
-                places = [tensor.unbind() for tensor in self._upload.host()]
-                for rows, values in zip(places, gathered, strict=True):
-                    rows[row][:size] = values
-        assert self._upload is not None
-        self._whole = self._upload.send()
+    def _read_on(self, rows: int) -> None:
+        """Read the batches of as many steps as are held at once."""
+        most = max(1, _TABLES // max(1, rows * self._batch * self._clients[0].bytes_per_sample))
+        self._begin = self._steps
+        active = [
+            sum(client.number > step for client in self._clients) for step in range(self._begin, self._begin + most)
+        ]
+        active = [k for k in active if k]
+        self._tables, self._sizes = self.padded(active, self._batch)
+        self._end = self._begin + len(active)
+
+    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
+        """Return the batches of the next steps."""
+        tensors = self._clients[0].tensors
+        shapes = [(active[0], len(active) * size, *tensor.shape[1:]) for tensor in tensors]
+        if self._upload is None or self._upload.shapes != shapes:
+            self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], self._device)
+        tables = [table.unbind() for table in self._upload.host()]
+        sizes: list[list[int]] = [[] for _ in active]
+        for row in range(active[0]):
+            steps = sum(k > row for k in active)
+            self._clients[row].read([rows[row] for rows in tables], steps, size, sizes)
+        return self._upload.send(), sizes
+
+
+class _RowsOfClient:
+    """The batches of one client, whose samples are rows of tensors.
+
+    Args:
+        clients: Trains clients.
+        task: The client's task.
+    """
+
+    def __init__(self, clients: LocalTraining, task: Task) -> None:
+        self.tensors, self._indices = clients.batches.rows(task.client)
+        self.number = clients.batches.number(task)
+        self._orders = clients.batches.orders(task)
+        self._order = torch.empty(0, dtype=torch.long)  # of the samples of this epoch that have not been read
+
+    @property
+    def bytes_per_sample(self) -> int:
+        """Memory of a sample."""
+        return sum(tensor[:1].nbytes for tensor in self.tensors)
+
+    def read(self, tables: Sequence[Tensor], steps: int, size: int, sizes: list[list[int]]) -> None:
+        """Read the next batches.
+
+        Args:
+            tables: Take them, shape ``(steps * B, ...)`` or longer each; rows beyond a batch's samples become zero.
+            steps: How many.
+            size: Samples of a batch, B.
+            sizes: Takes for each step the batch's size.
+        """
+        step = 0
+        while step < steps:
+            if not len(self._order):
+                order = next(self._orders)
+                self._order = order if self._indices is None else self._indices.index_select(0, order)
+            chosen, self._order = self._order[: (steps - step) * size], self._order[(steps - step) * size :]
+            number = -(-len(chosen) // size)
+            begin, filled, end = step * size, step * size + len(chosen), (step + number) * size
+            for tensor, table in zip(self.tensors, tables, strict=True):
+                torch.index_select(tensor, 0, chosen.to(tensor.device), out=table[begin:filled])
+                if filled < end:
+                    table[filled:end].zero_()
+            for place in range(number):
+                sizes[step + place].append(min(size, len(chosen) - place * size))
+            step += number
+
+
+def draws_nothing(clients: LocalTraining, task: Task, plain: bool) -> bool:
+    """Whether reading a client's batches draws nothing from global generators, for certain."""
+    return plain and clients.batches.has_rows(task.client)
 
 
 def make_source(
-    clients: LocalTraining, tasks: Sequence[Task], transfer: Callable[[Any], Any], plain: bool
+    clients: LocalTraining,
+    tasks: Sequence[Task],
+    transfer: Callable[[Any], Any],
+    plain: bool,
+    generators: ClientGenerators | None,
 ) -> GatheredBatches | DrawnBatches:
     """Return the batches of a stack's clients.
 
@@ -141,20 +234,9 @@ def make_source(
         tasks: The clients' tasks, longest first.
         transfer: Brings a batch to the module.
         plain: Whether ``transfer`` only moves it to the device.
+        generators: The clients' generators.
     """
     if plain and GatheredBatches.suit(clients, tasks):
         return GatheredBatches(clients, tasks, clients.vector.device)
-    return DrawnBatches(clients, tasks, transfer, not plain or not clients.batches.has_rows(tasks[0].client))
-
-
-def _generators() -> Any:
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
-
-
-def _set_generators(states: Any) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1])
-    np.random.set_state(states[2])
-    random.setstate(states[3])
+    batches = [map(transfer, clients.batches.of(task)) for task in tasks]
+    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators)

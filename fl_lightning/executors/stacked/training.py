@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.journal import Entry, Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.state_vector import unshared
+from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.fused import FusedStep
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
+from fl_lightning.executors.stacked.program.maker import ProgramMaker
+from fl_lightning.executors.stacked.program.steps import ProgramSteps
+from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
+from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
 from fl_lightning.executors.stacked.sources import BatchSource, Groups
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.stacked_tensor import StackedWeight
 
-Gradients = list[Tensor | None]
+GradientList = list[Tensor | None]
 
 
 @dataclass
@@ -29,14 +33,49 @@ class Steps:
     """How a fit's ``training_step`` runs on stacks.
 
     Attributes:
-        stacked: Runs it and reports to Lightning.
+        stacked: Runs it.
         mapped: By ``torch.func``, for any module.
-        fused: By batched products that step at once, for some.
+        programs: As a program of batched products, for some.
     """
 
     stacked: StackedLoop
     mapped: MappedStep
-    fused: FusedStep
+    programs: ProgramMaker
+
+
+def make_steps(clients: LocalTraining, vector: StateVector, stacked: StackedLoop) -> Steps:
+    """Return how ``training_step`` runs on stacks.
+
+    Args:
+        clients: Trains clients.
+        vector: The federated state of the module, or of its copy.
+        stacked: Runs its ``training_step``.
+    """
+    precision = str(clients.trainer.precision_plugin.precision)
+    return Steps(stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision))
+
+
+@dataclass
+class Stack:
+    """The clients of a stack, longest first.
+
+    Attributes:
+        slots: Their slots.
+        models: Their models.
+        windows: For each of them, how many batches each of its optimizer steps takes.
+        source: Gives their batches.
+        terms: What their local objectives add.
+        generators: Theirs, where the module draws random numbers; ``None`` where it draws none.
+        batch_size: Samples of a batch at most.
+    """
+
+    slots: Sequence[int]
+    models: ModelStack
+    windows: Sequence[Sequence[int]]
+    source: BatchSource
+    terms: StackedCorrections
+    generators: ClientGenerators | None
+    batch_size: int
 
 
 class StackTraining:
@@ -45,46 +84,50 @@ class StackTraining:
     Args:
         clients: Trains clients.
         steps: How ``training_step`` runs.
-        stack: The models, of the longest client first.
-        windows: For each of them, how many batches each of its optimizer steps takes.
-        source: Gives their batches.
-        terms: What their local objectives add.
+        stack: The clients.
         optimizer: Steps them.
+        journal: Keeps what they log.
     """
 
     def __init__(
-        self,
-        clients: LocalTraining,
-        steps: Steps,
-        stack: ModelStack,
-        windows: Sequence[Sequence[int]],
-        source: BatchSource,
-        terms: StackedCorrections,
-        optimizer: StackedOptimizer,
+        self, clients: LocalTraining, steps: Steps, stack: Stack, optimizer: StackedOptimizer, journal: Journal
     ) -> None:
-        self._clients, self._steps, self._stack, self._windows = clients, steps, stack, windows
-        self._source, self._terms, self._optimizer = source, terms, optimizer
+        self._clients, self._steps, self._stack, self._optimizer = clients, steps, stack, optimizer
+        self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
         trainer = clients.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
-        optimizer.attach(stack.parameters)
-        self._decays = optimizer.add_weight_decay(terms.weight_decays) if any(terms.weight_decays) else None
-        self._fusible = self._accumulate == 1 and terms.quadratic and not self._clip[0] and self._decays is None
+        optimizer.attach(stack.models.parameters)
+        decays = stack.terms.weight_decays
+        self._decays = optimizer.add_weight_decay(decays) if any(decays) else None
         self._done = 0  # batches that the longest client has trained on
+        #: Whether the module has drawn random numbers.
+        self.drew = False
+        self._by_step = bool(clients.loop.optimizers.by_step)
+        self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
+        self._program = self._make_program()
 
     def run(self) -> list[list[float]]:
-        """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for."""
+        """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for.
+
+        Raises:
+            CannotVectorize: If the clients cannot be trained at once.
+        """
+        with nothing_drawn(self._clients.vector.device):
+            return self._run()
+
+    def _run(self) -> list[list[float]]:
         clients, optimizer = self._clients, self._optimizer
         schedules = clients.loop.optimizers
         counts_lr = clients.algorithm.objective.needs_summed_lr
-        so_far = [0.0] * len(self._stack.parameters)
+        so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
         for step in range(len(self._windows[0])):
             active = sum(len(windows) > step for windows in self._windows)
-            if self._stack.keep(active):
-                optimizer.attach(self._stack.parameters)
+            if self._models.keep(active):
+                optimizer.attach(self._models.parameters)
             clients.loop.stop_if_terminated()
-            stepped = self._step(step, active)
+            stepped = self._step(step, active) if self._program is None else self._program_step(step)
             if counts_lr:
                 rates = optimizer.learning_rates()
                 so_far = [a + (b if own else 0.0) for a, b, own in zip(so_far, rates, stepped, strict=True)]
@@ -94,86 +137,109 @@ class StackTraining:
                 optimizer.refresh()
         return summed
 
+    # ---- by a program ----
+
+    def _make_program(self) -> ProgramSteps | None:
+        """Return the program of the stack's steps, ``None`` if they have to be mapped."""
+        clients, stack = self._clients, self._stack
+        form = stack.source.form() if self._accumulate == 1 else None
+        size, round_index = stack.batch_size, clients.trainer.current_epoch
+        traced = None if form is None else self._steps.programs.make(form, size, round_index)
+        if form is None or traced is None or (traced.plan.draws and stack.generators is None):
+            return None
+        self.drew = traced.plan.draws
+        active = [sum(len(windows) > step for windows in self._windows) for step in range(len(self._windows[0]))]
+        parameters = [parameter.detach() for parameter in self._models.parameters]
+        at_once = self._terms.quadratic and not self._clip[0] and self._decays is None and self._optimizer.is_plain
+        self._sgd = InPlaceSgd(self._optimizer, self._terms) if at_once else None
+        self._weights: list[Tensor] = []
+        return ProgramSteps(traced, form, stack.source, active, size, parameters, stack.generators)
+
+    def _program_step(self, step: int) -> list[bool]:
+        """Take one optimizer step of the clients at work; return which parameters were stepped."""
+        program, models, sgd = self._program, self._models, self._sgd
+        assert program is not None
+        changed = not self._weights or len(self._weights[0]) != models.active
+        if changed:
+            self._weights = [parameter.detach() for parameter in models.parameters]
+        if sgd is not None and (changed or self._by_step):
+            sgd.prepare(self._weights)
+        gradients = Gradients(len(self._weights))
+        if self._by_step:
+            self._settings.append(self._optimizer.settings())
+        with torch.no_grad():
+            program.step(step, self._weights, sgd or gradients)
+        if sgd is None:
+            self._correct(gradients.values)
+        self._steps.stacked.show(models.active)
+        if step + 1 == program.segment_end:
+            settings, self._settings = self._settings, []
+            for entry, own in zip_longest(program.logged(self._stack.slots), settings):
+                entry.settings = own
+                self._journal.add(entry)
+        return self._optimizer.stepped if sgd is not None else [g is not None for g in gradients.values]
+
+    # ---- by a mapped step ----
+
     def _step(self, step: int, active: int) -> list[bool]:
         """Take one optimizer step of the first ``active`` clients; return which parameters were stepped."""
-        stack, total = self._stack, [None] * len(self._stack.parameters)
-        gradients: Gradients = list(total)
-        batches, losses = 0, torch.zeros(())
+        gradients: GradientList = [None] * len(self._models.parameters)
         for micro in range(max(windows[step] for windows in self._windows[:active])):
             rows = [row for row in range(active) if self._windows[row][step] > micro]
-            groups = self._source.next(rows)
-            self._steps.stacked.begin_step()
-            fused = self._fused(groups) if self._fusible and self._steps.fused.works else None
-            if fused is not None:
-                self._done += 1
-                self._steps.stacked.end_step(active, active, fused)
-                return [True] * len(stack.parameters)
-            losses, new = self._gradients(groups)
+            ends = [self._windows[row][step] == micro + 1 for row in rows]
+            new = self._gradients(self._stack.source.next(rows), ends)
             gradients = new if micro == 0 else [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
-            batches += len(rows)
             self._done += 1
+            self._steps.stacked.show(len(rows))
         self._correct(gradients)
-        self._steps.stacked.end_step(batches, active, losses / len(rows))
         return [gradient is not None for gradient in gradients]
 
-    def _gradients(self, groups: Groups) -> tuple[Tensor, Gradients]:
-        """Return the sum of the clients' losses on their next batches, and its gradients: one pass for each shape."""
-        stack, total, renewed = self._stack, torch.zeros((), device=self._stack.parameters[0].device), []
+    def _gradients(self, groups: Groups, ends: Sequence[bool]) -> GradientList:
+        """Return the gradients of the clients' losses on their next batches: one pass for each shape."""
+        models, renewed = self._models, []
+        total = torch.zeros((), device=models.parameters[0].device)
         for rows, batch in groups:
             # the backward pass wants buffers as the forward pass left them: those of a part are put back after it
-            whole = len(rows) == stack.active
-            parameters = [select(parameter, rows) for parameter in stack.parameters]
-            buffers = stack.buffers if whole else [select(buffer, rows).clone() for buffer in stack.buffers]
-            losses, logged, values, after = self._steps.mapped(parameters, buffers, batch, self._done)
-            self._steps.stacked.log(logged, values, batch.first, rows)
+            whole = len(rows) == models.active
+            parameters = [select(parameter, rows) for parameter in models.parameters]
+            buffers = models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers]
+            draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
+            losses, logged, after = self._steps.mapped(parameters, buffers, batch, self._done, draws)
+            self.drew = self.drew or (draws is not None and draws.drew)
+            steps = dict(zip(sorted(row for own, _ in groups for row in own), ends, strict=True))
+            self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))
             renewed.append((rows, after))
             total = total + losses.sum()
         scaled = total / self._accumulate if self._accumulate > 1 else total
-        gradients = torch.autograd.grad(scaled, stack.parameters, allow_unused=True)
+        gradients = torch.autograd.grad(scaled, models.parameters, allow_unused=True)
         for rows, after in renewed:
-            stack.renew_buffers(rows, after)
-        return total.detach(), list(gradients)
+            models.renew_buffers(rows, after)
+        return list(gradients)
 
-    def _correct(self, gradients: Gradients) -> None:
+    def _slots(self, rows: Sequence[int]) -> list[int]:
+        return [self._stack.slots[row] for row in rows]
+
+    def _keep(self, entry: Entry) -> None:
+        """Keep what clients logged."""
+        if self._by_step:
+            entry.settings = self._optimizer.settings()
+        self._journal.add(entry)
+
+    def _correct(self, gradients: GradientList) -> None:
         """Apply local objectives, clipping and the optimizer, in Lightning's order."""
-        stack, terms = self._stack, self._terms
+        models, terms = self._models, self._terms
         value, algorithm = self._clip
         if terms or value or not self._optimizer.is_plain:
             # a linear layer's gradient is transposed in memory: to be read more than once it is turned first
             gradients[:] = [None if gradient is None else gradient.contiguous() for gradient in unshared(gradients)]
         if terms:
-            terms.correct(stack.parameters, gradients)
+            terms.correct(models.parameters, gradients)
         if value:
-            clip([gradient for gradient in gradients if gradient is not None], value, algorithm)
+            stepped = self._optimizer.stepped
+            clip([g for g, own in zip(gradients, stepped, strict=True) if own and g is not None], value, algorithm)
         if self._decays is not None:
-            terms.decay(stack.parameters, gradients, self._decays)
-        self._optimizer.step(stack.parameters, gradients)
-
-    def _fused(self, groups: Groups) -> Tensor | None:
-        """Take a fused step and return the mean loss; ``None`` if it cannot be."""
-        if not self._optimizer.is_plain or any(rows[-1] - rows[0] + 1 != len(rows) for rows, _ in groups):
-            return None
-        results = []
-        for number, (rows, batch) in enumerate(groups):
-            try:
-                results.append(self._steps.fused(self._weights(rows), batch, self._done))
-            except CannotVectorize:
-                if number:
-                    raise  # earlier groups have been stepped
-                self._steps.fused.works = False
-                return None
-        for (rows, batch), (_, logged, values) in zip(groups, results, strict=True):
-            self._steps.stacked.log(logged, values, batch.first, rows)
-        return torch.cat([losses for losses, _, _ in results]).mean()
-
-    def _weights(self, rows: Sequence[int]) -> list[StackedWeight]:
-        """Return the parameters of neighbouring clients with what a step needs to know."""
-        optimizer, terms, pulls = self._optimizer, self._terms, self._terms.pulls(rows)
-        settings = zip(self._stack.parameters, optimizer.learning_rates(), optimizer.weight_decays(), strict=True)
-        return [
-            StackedWeight(select(parameter, rows), lr, 1 - lr * (pulls + decay), terms.shift(place, rows))
-            for place, (parameter, lr, decay) in enumerate(settings)
-        ]
+            terms.decay(models.parameters, gradients, self._decays)
+        self._optimizer.step(models.parameters, gradients)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

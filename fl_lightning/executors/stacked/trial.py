@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.copies import WatchedTrainer
+from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.logging import Witness
-from fl_lightning._lightning.stacked_loop import SilentStackedLoop
-from fl_lightning.clients.training import LocalTraining
+from fl_lightning._lightning.metric_replay import different_metric, metric_states, restore_metric_states
+from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.batching import by_shape, stack_batches, windows
+from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.fused import FusedStep
-from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
-from fl_lightning.executors.stacked.snapshot import preserved_attributes, preserved_generators
-from fl_lightning.executors.stacked.sources import Groups
+from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
+from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import StackTraining, Steps
+from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
-from fl_lightning.parts.objectives import Correction
 
 #: Relative to how far training moves a tensor: rounding stays far below, another function far above.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3}
@@ -34,39 +36,29 @@ _MIXED = 5e-2
 class Trial:
     """Trains the first clients of a fit one after the other, in earnest, and the same clients as a stack on a copy.
 
-    Compared are weights, buffers, logged values, numbers of steps, and the module's state of any other kind. Nothing
-    of the copy comes back: neither logs, nor counters, nor random numbers, nor reads of the data.
+    Compared are weights, buffers, logged values, metric objects, numbers of steps, and the module's state of any other
+    kind. Nothing of the copy comes back: neither logs, nor counters, nor random numbers, nor reads of the data.
 
     Args:
         clients: Trains clients.
 
     Raises:
         CannotVectorize: If the module cannot be copied.
+
+    Attributes:
+        trained: Whether all clients were trained in earnest.
+        draws: Whether the module draws random numbers, known after :meth:`compare`.
+        jointly: Whether metric objects may be given all clients' batches at once, known after :meth:`compare`.
     """
 
     def __init__(self, clients: LocalTraining) -> None:
         self._clients = clients
-        try:
-            self._copy = clients.on_a_copy()
-        except CannotVectorize:
-            raise
-        except Exception as error:  # whatever a module's attributes raise when they are copied
-            raise CannotVectorize(
-                f"the module cannot be copied to try it out ({type(error).__name__}: {_first_line(error)})"
-            ) from error
+        self._copy, self._watched = copy_of(clients)
         module: Any = self._copy.vector.module
-        self.stacked = SilentStackedLoop(clients.loop, clients.corrector, module)
-        vector = self._copy.vector
-        #: How ``training_step`` of the copy runs on stacks.
-        self.steps = Steps(self.stacked, MappedStep(self.stacked, vector), FusedStep(self.stacked, vector))
-        self._done: list[tuple[ClientResult, Witness, Correction | None]] = []
-        #: Whether all clients were trained in earnest.
-        self.trained = False
-
-    @property
-    def copy(self) -> LocalTraining:
-        """The clients' training on the copy."""
-        return self._copy
+        stacked = StackedLoop(clients.loop, clients.corrector, module)
+        self._steps = make_steps(clients, self._copy.vector, stacked)
+        self._done: list[_Done] = []
+        self.trained, self.draws, self.jointly = False, False, True
 
     def train(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients one after the other, in earnest.
@@ -77,10 +69,11 @@ class Trial:
         clients = self._clients
         state = ModuleState(clients.vector)
         for task in tasks:
+            begun = clients.begin(task, algorithm.start(task))
             with clients.loop.witnessed() as witness:
-                result = clients.train(task, algorithm.start(task))
+                result = clients.go_on(begun)
             algorithm.receive(result)
-            self._done.append((result, witness, clients.last_correction))
+            self._done.append(_Done(begun, result, witness))
         self.trained = True
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
@@ -91,37 +84,72 @@ class Trial:
         Raises:
             CannotVectorize: If anything differs.
         """
-        clients, tasks = self._clients, [result.task for result, _, _ in self._done]
-        lengths = [self._windows(task, witness) for task, (_, witness, _) in zip(tasks, self._done, strict=True)]
-        order = sorted(range(len(tasks)), key=lambda row: -len(lengths[row]))
-        self._done = [self._done[row] for row in order]
-        starts = [result.start for result, _, _ in self._done]
-        loop = clients.loop
-        loop.optimizers.reset(tasks[0].round)
-        optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
-        vector = self._copy.vector
-        stack = ModelStack(vector, starts)
-        corrections = StackedCorrections([correction for _, _, correction in self._done], starts, vector)
-        source = _Replayed([witness.batches for _, witness, _ in self._done])
-        state = ModuleState(vector)
-        with preserved_generators(), preserved_attributes(vector.module), self._copy.quiet.unnoticed():
-            training = StackTraining(
-                self._copy, self.steps, stack, [lengths[row] for row in order], source, corrections, optimizer
-            )
-            summed = training.run()
-            changed = state.changed()
-        loop.optimizers.reset(tasks[0].round)
-        if changed:
+        vector, journal = self._copy.vector, Journal()
+        module = vector.module
+        state, metrics = ModuleState(vector), metric_states(module)
+        device = vector.device
+        with preserved_generators(device):
+            for members in self._alike():
+                self._compare_stack(members, journal)
+            for self.jointly in (True, False):
+                journal.jointly = self.jointly
+                journal.update_metrics()
+                different = different_metric(metric_states(self._clients.vector.module), metric_states(module))
+                if different is None:
+                    break
+                restore_metric_states(module, metrics)
+        self._clients.loop.optimizers.reset(self._done[0].begun.task.round)
+        if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed} of a stack")
-        vector_of = stack.vectors()
-        for row, (result, _, _) in enumerate(self._done):
-            self._compare_models(result, vector_of(row))
-            self._compare_steps(result, len(lengths[order[row]]), summed[row])
-        self._compare_logs()
+        if different is not None:
+            raise CannotVectorize(f"the metric `self.{different}` is another one in a stack")
+        self._compare_logs(journal)
 
-    def _windows(self, task: Task, witness: Witness) -> list[int]:
-        batches = self._clients.batches
-        if len(witness.batches) != batches.number(task):
+    @property
+    def read_epoch(self) -> bool:
+        """Whether the stacked ``training_step`` read the round's number, known after :meth:`compare`."""
+        return self._watched.read_epoch
+
+    def _alike(self) -> list[list[_Done]]:
+        """Return the clients whose optimizers have the same options together, the longest first."""
+        groups: list[list[_Done]] = []
+        for done in sorted(self._done, key=lambda done: -len(self._windows(done))):
+            like = next((group for group in groups if group[0].begun.options == done.begun.options), None)
+            if like is None:
+                groups.append(like := [])
+            like.append(done)
+        return groups
+
+    def _compare_stack(self, members: Sequence[_Done], journal: Journal) -> None:
+        clients, vector = self._clients, self._copy.vector
+        first = members[0].begun
+        clients.loop.optimizers.reset(first.task.round)
+        if first.options is not None:
+            clients.loop.optimizers.set_options(first.options)
+        lengths = [self._windows(member) for member in members]
+        seeds = [partial(clients.seed, member.begun.task) for member in members]
+        stack = Stack(
+            [member.begun.task.slot for member in members],
+            ModelStack(vector, [member.begun.model for member in members]),
+            lengths,
+            DrawnBatches([iter(member.witness.batches) for member in members], None),
+            StackedCorrections([m.begun.correction for m in members], [m.begun.client.start for m in members], vector),
+            ClientGenerators(seeds, vector.device),
+            clients.data.batch_size or max(member.begun.task.num_samples for member in members),
+        )
+        optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
+        seeds[0]()
+        training = StackTraining(self._copy, self._steps, stack, optimizer, journal)
+        summed = training.run()
+        self.draws = self.draws or training.drew
+        vector_of = stack.models.vectors()
+        for row, member in enumerate(members):
+            self._compare_models(member.result, vector_of(row))
+            self._compare_steps(member.result, len(lengths[row]), summed[row])
+
+    def _windows(self, done: _Done) -> list[int]:
+        batches, task = self._clients.batches, done.begun.task
+        if len(done.witness.batches) != batches.number(task):
             raise CannotVectorize("clients end their training before their last batch")
         return windows(batches.number(task), batches.one_pass(task), int(self._clients.trainer.accumulate_grad_batches))
 
@@ -153,35 +181,43 @@ class Trial:
         if any(abs(alone - at_once) > 1e-6 * max(abs(alone), 1e-12) for alone, at_once in pairs):
             raise CannotVectorize("a client's learning rates are others in a stack")
 
-    def _compare_logs(self) -> None:
+    def _compare_logs(self, journal: Journal) -> None:
         alone: dict[Any, tuple[int, float]] = {}
-        for _, witness, _ in self._done:
-            for key, (count, total) in witness.heard.items():
+        for done in self._done:
+            for key, (count, total) in done.witness.heard.items():
                 before = alone.get(key, (0, 0.0))
                 alone[key] = before[0] + count, before[1] + total
-        at_once = self.stacked.heard
+        at_once = journal.heard()
         for key in {**alone, **at_once}:
             (n, a), (m, b) = alone.get(key, (0, 0.0)), at_once.get(key, (0, 0.0))
             if n != m or not (abs(a - b) <= 10 * self._tolerance * (abs(a) + 1e-3 * n) or (a != a and b != b)):
                 raise CannotVectorize(f"what is logged as {key[1]!r} is another value in a stack")
 
 
-class _Replayed:
-    """Batches that clients have trained on before."""
+@dataclass
+class _Done:
+    """A client that was trained in earnest."""
 
-    def __init__(self, batches: Sequence[Sequence[Any]]) -> None:
-        self._batches = [iter(own) for own in batches]
+    begun: Begun
+    result: ClientResult
+    witness: Witness
 
-    def next(self, rows: Sequence[int]) -> Groups:
-        """Return the next batch of the clients in ``rows``."""
-        drawn = [(row, next(self._batches[row])) for row in rows]
-        return [(members, stack_batches(batches)) for members, batches in by_shape(drawn)]
+
+def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
+    """Return the clients' training on a copy of the module, and the trainer that the copy sees.
+
+    Raises:
+        CannotVectorize: If the module cannot be copied.
+    """
+    try:
+        return clients.on_a_copy()
+    except CannotVectorize:
+        raise
+    except Exception as error:  # whatever a module's attributes raise when they are copied
+        first = str(error).strip().split("\n")[0]
+        raise CannotVectorize(f"the module cannot be copied to try it out ({type(error).__name__}: {first})") from error
 
 
 def _largest(tensor: Tensor) -> float:
     """Return the largest finite absolute value; 0 of an empty tensor."""
     return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) if tensor.numel() else 0.0
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

@@ -1,0 +1,62 @@
+"""Evaluation loops whose numbers are those of all samples, however many processes share them."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import lightning.pytorch as pl
+import torch.distributed
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+
+from fl_lightning._lightning.logging import join_results
+from fl_lightning.data import FederatedDataModule
+
+
+class SharedEvaluation(_EvaluationLoop):
+    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
+
+    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
+    and 2 samples it divides by 2 instead of 2.5.
+    """
+
+    @classmethod
+    def take_over(cls, stock: _EvaluationLoop) -> Self:
+        """Return a loop with the settings, data source, results and progress of ``stock``."""
+        loop = cls.__new__(cls)
+        loop.__dict__.update(stock.__dict__)
+        return loop
+
+    def _store_dataloader_outputs(self) -> None:
+        # every process comes here once; of several loaders, one may be empty in some of them
+        if self._combined_loader is not None and len(self._combined_loader.flattened) == 1:
+            join_results(self._results, _gather, self.trainer.strategy.reduce)
+            _settle(self._results)
+        super()._store_dataloader_outputs()
+
+
+def _settle(results: _ResultCollection) -> None:
+    """Compute joined numbers here, so that Lightning does not reduce them once more."""
+    for metric in results.values():
+        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset:
+            is_mean = metric.meta.is_mean_reduction
+            metric._computed = metric.value / metric.cumulated_batch_size if is_mean else metric.value
+
+
+def _gather(mine: Any) -> list[Any]:
+    everyone: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everyone, mine)
+    return everyone
+
+
+def share_evaluation(trainer: pl.Trainer) -> None:
+    """Let several processes share the validation and test samples of a federated data module, none counted twice."""
+    data = getattr(trainer, "datamodule", None)
+    if trainer.world_size == 1 or not isinstance(data, FederatedDataModule):
+        return
+    data.shares_evaluation = True
+    epoch_loop = trainer.fit_loop.epoch_loop
+    for owner, name in ((trainer, "validate_loop"), (trainer, "test_loop"), (epoch_loop, "val_loop")):
+        stock = getattr(owner, name)
+        if not isinstance(stock, SharedEvaluation):
+            setattr(owner, name, SharedEvaluation.take_over(stock))

@@ -1,0 +1,263 @@
+"""What the clients of stacks logged, told to Lightning client by client, as if each had trained alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
+from lightning.pytorch.utilities.data import extract_batch_size
+from torch import Tensor
+from torchmetrics import Metric
+
+from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, parts
+from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
+
+Settings = list[dict[str, Any]]
+
+
+@dataclass(eq=False)
+class Entry:
+    """What some clients said on one batch each.
+
+    Attributes:
+        logged: What they logged, and gave to metric objects.
+        tensors: Its tensors, shape ``(K, ...)`` each.
+        slots: The clients' slots, in the order of the tensors' rows.
+        steps: Whether an optimizer step ended with each client's batch.
+        batch: Returns the first client's batch, for its size, where all batches are of one size.
+        sizes: Each client's batch size, where it is known.
+        settings: The optimizer's settings at the step, where they change within a client.
+    """
+
+    logged: Logged
+    tensors: Sequence[Tensor]
+    slots: Sequence[int]
+    steps: Sequence[bool]
+    batch: Callable[[], Any] | None = None
+    sizes: Sequence[int] | None = None
+    settings: Settings | None = None
+    #: What metric objects returned, for each client's row and each call.
+    returned: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def batch_sizes(self) -> Sequence[int]:
+        """Return each client's batch size."""
+        if self.sizes is None:
+            assert self.batch is not None
+            self.sizes = [extract_batch_size(self.batch())] * len(self.slots)
+        return self.sizes
+
+    def values(self, call: LogCall) -> Tensor:
+        """Return what each client logged, shape ``(K,)``."""
+        if isinstance(call.value, BatchValue):
+            return torch.stack([self.value(call, row) for row in range(len(self.slots))])
+        assert isinstance(call.value, int)
+        values = self.tensors[call.value]
+        return values if values.is_floating_point() else values.to(torch.get_default_dtype())
+
+    def value(self, call: LogCall, row: int) -> Any:
+        """Return what one client logged."""
+        if not isinstance(call.value, BatchValue):
+            return self.values(call)[row]
+        returned = self.returned[row, call.value.call]
+        value = returned if call.value.key is None else returned[call.value.key]
+        return torch.as_tensor(value, dtype=torch.get_default_dtype())
+
+
+Said = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them
+
+
+class Journal:
+    """Keeps what the clients of stacks said until all have been trained.
+
+    Args:
+        jointly: Whether metric objects are updated with all clients' batches at once.
+    """
+
+    def __init__(self, jointly: bool = True) -> None:
+        self.jointly = jointly
+        self._entries: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        """Keep what some clients said."""
+        self._entries.append(entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def cut(self, length: int) -> None:
+        """Forget what was said since the journal had this length."""
+        del self._entries[length:]
+
+    def _by_client(self) -> list[Said]:
+        """Return the batches of each client, clients in the order of their slots."""
+        clients: dict[int, Said] = {}
+        for entry in self._entries:
+            for row, slot in enumerate(entry.slots):
+                clients.setdefault(slot, []).append((entry, row))
+        return [clients[slot] for slot in sorted(clients)]
+
+    # ---- metric objects ----
+
+    def update_metrics(self) -> None:
+        """Give metric objects what the clients would have given them, in the order of clients."""
+        calls: dict[int, list[tuple[ClientCall, Entry, int]]] = {}
+        returning: set[int] = set()
+        for said in self._by_client():
+            for entry, row in said:
+                for place, call in enumerate(entry.logged.metric_calls):
+                    own = ClientCall(call, entry.tensors, row)
+                    calls.setdefault(id(call.metric), []).append((own, entry, place))
+        for entry in self._entries:
+            used = {log.value.call for log in entry.logged.calls if isinstance(log.value, BatchValue)}
+            returning |= {id(entry.logged.metric_calls[place].metric) for place in used}
+        for metric, made in calls.items():
+            if metric not in returning and self.jointly and make_jointly([call for call, _, _ in made]):
+                made[-1][0].leave_batch_values()
+                continue
+            for call, entry, place in made:
+                entry.returned[call.row, place] = call.make()
+
+    # ---- logged numbers ----
+
+    def _numbers(self) -> Iterator[tuple[LogCall, list[tuple[Entry, LogCall]]]]:
+        """Yield the first call of each name, and all of them."""
+        found: dict[str, list[tuple[Entry, LogCall]]] = {}
+        for entry in self._entries:
+            for call in entry.logged.calls:
+                found.setdefault(call.key, []).append((entry, call))
+        for pairs in found.values():
+            yield pairs[0][1], pairs
+
+    def heard(self) -> dict[tuple[str | None, str], tuple[int, float]]:
+        """Return for each hook and name how many numbers were logged, and their sum."""
+        heard = {}
+        for first, pairs in self._numbers():
+            if not isinstance(first.value, Metric):
+                values = torch.cat([entry.values(call).double() for entry, call in pairs])
+                heard[first.fx, first.name] = len(values), float(values.sum())
+        return heard
+
+    # ---- Lightning ----
+
+    def tell(self, loop: ClientLoop) -> None:
+        """Tell Lightning everything, and forget it."""
+        if not self._entries:
+            return
+        clients = self._by_client()
+        trainer, progress = loop.trainer, loop.batch_progress
+        trainer._logger_connector._first_loop_iter = progress.current.ready == 0
+        self.update_metrics()
+        for first, pairs in self._numbers():
+            self._log(loop, first, pairs)
+        self._tell_loggers(loop, clients)
+        batches = sum(map(len, clients))
+        steps = sum(entry.steps[row] for said in clients for entry, row in said)
+        for tracker in (progress.total, progress.current):
+            for count in ("ready", "started", "processed", "completed"):
+                setattr(tracker, count, getattr(tracker, count) + batches)
+        counts = loop.automatic_optimization.optim_progress.optimizer.step
+        for tracker in (counts.total, counts.current):
+            tracker.ready += steps
+            tracker.completed += steps
+        loop._accumulating = False
+        progress.is_last_batch = progress.current.ready >= loop._round_batches
+        if progress.is_last_batch:
+            _leave_values(loop._results, clients, len(clients) - 1, len(clients[-1]) - 1)
+            trainer._logger_connector.on_batch_end()
+        self._entries = []
+
+    def _log(self, loop: ClientLoop, first: LogCall, pairs: Sequence[tuple[Entry, LogCall]]) -> None:
+        """Log one number for all that were logged under a name."""
+        module = loop.trainer.lightning_module
+        previous = enter_fx(module, first.fx)
+        options = {key: value for key, value in first.options.items() if key != "batch_size"}
+        if isinstance(first.value, Metric):
+            loop.client_log(first.name, first.value, **options)
+        else:
+            value, weight = _joint(pairs)
+            loop.client_log(first.name, value, **options, batch_size=weight)
+        enter_fx(module, previous)
+
+    def _tell_loggers(self, loop: ClientLoop, clients: Sequence[Said]) -> None:
+        """Give loggers the values of those steps that they would have been given, at their numbers."""
+        trainer = loop.trainer
+        ends = [[place for place, (entry, row) in enumerate(said) if entry.steps[row]] for said in clients]
+        so_far = list(accumulate(map(len, ends)))
+        before, every = loop._batches_that_stepped, trainer.log_every_n_steps
+        rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRateMonitor)]
+        if trainer.loggers and every:
+            for due in range(-(-(before + 1) // every) * every - 1, before + so_far[-1], every):
+                client = bisect_right(so_far, due - before)
+                place = ends[client][due - before - (so_far[client - 1] if client else 0)]
+                _leave_values(loop._results, clients, client, place)
+                loop._batches_that_stepped = due
+                _monitor_rates(loop, rates, clients[client][place][0].settings)
+                trainer._logger_connector.update_train_step_metrics()
+        loop._batches_that_stepped = before + so_far[-1]
+
+
+def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, int]:
+    """Return one number in the place of many, and its weight in a mean."""
+    reduction = pairs[0][1].reduction
+    values = torch.cat([entry.values(call) for entry, call in pairs])
+    if reduction != "mean":
+        return {"sum": values.sum, "max": values.amax, "min": values.amin}[reduction](), 1
+    weights: list[int] = []
+    for entry, call in pairs:
+        size = call.options.get("batch_size")
+        weights += entry.batch_sizes() if size is None else [size] * len(entry.slots)
+    total = sum(weights)
+    return (values * torch.tensor(weights, device=values.device)).sum() / total, total
+
+
+def _leave_values(results: Any, clients: Sequence[Said], client: int, place: int) -> None:
+    """Leave the values of single steps as they would be after a client's batch."""
+    for key, metric in results.items():
+        if not metric.meta.on_step or (found := _last(key, clients, client, place)) is None:
+            continue
+        entry, row, call = found
+        if isinstance(call.value, Metric):
+            metric._forward_cache = _batch_value(entry, row, call.value)
+        else:
+            metric._forward_cache = entry.value(call, row).to(metric.value.dtype).clone()
+            if not metric.meta.on_epoch:
+                metric.value = metric._forward_cache
+        metric._computed = None
+
+
+def _last(key: str, clients: Sequence[Said], client: int, place: int) -> tuple[Entry, int, LogCall] | None:
+    """Return the last time that something was logged under a key, up to a client's batch."""
+    for number in range(client, -1, -1):
+        said = clients[number]
+        for entry, row in reversed(said[: place + 1] if number == client else said):
+            for call in reversed(entry.logged.calls):
+                if call.key == key:
+                    return entry, row, call
+    return None
+
+
+def _batch_value(entry: Entry, row: int, metric: Metric) -> Any:
+    for call in reversed(entry.logged.metric_calls):
+        if call.method == "forward" and any(part is metric for part in parts(call.metric)):
+            return ClientCall(call, entry.tensors, row).batch_value(metric)
+    return None
+
+
+def _monitor_rates(loop: ClientLoop, monitors: Sequence[LearningRateMonitor], settings: Settings | None) -> None:
+    """Let monitors of learning rates see a step's."""
+    trainer = loop.trainer
+    groups = trainer.optimizers[0].param_groups
+    present = [dict(group) for group in groups]
+    for group, values in zip(groups, settings or (), strict=False):
+        group.update(values)
+    for monitor in monitors:
+        monitor.on_train_batch_start(trainer, trainer.lightning_module, None, 0)
+    for group, values in zip(groups, present, strict=True):
+        group.update(values)

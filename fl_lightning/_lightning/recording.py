@@ -1,0 +1,160 @@
+"""What one ``training_step`` of several clients logs and gives to metric objects, kept until Lightning is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torchmetrics import Metric, MetricCollection
+
+_REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum"}
+_REDUCTIONS |= {"max": "max", torch.max: "max", "min": "min", torch.min: "min"}
+_ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
+_METHODS = ("forward", "update", "compute", "reset")
+
+
+class CannotVectorize(Exception):
+    """Something needs one model at a time; the message names it, and the way out where there is one."""
+
+
+class BatchValue(NamedTuple):
+    """Stands for what a metric object returns for one batch, which is known once it is given the batch.
+
+    Attributes:
+        call: The call's place among the step's calls of metric objects.
+        key: Which of the values, for a collection of metrics.
+    """
+
+    call: int
+    key: str | None
+
+
+@dataclass
+class LogCall:
+    """One call of ``self.log``.
+
+    Attributes:
+        fx: The hook in which it was made.
+        name: The name.
+        options: Its other arguments.
+        value: A tensor's place among the step's tensors, or a metric object, or what one returned.
+    """
+
+    fx: str | None
+    name: str
+    options: dict[str, Any]
+    value: int | Metric | BatchValue
+
+    @property
+    def key(self) -> str:
+        """The name under which Lightning keeps the value."""
+        return f"{self.fx}.{self.name}"
+
+    @property
+    def reduction(self) -> str:
+        """How values of several batches become one: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"``."""
+        return _REDUCTIONS[self.options.get("reduce_fx", "mean")]
+
+
+@dataclass
+class MetricCall:
+    """One call of a metric object.
+
+    Attributes:
+        metric: The object.
+        method: ``"forward"`` or ``"update"``.
+        leaves: Its arguments, flattened; in the place of a tensor its place among the step's tensors.
+        spec: How the leaves make up the arguments.
+    """
+
+    metric: Metric | MetricCollection
+    method: str
+    leaves: list[Any]
+    spec: Any
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """A tensor's place among a step's tensors."""
+
+    place: int
+
+
+@dataclass
+class Logged:
+    """What one ``training_step`` logged and gave to metric objects; its tensors apart."""
+
+    calls: list[LogCall] = field(default_factory=list)
+    metric_calls: list[MetricCall] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.calls.clear()
+        self.metric_calls.clear()
+        self.tensors.clear()
+
+    def keep(self, tensor: Tensor) -> int:
+        """Keep a tensor without its graph, and return its place."""
+        self.tensors.append(tensor.detach())
+        return len(self.tensors) - 1
+
+
+class Recorder:
+    """Stands in for ``self.log`` and for the methods of metric objects while several clients step at once.
+
+    Args:
+        module: The module.
+    """
+
+    def __init__(self, module: pl.LightningModule) -> None:
+        self._module = module
+        self._logged = Logged()
+        self._metrics = [m for m in module.modules() if isinstance(m, (Metric, MetricCollection))]
+
+    @contextmanager
+    def __call__(self) -> Iterator[Logged]:
+        """Collect what ``training_step`` logs."""
+        self._logged = Logged()
+        held = [(self._module.__dict__, {"log": self._log})]
+        held += [(m.__dict__, {name: partial(self._call, m, name) for name in _METHODS}) for m in self._metrics]
+        before = [{name: attributes[name] for name in own if name in attributes} for attributes, own in held]
+        for attributes, own in held:
+            attributes.update(own)
+        try:
+            yield self._logged
+        finally:
+            for (attributes, own), values in zip(held, before, strict=True):
+                for name in own:
+                    del attributes[name]
+                attributes.update(values)
+
+    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        options = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        if options.get("reduce_fx", "mean") not in _REDUCTIONS or options.get("enable_graph"):
+            raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
+        if not isinstance(value, (Metric, BatchValue)):
+            # a stand-in for a tensor, as of a fused step, is none by its type
+            tensor = value if hasattr(value, "detach") else torch.tensor(float(value), device=self._module.device)
+            value = self._logged.keep(tensor.reshape(()))
+        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value))
+
+    def _call(self, metric: Metric | MetricCollection, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method not in ("forward", "update"):
+            raise CannotVectorize(f"`training_step` calls `{method}` of a metric object, which has one state")
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        places = [TensorPlace(self._logged.keep(leaf)) if hasattr(leaf, "detach") else leaf for leaf in leaves]
+        self._logged.metric_calls.append(MetricCall(metric, method, places, spec))
+        if method == "update":
+            return None
+        call = len(self._logged.metric_calls) - 1
+        if isinstance(metric, MetricCollection):
+            return {key: BatchValue(call, key) for key in metric.keys(keep_base=False)}
+        return BatchValue(call, None)

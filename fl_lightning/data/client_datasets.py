@@ -1,0 +1,169 @@
+"""Federates data sets that the user already has, one for each client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, TensorDataset
+
+from fl_lightning.arguments import check_callable, check_texts, got, is_sequence
+from fl_lightning.data.batches import Collate
+from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
+from fl_lightning.data.loading import LoadingOptions, Stage
+from fl_lightning.data.missing import Imputation
+from fl_lightning.data.source import Source
+from fl_lightning.data.standardize import Standardization
+from fl_lightning.data.targets import find_targets
+from fl_lightning.partitioners import NaturalPartitioner, Partition
+
+
+class ClientDatasetsModule(FederatedDataModule):
+    """Federates data sets, one for each client. They are neither copied nor read before a client trains.
+
+    Args:
+        clients: The training clients' data sets, of any kind with ``__len__`` and ``__getitem__``; ``TensorDataset``
+            and ``Subset`` of one are fastest.
+        val: The validation set, or a list with one for each client, of which the one at position k belongs to client k;
+            ``None`` in the list for a client without one.
+        test: The test set, or a list, in the same manner.
+        split: Takes validation and test set from ``clients``, in the place of ``val`` and ``test``: whole clients by
+            ``ClientSplit``, a part of each by ``WithinClientSplit``.
+        collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
+        class_names: Names of the classes.
+        standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
+        impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
+        **options: ``batch_size``, ``eval_batch_size``, ``shuffle``, ``drop_last``, ``sampler``, ``train_transform``,
+            ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
+
+    Raises:
+        ValueError: If there are no clients, a data set is empty, or a split stands beside ``val`` or ``test``.
+        TypeError: If something is no map-style data set.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Dataset[Any]],
+        val: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
+        test: Dataset[Any] | Sequence[Dataset[Any] | None] | None = None,
+        *,
+        split: Split | None = None,
+        collate_fn: Collate | None = None,
+        class_names: Sequence[str] | None = None,
+        standardize: Standardization | None = None,
+        impute: Imputation | None = None,
+        **options: Unpack[LoadingOptions],
+    ) -> None:
+        super().__init__(split=split, standardize=standardize, impute=impute, **options)
+        if split is not None and not (val is None and test is None):
+            raise ValueError(
+                f"Give `split` or `val` and `test`, not both; got {got(split)}. A split takes them from `clients`."
+            )
+        if collate_fn is not None:
+            check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
+        if class_names is not None:
+            check_texts("class_names", class_names)
+        self._splits_clients = split is not None
+        self._hidden = () if split is not None else ("split",)  # type: ignore[misc]
+        self._collate_fn, self._class_names = collate_fn, class_names
+        self._sets: dict[Stage, dict[int, Dataset[Any]]] = {
+            "train": self._train_sets(clients),
+            "val": self._evaluation_sets("val", val),
+            "test": self._evaluation_sets("test", test),
+        }
+
+    def _facts(self) -> list[str]:
+        train = self._sets["train"].values()
+        return [f"{len(train)} client{'s' * (len(train) != 1)}", f"{sum(map(_length, train))} samples"]
+
+    def load(self) -> Source:
+        """Return all clients' samples, one after the other."""
+        sets = [dataset for stage in self._sets.values() for dataset in stage.values()]
+        whole: Dataset[Any] = ConcatDataset(sets)
+        if self._splits_clients and _are_tensors(sets):
+            whole = _joined(sets)
+        return Source(whole, find_targets(ConcatDataset(sets)), None, self._class_names, self._collate_fn)
+
+    def federate(self, source: Source) -> FederatedSplit:
+        """Give each client its stretch of the source, or share it out by the split."""
+        lengths = [_length(dataset) for stage in self._sets.values() for dataset in stage.values()]
+        if self._splits_clients:
+            # the clients in place of labels: a split may hand over some of the samples, and all of no client's
+            return self.split.apply(np.repeat(np.arange(len(lengths)), lengths), NaturalPartitioner())
+        ends = np.cumsum(lengths)
+        stretches = iter(np.split(np.arange(ends[-1]), ends[:-1]))
+        train, val, test = ({client: next(stretches) for client in stage} for stage in self._sets.values())
+        return FederatedSplit(train, val, test, Partition(tuple(train.values())))
+
+    def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
+        if not self._unchanged:
+            return super()._samples(stage, clients)
+        sets = self._sets[stage]
+        chosen = list(sets.values()) if clients is None else [sets[client] for client in clients]
+        if len(chosen) == 1:
+            return chosen[0]
+        # rows are copied when some clients are asked for, so that batches are gathered at once
+        return ConcatDataset(chosen) if clients is None or not _are_tensors(chosen) else _joined(chosen)
+
+    def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
+        sets = source.dataset.datasets if isinstance(source.dataset, ConcatDataset) else []
+        return _joined(sets).tensors if sets and _are_tensors(sets) else super()._tensors_of(source)
+
+    @property
+    def _unchanged(self) -> bool:
+        """Whether samples are served from the user's own data sets."""
+        return not self._splits_clients and isinstance(self._dataset, ConcatDataset)
+
+    # ---- arguments ----
+
+    def _train_sets(self, given: Any) -> dict[int, Dataset[Any]]:
+        """Return the sets by client."""
+        if not is_sequence(given) or isinstance(given, Dataset):
+            hint = " Give list(clients.values())." if isinstance(given, Mapping) else ""
+            raise TypeError(f"`clients` must be a list with one data set for each client, got {got(given)}.{hint}")
+        if len(given) == 0:
+            raise ValueError("`clients` is empty; give one data set for each client, as [dataset_a, dataset_b, ...].")
+        return {client: _checked(f"clients[{client}]", dataset) for client, dataset in enumerate(given)}
+
+    def _evaluation_sets(self, name: str, given: Any) -> dict[int, Dataset[Any]]:
+        """Return the sets by client."""
+        if given is None:
+            return {}
+        if not isinstance(given, (list, tuple)):
+            return {GLOBAL: _checked(name, given)}
+        present = {client: dataset for client, dataset in enumerate(given) if dataset is not None}
+        return {client: _checked(f"{name}[{client}]", dataset) for client, dataset in present.items()}
+
+
+def _checked(name: str, given: Any) -> Dataset[Any]:
+    """Return a data set that has samples by position."""
+    is_other = isinstance(given, (str, bytes, Mapping, tuple, type, Tensor, np.ndarray, IterableDataset))
+    if is_other or not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
+        hint = ""
+        if isinstance(given, (tuple, Tensor)):
+            hint = " TensorDataModule takes tensors."
+        elif isinstance(given, IterableDataset):
+            hint = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
+        raise TypeError(f"`{name}` must be a data set with __len__ and __getitem__, got {got(given)}.{hint}")
+    if len(given) == 0:
+        raise ValueError(f"`{name}` has no samples; leave it out.")
+    return cast("Dataset[Any]", given)
+
+
+def _length(dataset: Dataset[Any]) -> int:
+    return len(dataset)  # type: ignore[arg-type]
+
+
+def _are_tensors(sets: Sequence[Dataset[Any]]) -> bool:
+    # exact types: a subclass may compute its samples differently
+    return all(type(dataset) is TensorDataset for dataset in sets)
+
+
+def _joined(sets: Sequence[Dataset[Any]]) -> TensorDataset:
+    """Return data sets of tensors, one after the other, as one; it copies them."""
+    tensors = zip(*(cast("TensorDataset", dataset).tensors for dataset in sets), strict=True)
+    return TensorDataset(*map(torch.cat, tensors))

@@ -1,0 +1,225 @@
+"""The batches that a data module serves: each client's own, and those of pooled sets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, TypedDict
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from fl_lightning.arguments import check_bool, check_callable, check_count
+from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches
+from fl_lightning.data.order import (
+    ClientOrder,
+    EvaluationShare,
+    PooledOrder,
+    drawn_by,
+    drawn_together,
+    shared_batch_size,
+)
+from fl_lightning.data.transforms import Transform, TransformedDataset
+
+Stage = Literal["train", "val", "test"]
+
+
+class MoreLoadingOptions(TypedDict, total=False):
+    """The rarer arguments of :class:`FederatedDataModule` that say how samples become batches."""
+
+    drop_last: bool
+    sampler: ClientOrder | None
+    train_transform: Transform | None
+    eval_transform: Transform | None
+    num_workers: int
+
+
+class LoadingOptions(MoreLoadingOptions, total=False):
+    """The arguments of :class:`FederatedDataModule` that say how samples become batches."""
+
+    batch_size: int | None
+    eval_batch_size: int
+    shuffle: bool
+
+
+class ServesBatches(ABC):
+    """The part of a data module that makes batches of samples.
+
+    Attributes:
+        shares_evaluation: Whether several processes share evaluation samples, each in one share. An aggregation
+            callback sets it, and joins what they log; otherwise Lightning's own shares repeat samples.
+    """
+
+    trainer: L.Trainer | None
+    shares_evaluation = False
+
+    def _set_loading(
+        self,
+        batch_size: int | None = 32,
+        eval_batch_size: int = 256,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        sampler: ClientOrder | None = None,
+        train_transform: Transform | None = None,
+        eval_transform: Transform | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        """Check and keep the arguments."""
+        if batch_size is not None:
+            check_count("batch_size", batch_size, hint="None takes all of a client's samples at once.")
+        check_count("eval_batch_size", eval_batch_size)
+        check_count("num_workers", num_workers, minimum=0)
+        check_bool("shuffle", shuffle)
+        check_bool("drop_last", drop_last)
+        if sampler is not None:
+            check_callable(
+                "sampler", sampler, "It gets (client, dataset, generator) and returns one epoch's positions."
+            )
+            if not shuffle:
+                raise ValueError("`sampler` draws the order of samples, so `shuffle=False` has no effect beside it.")
+        for name, transform in (("train_transform", train_transform), ("eval_transform", eval_transform)):
+            if transform is not None:
+                check_callable(name, transform, "It gets a sample's input and returns another.")
+        self.batch_size = None if batch_size is None else int(batch_size)
+        self.eval_batch_size = int(eval_batch_size)
+        self.shuffle, self.drop_last, self.sampler = bool(shuffle), bool(drop_last), sampler
+        self.train_transform, self.eval_transform = train_transform, eval_transform
+        self.num_workers = int(num_workers)
+
+    # ---- what a data module defines ----
+
+    @property
+    @abstractmethod
+    def client_sizes(self) -> np.ndarray:
+        """Number of samples of each training client, shape (K,)."""
+
+    @property
+    @abstractmethod
+    def source_collate_fn(self) -> Collate | None:
+        """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
+
+    @property
+    @abstractmethod
+    def inputs_replaced(self) -> bool:
+        """Whether batches hold features in place of inputs; these are not transformed."""
+
+    @abstractmethod
+    def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
+        """Return the samples of a stage, before any transform.
+
+        Args:
+            stage: The stage.
+            clients: Positions of training clients; ``None`` for the samples of the whole stage.
+        """
+
+    @abstractmethod
+    def _has(self, stage: Stage) -> bool:
+        """Return whether there are samples of a stage."""
+
+    # ---- training clients ----
+
+    def client_dataset(self, client: int) -> Dataset[Any]:
+        """Return the training samples of the client at position ``client``, 0 to K-1."""
+        return self._transformed(self._samples("train", [client]), self.train_transform)
+
+    def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
+        """Return the training samples of the clients at these positions together."""
+        return self._transformed(self._samples("train", clients), self.train_transform)
+
+    def _transformed(self, dataset: Dataset[Any], transform: Transform | None) -> Dataset[Any]:
+        return dataset if transform is None or self.inputs_replaced else TransformedDataset(dataset, transform)
+
+    def client_order(self, client: int, generator: torch.Generator) -> Tensor:
+        """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
+
+        Raises:
+            TypeError: If ``sampler`` returns no whole numbers.
+            ValueError: If it returns others than n_k positions of the client's samples.
+        """
+        if self.sampler is None:
+            return torch.randperm(int(self.client_sizes[client]), generator=generator)
+        return drawn_by(self.sampler, client, self._samples("train", [client]), generator)
+
+    def pooled_order(self, clients: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Return the positions of one epoch in the pooled samples of some clients, shuffled, shape (n,)."""
+        if self.sampler is None:
+            return torch.randperm(int(self.client_sizes[list(clients)].sum()), generator=generator)
+        return drawn_together([self.client_order(client, generator) for client in clients], generator)
+
+    def client_batches(self, client: int, *, generator: torch.Generator, shuffle: bool | None = None) -> Iterator[Any]:
+        """Yield one local epoch of the client at position ``client``.
+
+        Args:
+            client: Position of the client, 0 to K-1.
+            generator: CPU generator of the order.
+            shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
+        """
+        order = self.client_order(client, generator) if (self.shuffle if shuffle is None else shuffle) else None
+        return self._batches(self.client_dataset(client), order)
+
+    def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
+        """Yield one epoch of the union of some clients' samples; arguments as of :meth:`client_batches`."""
+        order = self.pooled_order(clients, generator) if self.shuffle else None
+        return self._batches(self.pooled_dataset(clients), order)
+
+    def _batches(self, dataset: Dataset[Any], order: Tensor | None) -> Iterator[Any]:
+        collate, drop_last = self.source_collate_fn, self.drop_last
+        return client_batches(dataset, self.batch_size, None, False, collate, order=order, drop_last=drop_last)
+
+    def num_client_batches(self, client: int) -> int:
+        """Return the number of batches of one local epoch: ceil(n_k / B), or with ``drop_last`` max(1, floor(n_k / B)).
+
+        Args:
+            client: Position of the client, 0 to K-1.
+        """
+        return number_of_batches(int(self.client_sizes[client]), self.batch_size, self.drop_last)
+
+    # ---- pooled sets ----
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return all training clients' samples together, for central training."""
+        clients = range(len(self.client_sizes))
+        order = None
+        if self.sampler is not None:
+            order = PooledOrder(int(self.client_sizes.sum()), partial(self.pooled_order, clients))
+        return make_loader(
+            self._transformed(self._samples("train"), self.train_transform),
+            self.batch_size,
+            shuffle=self.shuffle and order is None,
+            sampler=order,
+            num_workers=self.num_workers,
+            collate_fn=self.source_collate_fn,
+            drop_last=self.drop_last,
+        )
+
+    def val_dataloader(self) -> Any:
+        """Return the validation set, ordered by client; an empty list if there is none."""
+        return self._evaluation_loader("val", self.shares_evaluation) if self._has("val") else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test set, ordered by client; an empty list if there is none."""
+        return self._evaluation_loader("test", self.shares_evaluation) if self._has("test") else []
+
+    def predict_dataloader(self) -> Any:
+        """Return the test set; Lightning shares it out over processes by itself."""
+        return self._evaluation_loader("test", shared=False) if self._has("test") else []
+
+    def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
+        dataset, batch_size = self._transformed(self._samples(stage), self.eval_transform), self.eval_batch_size
+        share, samples = None, len(dataset)  # type: ignore[arg-type]
+        # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
+        if shared and self.trainer is not None and samples >= self.trainer.world_size > 1:
+            share = EvaluationShare(dataset, self.trainer.world_size, self.trainer.global_rank)
+            batch_size = shared_batch_size(samples, self.trainer.world_size, batch_size)
+        return make_loader(
+            dataset,
+            batch_size,
+            shuffle=False,
+            sampler=share,
+            num_workers=self.num_workers,
+            collate_fn=self.source_collate_fn,
+        )

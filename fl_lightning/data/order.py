@@ -1,0 +1,126 @@
+"""The order in which samples are drawn: of one client, of several together, and of a process's share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, DistributedSampler, Sampler
+
+from fl_lightning.arguments import got
+
+ClientOrder = Callable[[int, Dataset[Any], torch.Generator], Iterable[int]]
+"""Gets a client's position, its training samples before any transform, and the generator of the epoch's order; returns
+the positions of one epoch, for example a ``torch.utils.data.WeightedRandomSampler``."""
+
+
+def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator: torch.Generator) -> Tensor:
+    """Return the positions of one epoch that a user's function draws, int64, shape (n_k,).
+
+    Raises:
+        TypeError: If it returns no whole numbers.
+        ValueError: If it returns other than n_k of them, or one that is no position.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    given = sampler(client, dataset, generator)
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"`sampler` must return positions or a torch.utils.data.Sampler, got {got(given)} for client {client}."
+        )
+    positions = list(islice(given, size + 1))
+    try:
+        order = torch.as_tensor(positions)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"`sampler` must return whole numbers, got {got(positions)} for client {client}.") from error
+    if len(order) != size:
+        number = f"more than {size}" if len(order) > size else f"{len(order)}"
+        raise ValueError(
+            f"`sampler` drew {number} positions for client {client}, which has {size} samples. An epoch has as many "
+            "draws as the client has samples, so that rounds stay comparable: repeat some or leave some out. For other "
+            "amounts of work give the algorithm `local_steps`."
+        )
+    if order.dim() != 1 or order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
+        raise TypeError(f"`sampler` must return whole numbers, got {got(positions)} for client {client}.")
+    if int(order.min()) < 0 or int(order.max()) >= size:
+        wrong = next(position for position in order.tolist() if not 0 <= position < size)
+        raise ValueError(
+            f"`sampler` drew position {wrong} for client {client}, whose {size} samples have the positions 0 to "
+            f"{size - 1}. Positions count a client's own samples, not those of the whole data set."
+        )
+    return order.long()
+
+
+def drawn_together(orders: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """Return the orders of several data sets, one after the other, as one order of all, shuffled; shape (n,)."""
+    ends = torch.tensor([len(order) for order in orders]).cumsum(0).tolist()
+    starts = [0, *ends[:-1]]
+    positions = torch.cat([order + start for order, start in zip(orders, starts, strict=True)])
+    return positions[torch.randperm(len(positions), generator=generator)]
+
+
+class PooledOrder(Sampler[int]):
+    """Draws the samples of all training clients together, each client's in the way of its own.
+
+    Args:
+        size: Number of samples.
+        draw: Returns the positions of one epoch for a generator.
+    """
+
+    def __init__(self, size: int, draw: Callable[[torch.Generator], Tensor]) -> None:
+        self._size, self._draw = size, draw
+
+    def __len__(self) -> int:
+        """Return the number of draws of an epoch."""
+        return self._size
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the positions of one epoch; its seed comes from torch's global generator."""
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+        yield from self._draw(generator).tolist()
+
+
+class EvaluationShare(DistributedSampler[Any]):
+    """A process's share of an evaluation set: samples r, r + R, r + 2R, ... of process r of R; none counts twice.
+
+    Lightning's own share of an evaluation is padded with repeated samples to one length in all processes.
+
+    Args:
+        dataset: The samples of all processes.
+        num_replicas: Number of processes R.
+        rank: This process's r.
+    """
+
+    def __init__(self, dataset: Dataset[Any], num_replicas: int, rank: int) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle=False)
+        self.share = range(rank, len(dataset), num_replicas)  # type: ignore[arg-type]
+        self.num_samples = len(self.share)
+
+    def __len__(self) -> int:
+        """Return the number of samples of this process."""
+        return len(self.share)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the positions of this process's samples."""
+        return iter(self.share)
+
+
+def shared_batch_size(samples: int, num_replicas: int, batch_size: int) -> int:
+    """Return a batch size near ``batch_size`` with which all processes have equally many batches.
+
+    Values that are reduced over processes after each batch need that. Shares of :class:`EvaluationShare` differ by one
+    sample at most. Batches of one sample stay such, and some processes then have a batch more.
+
+    Args:
+        samples: Number of samples of all processes, at least one each.
+        num_replicas: Number of processes.
+        batch_size: The number of samples that is asked for.
+    """
+    smaller, longer_ones = divmod(samples, num_replicas)
+    if longer_ones == 0 or batch_size == 1:
+        return batch_size
+    # one sample more makes a batch more where the smaller share is whole batches
+    return next(size for size in chain(range(batch_size, 1, -1), count(batch_size + 1)) if smaller % size)

@@ -1,0 +1,57 @@
+"""The classes of a data set's samples, found without reading the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
+"""Attributes that hold the classes of torchvision's data sets and others."""
+
+
+def find_targets(dataset: Dataset[Any]) -> np.ndarray | None:
+    """Return the class of each sample, int64, shape (N,), or ``None`` if the data set does not say.
+
+    It looks for whole numbers, one for each sample, in the attributes ``targets``, ``labels``, ``_labels`` and ``y``,
+    and in the last tensor of a ``TensorDataset``; a ``Subset`` or ``ConcatDataset`` takes them from the data sets
+    within.
+    """
+    return _find(dataset, {})
+
+
+def _find(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> np.ndarray | None:
+    """Find classes; ``known`` has those of data sets that many subsets share."""
+    if id(dataset) not in known:
+        known[id(dataset)] = _find_within(dataset, known)
+    return known[id(dataset)]
+
+
+def _find_within(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> np.ndarray | None:
+    if isinstance(dataset, Subset):
+        within = _find(dataset.dataset, known)
+        return None if within is None else within[np.asarray(dataset.indices)]
+    if isinstance(dataset, ConcatDataset):
+        return concatenate(_find(part, known) for part in dataset.datasets)
+    candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
+    if isinstance(dataset, TensorDataset):
+        candidates.append(dataset.tensors[-1])
+    for candidate in candidates:
+        if isinstance(candidate, (Sequence, np.ndarray, Tensor)) and not isinstance(candidate, str):
+            values = np.asarray(candidate.detach().cpu() if isinstance(candidate, Tensor) else candidate)
+            if values.shape == (len(dataset),) and values.dtype.kind in "iub":  # type: ignore[arg-type]
+                return values.astype(np.int64)
+    return None
+
+
+def concatenate(parts: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """Return the parts as one array, or ``None`` if one is missing."""
+    known: list[np.ndarray] = []
+    for part in parts:
+        if part is None:
+            return None
+        known.append(part)
+    return np.concatenate(known)

@@ -1,0 +1,53 @@
+"""Whether a module trains with the weights of its convolutions laid out with channels last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.memory_format import channels_last
+from fl_lightning.executors.stacked.module_state import ModuleState
+from fl_lightning.executors.stacked.randomness import preserved_generators
+from fl_lightning.executors.stacked.trial import copy_of
+from fl_lightning.parts.federation import Task
+
+
+class LayoutTrial:
+    """Tries a step out on a copy of the module; to be made before the first client trains.
+
+    Args:
+        clients: Trains clients.
+    """
+
+    def __init__(self, clients: LocalTraining) -> None:
+        self._clients = clients
+        modules = clients.vector.module.modules()
+        convolves = any(isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) for module in modules)
+        self._state = ModuleState(clients.vector) if convolves else None
+
+    def works(self, task: Task) -> bool:
+        """Whether there are convolutions, and a step of the task's client runs with their channels last.
+
+        Not where training changes attributes or globals: a step on a copy could change what the module shares.
+        """
+        if self._state is None or self._state.changed():
+            return False
+        try:
+            copy, _ = copy_of(self._clients)
+            module: Any = copy.vector.module
+            stacked = StackedLoop(self._clients.loop, self._clients.corrector, module)
+            with preserved_generators(copy.vector.device), channels_last(module) as changed:
+                if not changed:
+                    return False
+                self._clients.seed(task)
+                batch = stacked.transfer(next(self._clients.batches.of(task)))
+                with stacked.recording(), torch.enable_grad():
+                    loss = stacked.training_step(batch, 0)
+                torch.autograd.grad(loss, copy.vector.parameters, allow_unused=True)
+        except Exception:  # a `view` across channels, say; the module may well work as it is
+            return False
+        return True

@@ -1,0 +1,190 @@
+"""Whether a module's training step is a program of batched products, and which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fl_lightning._lightning.recording import LogCall, Logged
+from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.program.plan import Plan, make_plan
+from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
+from fl_lightning.executors.stacked.stack import substituted
+
+RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
+
+
+@dataclass(frozen=True)
+class BatchForm:
+    """What batches look like.
+
+    Attributes:
+        shapes: The shapes of one sample's tensors.
+        dtypes: Their types.
+        rebuild: Makes a batch of its tensors.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+    rebuild: Callable[[list[Any]], Any]
+
+    def empty(self, size: int) -> list[Tensor]:
+        """Return a batch's tensors without values."""
+        forms = zip(self.shapes, self.dtypes, strict=True)
+        return [torch.empty(size, *shape, dtype=dtype, device="meta") for shape, dtype in forms]
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A training step as a program.
+
+    Attributes:
+        plan: How it is carried out.
+        logged: What it logs.
+        tensors: What is logged: numbers of values in the plan's graph, or what is the same on every batch.
+        leaves: The numbers of the batch's tensors that are needed for it.
+    """
+
+    plan: Plan
+    logged: Logged
+    tensors: list[int | Tensor]
+    leaves: list[int]
+
+
+class _BatchIndex:
+    """Stands for the batch's index: it may be handed around, not used."""
+
+    def _use(self, *args: Any) -> Any:
+        raise CannotVectorize("`training_step` uses `batch_idx`")
+
+    __index__ = __int__ = __float__ = __bool__ = __str__ = __format__ = __hash__ = _use  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _use  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = _use
+
+
+class ProgramMaker:
+    """Traces a module's training step once a round.
+
+    It is traced for two sizes of a batch: where anything but the size differs, the step is no program.
+
+    Args:
+        stacked: Runs the module's ``training_step`` and records what it logs.
+        vector: The federated state of the module.
+        precision: The trainer's.
+    """
+
+    def __init__(self, stacked: StackedLoop, vector: StateVector, precision: str) -> None:
+        self._stacked, self._vector = stacked, vector
+        self._places = vector.places()
+        self._possible = precision in ("32-true", "64-true") and len(vector.tensors()) == len(vector.parameters)
+        self._traced: tuple[Any, TracedStep] | None = None
+
+    def make(self, form: BatchForm, size: int, round_index: int) -> TracedStep | None:
+        """Return the step, ``None`` if it is no program.
+
+        Args:
+            form: What batches look like.
+            size: Samples of a batch.
+            round_index: The round: within one, a step is taken to be the same one.
+        """
+        if not self._possible:
+            return None
+        key = round_index, form.shapes, form.dtypes, size
+        if self._traced is None or self._traced[0] != key:
+            try:
+                self._traced = key, self._trace(form, size)
+            except Exception:  # whatever a training step raises when it is given no real tensors
+                self._possible, self._traced = False, None
+                return None
+        return self._traced[1]
+
+    def _trace(self, form: BatchForm, size: int) -> TracedStep:
+        other = size - 1 if size > 1 else 2
+        graph, loss, logged = self._record(form, size)
+        again, _, logged_again = self._record(form, other)
+        _compare(graph, again, size, other)
+        calls = [_without_size(*calls, size, other) for calls in zip(logged.calls, logged_again.calls, strict=True)]
+        if [c.leaves for c in logged.metric_calls] != [c.leaves for c in logged_again.metric_calls]:
+            raise CannotVectorize("metric objects take numbers that depend on a batch's size")
+        tensors: list[int | Tensor] = []
+        for value, second in zip(logged.tensors, logged_again.tensors, strict=True):
+            if isinstance(value, Traced):
+                tensors.append(value.number)
+            elif torch.equal(value, second):
+                tensors.append(value)
+            else:
+                raise CannotVectorize("a number that depends on a batch's size is logged")
+        plan = make_plan(graph, loss)
+        if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
+            raise CannotVectorize("weights in half precision")
+        leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
+        return TracedStep(plan, Logged(calls, logged.metric_calls, []), tensors, sorted(leaves | {plan.target}))
+
+    def _record(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
+        def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
+            with substituted(self._places, weights), torch.enable_grad():
+                index: Any = _BatchIndex()
+                return self._stacked.training_step(form.rebuild(list(tensors)), index)
+
+        with self._stacked.recording() as logged:
+            graph, loss = trace(self._vector.parameters, form.empty(size), step)
+        if not isinstance(loss, Traced) or custom_functions(loss):
+            raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
+        return graph, loss.number, logged
+
+
+def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
+    """Raise ``CannotVectorize`` if two traces differ in more than the batch's size."""
+    if len(graph.nodes) != len(other.nodes):
+        raise CannotVectorize("what is computed depends on a batch's size")
+    for a, b in zip(graph.nodes.values(), other.nodes.values(), strict=True):
+        left, spec = pytree.tree_flatten((a.args, a.kwargs))
+        right, other_spec = pytree.tree_flatten((b.args, b.kwargs))
+        same = a.function is b.function and spec == other_spec and a.in_graph == b.in_graph
+        sizes = (size, other_size) if a.function in RESHAPES else None
+        if not same or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
+            raise CannotVectorize("what is computed depends on a batch's size")
+
+
+def _without_size(call: LogCall, other: LogCall, size: int, other_size: int) -> LogCall:
+    """Return a call of ``self.log`` whose batch size, if that is the batch's, is left to each batch."""
+    options, others = dict(call.options), dict(other.options)
+    weight, other_weight = options.get("batch_size"), others.pop("batch_size", None)
+    if weight is not None and (weight, other_weight) == (size, other_size):
+        del options["batch_size"]
+    elif weight != other_weight:
+        raise CannotVectorize("what is logged depends on a batch's size")
+    rest = {key: value for key, value in options.items() if key != "batch_size"}
+    if rest != others or (call.fx, call.name, call.value) != (other.fx, other.name, other.value):
+        raise CannotVectorize("what is logged depends on a batch's size")
+    return replace(call, options=options)
+
+
+def leaves_needed(plan: Plan, wanted: Sequence[int], size: int) -> set[int]:
+    """Return the batch's tensors on which values depend beside the network's output and the loss.
+
+    Raises:
+        CannotVectorize: If they depend on anything else, or on the batch's size.
+    """
+    found, waiting = set(), list(wanted)
+    while waiting:
+        number = waiting.pop()
+        if number == plan.result:
+            found.add(plan.target)
+        elif number < plan.graph.parameters:
+            raise CannotVectorize("what is logged depends on weights")
+        elif number < plan.graph.leaves:
+            found.add(number)
+        elif number != plan.output:
+            node = plan.graph.nodes[number]
+            if node.function in RESHAPES and size in pytree.tree_leaves((node.args, node.kwargs)):
+                raise CannotVectorize("what is logged is shaped by a batch's size")
+            waiting += node.inputs()
+    return found

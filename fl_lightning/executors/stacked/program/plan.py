@@ -1,0 +1,221 @@
+"""How a traced step is carried out: layers, loss, and what is logged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.program.trace import Graph, Node, Ref
+
+ACTIVATIONS: dict[Any, str] = {
+    **dict.fromkeys((F.relu, torch.relu, Tensor.relu), "relu"),
+    **dict.fromkeys((torch.tanh, Tensor.tanh, F.tanh), "tanh"),
+    **dict.fromkeys((torch.sigmoid, Tensor.sigmoid, F.sigmoid), "sigmoid"),
+    **{F.gelu: "gelu", F.silu: "silu", F.elu: "elu", F.leaky_relu: "leaky_relu", F.softplus: "softplus"},
+}
+_LOG_SOFTMAX = (F.log_softmax, torch.log_softmax, Tensor.log_softmax)
+_SHAPES = (Tensor.view, Tensor.reshape, Tensor.flatten, torch.flatten, torch.reshape, Tensor.contiguous)
+_TYPES = (Tensor.float, Tensor.double, Tensor.to, Tensor.type_as)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer: the places of its weight and bias among the parameters."""
+
+    weight: int
+    bias: int | None
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A pointwise function: its name and its options."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Dropout: the share of values that becomes zero."""
+
+    p: float
+
+
+Layer = Linear | Activation | Dropout
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a step of a chain of layers is carried out.
+
+    Attributes:
+        graph: What the step computes.
+        layers: Its layers, the first and the last of them linear.
+        source: The number of the tensor that the first layer takes, up to its shape.
+        loss: ``"cross_entropy"`` or ``"mse"``.
+        target: The number of the loss's target, up to its shape.
+        output: The number of the last layer's result.
+        result: The number of the loss.
+        log_softmax: The number of the output's logarithmic softmax, if the step takes it itself.
+    """
+
+    graph: Graph
+    layers: tuple[Layer, ...]
+    source: int
+    loss: str
+    target: int
+    output: int
+    result: int
+    log_softmax: int | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn."""
+        return any(isinstance(layer, Dropout) for layer in self.layers)
+
+
+def make_plan(graph: Graph, loss: int) -> Plan:
+    """Return how a step is carried out.
+
+    Raises:
+        CannotVectorize: If it is no chain of linear layers, pointwise functions and dropout with a usual loss.
+    """
+    node = _node(graph, loss)
+    log_softmax = None
+    name = _loss_name(graph, node)
+    if name == "nll":
+        log_softmax = _argument(node, 0, "input").number
+        inner = _node(graph, log_softmax)
+        if inner.function not in _LOG_SOFTMAX or _option(inner, 1, "dim") not in (1, -1):
+            raise CannotVectorize("nll_loss of something else than a logarithmic softmax")
+        output = _argument(inner, 0, "input").number
+        name = "cross_entropy"
+    else:
+        output = _argument(node, 0, "input").number
+    target = _batch_leaf(graph, _argument(node, 1, "target").number, of_samples=True)
+    layers, source = _chain(graph, output)
+    _check_uses(graph, layers)
+    return Plan(graph, tuple(layers), source, name, target, output, loss, log_softmax)
+
+
+def _loss_name(graph: Graph, node: Node) -> str:
+    usual: dict[str, Any] = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+    options = {key: value for key, value in node.kwargs.items() if key not in ("input", "target")}
+    names = {F.cross_entropy: "cross_entropy", F.nll_loss: "nll", F.mse_loss: "mse"}
+    if node.function not in names or len(node.args) > 2 or not node.in_graph:
+        raise CannotVectorize(f"{_called(node)} as the loss")
+    if any(value is not None and value != usual.get(key) for key, value in options.items()):
+        raise CannotVectorize(f"{_called(node)} with options")
+    shape = _shape(graph, _argument(node, 0, "input").number)
+    target = _shape(graph, _argument(node, 1, "target").number)
+    if names[node.function] == "mse":
+        if shape != target or len(shape) < 2:
+            raise CannotVectorize("mse_loss of tensors of unequal shapes")
+    elif len(shape) != 2 or len(target) != 1:
+        raise CannotVectorize(f"{_called(node)} of more than one prediction a sample, or of probabilities")
+    return names[node.function]
+
+
+def _chain(graph: Graph, output: int) -> tuple[list[Layer], int]:
+    """Return the layers up to a value, and the number of the tensor that the first one takes."""
+    layers: list[Layer] = []
+    number = output
+    while True:
+        if number < graph.leaves:
+            raise CannotVectorize("the loss does not come from a linear layer")
+        node = _node(graph, number)
+        if not node.in_graph or (number != output and len(graph.users(number)) > 1):
+            raise CannotVectorize(f"the result of {_called(node)} is used twice, or without gradients")
+        before = _argument(node, 0, "input").number
+        if node.function is F.linear:
+            layers.append(_linear(graph, node))
+            try:
+                source = _batch_leaf(graph, before, of_samples=False)
+            except CannotVectorize:
+                pass
+            else:
+                return layers[::-1], source
+        else:
+            layers.append(_between(node))
+        number = before
+
+
+def _linear(graph: Graph, node: Node) -> Linear:
+    places = [part.number for part in (*node.args[1:], *node.kwargs.values()) if isinstance(part, Ref)]
+    if not places or any(place >= graph.parameters for place in places) or len(node.shape) != 2:
+        raise CannotVectorize("a linear layer of something else than parameters, or of more than a row a sample")
+    return Linear(places[0], places[1] if len(places) > 1 else None)
+
+
+def _between(node: Node) -> Layer:
+    options = tuple((key, value) for key, value in node.kwargs.items() if key not in ("input", "inplace"))
+    if node.function is F.dropout:
+        values = dict(options)
+        if len(node.args) > 1 or not values.get("training", True):
+            raise CannotVectorize("dropout in an unusual form")
+        return Dropout(float(values.get("p", 0.5)))
+    if node.function in ACTIVATIONS and len(node.args) <= 1:
+        return Activation(ACTIVATIONS[node.function], options)
+    raise CannotVectorize(f"{_called(node)} has no place in a chain of layers")
+
+
+def _check_uses(graph: Graph, layers: Sequence[Layer]) -> None:
+    """Raise ``CannotVectorize`` if a parameter is used elsewhere, too."""
+    used = [place for layer in layers if isinstance(layer, Linear) for place in (layer.weight, layer.bias)]
+    for place in range(graph.parameters):
+        if used.count(place) > 1 or len(graph.users(place)) > used.count(place):
+            raise CannotVectorize("a parameter is used outside of its linear layer")
+
+
+def _batch_leaf(graph: Graph, number: int, of_samples: bool) -> int:
+    """Return the number of the batch's tensor that a value is, up to its shape and type.
+
+    Args:
+        graph: What the step computes.
+        number: The value.
+        of_samples: Whether it may have any shape, with samples first; otherwise it is a row for each sample.
+    """
+    shape = _shape(graph, number)
+    while number >= graph.leaves:
+        node = _node(graph, number)
+        if node.function not in (*_SHAPES, *_TYPES):
+            raise CannotVectorize(f"{_called(node)} of the batch")
+        number = _argument(node, 0, "input").number
+    if number < graph.parameters:
+        raise CannotVectorize("a layer that takes a parameter")
+    original = graph.shapes[number]
+    rows = len(shape) == 2 or of_samples
+    if not shape or not original or shape[0] != original[0] or not rows:
+        raise CannotVectorize("a layer whose rows are not the samples")
+    return number
+
+
+def _node(graph: Graph, number: int) -> Node:
+    if number not in graph.nodes:
+        raise CannotVectorize("the loss does not come from a linear layer")
+    return graph.nodes[number]
+
+
+def _shape(graph: Graph, number: int) -> tuple[int, ...]:
+    return graph.shapes[number] if number < graph.leaves else graph.nodes[number].shape
+
+
+def _argument(node: Node, place: int, name: str) -> Ref:
+    value = node.args[place] if place < len(node.args) else node.kwargs.get(name)
+    if not isinstance(value, Ref):
+        raise CannotVectorize(f"{_called(node)} of something else than a tensor")
+    return value
+
+
+def _option(node: Node, place: int, name: str) -> Any:
+    return node.args[place] if place < len(node.args) else node.kwargs.get(name)
+
+
+def _called(node: Node) -> str:
+    return str(getattr(node.function, "__name__", node.function))

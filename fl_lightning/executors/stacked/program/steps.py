@@ -1,0 +1,169 @@
+"""The steps of a stack by a program: its batches, its weights' updates, and what it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fl_lightning._lightning.journal import Entry
+from fl_lightning._lightning.recording import Logged
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.program.maker import BatchForm, TracedStep
+from fl_lightning.executors.stacked.program.program import Program, StepBatch, Update
+from fl_lightning.executors.stacked.program.values import Given, evaluate
+from fl_lightning.executors.stacked.randomness import ClientGenerators
+
+_SEGMENT = 32 * 2**20  # bytes of batches, weights of samples and outputs that are held at once
+
+
+class PaddedSource(Protocol):
+    """Gives the batches of a stack's clients in tables of equal rows.
+
+    Attributes:
+        draws_nothing: Whether reading batches draws nothing from global generators.
+    """
+
+    draws_nothing: bool
+
+    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
+        """Return the batches of the next steps.
+
+        Args:
+            active: For each step how many clients, the first ones, take part.
+            size: Samples of a batch, B.
+
+        Returns:
+            Tensors of shape ``(K, steps * B, ...)``, whose rows beyond a batch's samples are zero, and for each step
+            the clients' numbers of samples.
+        """
+
+
+class ProgramSteps:
+    """Takes the steps of a stack's clients.
+
+    Args:
+        traced: The training step.
+        form: What batches look like.
+        source: Gives batches.
+        active: For each step how many clients take part.
+        size: Samples of a batch, B.
+        parameters: The stack's, shape ``(K, *shape)`` each.
+        generators: The clients', where the network drops values.
+    """
+
+    def __init__(
+        self,
+        traced: TracedStep,
+        form: BatchForm,
+        source: PaddedSource,
+        active: Sequence[int],
+        size: int,
+        parameters: Sequence[Tensor],
+        generators: ClientGenerators | None,
+    ) -> None:
+        self._traced, self._plan, self._source, self._active, self._size = traced, traced.plan, source, active, size
+        self._program = Program(traced.plan, active[0], size, parameters, generators)
+        like = parameters[0]
+        values = sum(torch.Size(shape).numel() for shape in form.shapes) + 3 * self._program.classes
+        fits = _SEGMENT // max(1, active[0] * size * values * like.element_size())
+        self._most = 1 if self._plan.draws and not source.draws_nothing else max(1, fits)
+        self._like, self._from, self._until = like, 0, 0
+
+    def step(self, step: int, parameters: Sequence[Tensor], update: Update) -> None:
+        """Take a step.
+
+        Args:
+            step: Its number.
+            parameters: Of the clients at work.
+            update: Called for each parameter once its gradient is known.
+        """
+        if step == self._until:
+            self._begin(step)
+        place, k = step - self._from, self._active[step]
+        span = slice(place * self._size, (place + 1) * self._size)
+        target = self._target[:k, :, span] if self._plan.loss == "cross_entropy" else self._target[:k, span]
+        batch = StepBatch(self._inputs[:k, span], target, self._weights[:k, :, span], self._sizes[place])
+        self._program.step(parameters, batch, self._outputs[place, :k], update)
+
+    def _begin(self, step: int) -> None:
+        """Fetch the batches of the next steps."""
+        active = self._active[step : step + self._most]
+        self._from, self._until = step, step + len(active)
+        tensors, self._sizes = self._source.padded(active, self._size)
+        plan, number, first = self._plan, len(tensors[0]), self._traced.plan.graph.parameters
+        self._tensors = dict(enumerate(tensors, start=first))
+        like, classes = self._like, self._program.classes
+        inputs = self._tensors[plan.source]
+        self._inputs = inputs.reshape(*inputs.shape[:2], -1).to(like.dtype)
+        # the weight of each sample in its client's mean loss; 0 of void ones
+        sizes = torch.tensor([[*own, *[0] * (number - len(own))] for own in self._sizes]).t()  # (K, steps)
+        filled = torch.arange(self._size) < sizes.unsqueeze(2)
+        weights = filled / sizes.clamp(min=1).unsqueeze(2)
+        self._all_sizes = sizes
+        self._weights = weights.flatten(1).unsqueeze(1).to(like)
+        target = self._tensors[plan.target]
+        if plan.loss == "cross_entropy":
+            if bool(((target < 0) | (target >= classes)).any()):
+                raise CannotVectorize("there are targets that are no class")
+            weighted = like.new_zeros(number, classes, target.shape[1])
+            self._target = weighted.scatter_(1, target.long().unsqueeze(1), -self._weights)
+        else:
+            self._target = target.reshape(*target.shape[:2], -1).to(like.dtype)
+        self._outputs = like.new_zeros(len(active), number, classes, self._size)
+
+    @property
+    def segment_end(self) -> int:
+        """The step before which what was logged has to be taken."""
+        return self._until
+
+    def logged(self, slots: Sequence[int]) -> list[Entry]:
+        """Return what was logged in the steps of the present segment.
+
+        Args:
+            slots: The clients'.
+        """
+        if not self._traced.logged.calls and not self._traced.logged.metric_calls:
+            return [self._entry(place, [], slots) for place in range(self._until - self._from)]
+        steps, number = self._outputs.shape[:2]
+        values = {self._plan.output: self._outputs.transpose(2, 3).flatten(0, 1)}
+        for leaf in self._traced.leaves:
+            tensor = self._tensors[leaf]
+            table = tensor.view(number, steps, self._size, *tensor.shape[2:])
+            values[leaf] = table.transpose(0, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1)
+        given = Given(values, self._all_sizes.t().reshape(-1).to(self._like.device))
+        wanted = [value for value in self._traced.tensors if isinstance(value, int)]
+        found = iter(evaluate(self._plan, wanted, given))
+        tables = [
+            (next(found).unflatten(0, (steps, number)), self._is_of_samples(value))
+            if isinstance(value, int)
+            else (value.expand(steps, number), False)
+            for value in self._traced.tensors
+        ]
+        return [self._entry(place, tables, slots) for place in range(steps)]
+
+    def _is_of_samples(self, number: int) -> bool:
+        graph = self._plan.graph
+        shape = graph.shapes[number] if number < graph.leaves else graph.nodes[number].shape
+        return len(shape) > 0
+
+    def _entry(self, place: int, tables: Sequence[tuple[Tensor, bool]], slots: Sequence[int]) -> Entry:
+        sizes = self._sizes[place]
+        k = len(sizes)
+        tensors: list[Any] = [
+            _Ragged(table[place], sizes) if of_samples else table[place, :k] for table, of_samples in tables
+        ]
+        logged = self._traced.logged
+        return Entry(Logged(logged.calls, logged.metric_calls), tensors, slots[:k], [True] * k, sizes=sizes)
+
+
+class _Ragged:
+    """Tensors of unequal numbers of samples: the rows of a table up to their sizes."""
+
+    def __init__(self, table: Tensor, sizes: Sequence[int]) -> None:
+        self._table, self._sizes = table, sizes
+
+    def __getitem__(self, row: int) -> Tensor:
+        return self._table[row, : self._sizes[row]]

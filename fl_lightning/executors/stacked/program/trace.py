@@ -1,0 +1,161 @@
+"""What one ``training_step`` computes, noted without computing it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fl_lightning.executors.base import CannotVectorize
+
+#: What only asks a tensor about itself.
+_ASKED = ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")
+_HELD = ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")
+_QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The number of a value: the parameters come first, then the batch's tensors, then what is computed."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A call of a function.
+
+    Attributes:
+        number: Of its result.
+        function: The function.
+        args: Its arguments, with :class:`Ref` in the place of tensors.
+        kwargs: Its arguments by name.
+        in_graph: Whether gradients go through it.
+        shape: Of its result for one client; empty for several results.
+    """
+
+    number: int
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    in_graph: bool
+    shape: tuple[int, ...]
+
+    def inputs(self) -> list[int]:
+        """Return the numbers of the tensors that it takes."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf.number for leaf in leaves if isinstance(leaf, Ref)]
+
+
+@dataclass
+class Graph:
+    """What a step computes.
+
+    Attributes:
+        parameters: How many values are parameters.
+        leaves: How many values are given: parameters, and the tensors of a batch.
+        shapes: The shapes of the given values.
+        nodes: What is computed, in order.
+    """
+
+    parameters: int
+    leaves: int
+    shapes: list[tuple[int, ...]]
+    nodes: dict[int, Node] = field(default_factory=dict)
+
+    def add(self, function: Any, args: Any, kwargs: Any, shape: tuple[int, ...]) -> int:
+        """Note a call and return its result's number."""
+        number = self.leaves + len(self.nodes)
+        self.nodes[number] = Node(number, function, args, kwargs, torch.is_grad_enabled(), shape)
+        return number
+
+    def users(self, number: int) -> list[Node]:
+        """Return the calls that take a value."""
+        return [node for node in self.nodes.values() if number in node.inputs()]
+
+
+class Traced(Tensor):
+    """A tensor of one client without values, whose every use is noted."""
+
+    graph: Graph
+    number: int
+
+    @classmethod
+    def make(cls, like: Tensor, graph: Graph, number: int) -> Traced:
+        """Return a traced tensor."""
+        made = like.as_subclass(cls)
+        made.graph, made.number = graph, number
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a call."""
+        kwargs = dict(kwargs or {})
+        if function in _QUESTIONS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **kwargs)
+        name = getattr(function, "__name__", str(function))
+        if function is Tensor.item:
+            function, name = Tensor.detach, "detach"
+        if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
+            raise CannotVectorize(f"{name} changes a tensor in place")
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if any(type(leaf) is not Traced for leaf in given):
+            raise CannotVectorize(f"{name} takes a tensor that is neither a parameter nor the batch's")
+        graph = given[0].graph
+        noted = pytree.tree_map(lambda leaf: Ref(leaf.number) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        if kwargs.get("inplace"):
+            kwargs["inplace"] = False
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*args, **kwargs)
+        if isinstance(result, Tensor):
+            return cls.make(result, graph, graph.add(function, *noted, tuple(result.shape)))
+        if isinstance(result, tuple) and all(isinstance(part, Tensor) for part in result):
+            number = graph.add(function, *noted, ())
+            parts = [
+                cls.make(part, graph, graph.add(operator.getitem, (Ref(number), place), {}, tuple(part.shape)))
+                for place, part in enumerate(result)
+            ]
+            return type(result)(parts) if hasattr(result, "n_fields") else tuple(parts)
+        raise CannotVectorize(f"{name} turns a tensor into something else")
+
+
+def trace(
+    parameters: Sequence[Tensor], tensors: Sequence[Tensor], step: Callable[[list[Traced], list[Traced]], Any]
+) -> tuple[Graph, Any]:
+    """Run a step on tensors without values; return what it computes, and what it returned.
+
+    Args:
+        parameters: One model's.
+        tensors: Of one batch, without values.
+        step: Takes both.
+
+    Raises:
+        CannotVectorize: If it does something that cannot be noted.
+    """
+    shapes = [tuple(tensor.shape) for tensor in (*parameters, *tensors)]
+    graph = Graph(len(parameters), len(shapes), shapes)
+    weights = [torch.empty_like(parameter, device="meta").requires_grad_() for parameter in parameters]
+    made = [Traced.make(tensor, graph, number) for number, tensor in enumerate((*weights, *tensors))]
+    returned = step(made[: len(weights)], made[len(weights) :])
+    return graph, returned
+
+
+def custom_functions(loss: Tensor) -> bool:
+    """Whether gradients of a loss go through an ``autograd.Function`` of the user's own."""
+    with torch._C.DisableTorchFunctionSubclass():
+        waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False

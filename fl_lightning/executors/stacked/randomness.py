@@ -1,0 +1,170 @@
+"""Random numbers of a stack's clients: each client's are drawn as the client alone would draw them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fl_lightning.executors.base import CannotVectorize
+
+_Draw = Callable[..., Any]
+
+
+class ClientGenerators:
+    """The global generators of each client of a stack.
+
+    Args:
+        seeds: Seeds the global generators for a client; one for each row.
+        device: Where the module is.
+    """
+
+    def __init__(self, seeds: Sequence[Callable[[], None]], device: torch.device) -> None:
+        self._device = device
+        self._states: list[Any] = []
+        self._torch: list[torch.Generator] = []
+        present = _states(device)
+        for seed in seeds:
+            seed()
+            self._states.append(_states(device))
+            self._torch.append(torch.Generator().set_state(self._states[-1][0]))
+        _set_states(present, device)
+
+    @contextmanager
+    def of(self, row: int) -> Iterator[None]:
+        """Let everything that is drawn from global generators come from one client's."""
+        present = _states(self._device)
+        own = self._torch[row]
+        _set_states((own.get_state(), *self._states[row][1:]), self._device)
+        try:
+            yield
+        finally:
+            self._states[row] = after = _states(self._device)
+            own.set_state(after[0])
+            _set_states(present, self._device)
+
+    def drawing(self, rows: Sequence[int]) -> DrawsApart:
+        """Return a mode in which operations on stacks draw each client's share from the client's generators."""
+        return DrawsApart(self, rows)
+
+    def cpu(self, row: int) -> torch.Generator:
+        """Return a client's generator of torch on the CPU."""
+        return self._torch[row]
+
+
+class DrawsApart(TorchDispatchMode):
+    """Lets random operations on stacked tensors, shape ``(K, ...)``, draw row by row.
+
+    It sees operations beneath ``torch.func.vmap``, where the clients' tensors are stacked.
+
+    Args:
+        generators: The clients'.
+        rows: The clients in the stack's rows.
+    """
+
+    def __init__(self, generators: ClientGenerators, rows: Sequence[int]) -> None:
+        super().__init__()
+        self._generators, self._rows = generators, rows
+        self._permutations = 0
+        #: Whether anything was drawn.
+        self.drew = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation."""
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in function.tags or _without_dropout(function, args, kwargs):
+            return function(*args, **kwargs)
+        self.drew = True
+        if kwargs.get("generator") is not None:
+            raise CannotVectorize("`training_step` draws from a generator of its own, which all clients share")
+        if function is torch.ops.aten.randperm.default:  # `vmap` calls it once for each client
+            row = self._rows[self._permutations % len(self._rows)]
+            self._permutations += 1
+            return self._draw(row, function, args, kwargs)
+        shares = [self._draw(row, function, *self._share(place, args, kwargs)) for place, row in enumerate(self._rows)]
+        if function._schema.is_mutable:
+            return args[0]
+        if isinstance(shares[0], Tensor):
+            return torch.cat(shares)
+        return tuple(torch.cat(parts) for parts in zip(*shares, strict=True))
+
+    def _share(self, place: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return one client's part of an operation's arguments."""
+        number = len(self._rows)
+
+        def share(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.dim():
+                if len(value) % number:
+                    raise CannotVectorize("a random operation of several clients cannot be taken apart")
+                size = len(value) // number
+                return value[place * size : (place + 1) * size]
+            return value
+
+        first = args[0] if args else None
+        if isinstance(first, (list, tuple)) and first and isinstance(first[0], int):  # the size of something new
+            args = ([first[0] // number, *first[1:]], *args[1:])
+        return [share(value) for value in args], {key: share(value) for key, value in kwargs.items()}
+
+    def _draw(self, row: int, function: _Draw, args: Any, kwargs: Any) -> Any:
+        on_cpu = self._generators._device.type == "cpu"
+        if on_cpu and "generator" in _arguments(function):
+            return function(*args, **kwargs, generator=self._generators.cpu(row))
+        with self._generators.of(row):
+            return function(*args, **kwargs)
+
+
+def _arguments(function: Any) -> list[str]:
+    return [argument.name for argument in function._schema.arguments]
+
+
+def _without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
+    """Whether this is attention that drops nothing."""
+    names = _arguments(function)
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    return not (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
+
+
+def _states(device: torch.device) -> Any:
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+
+
+def _set_states(states: Any, device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1], device)
+    np.random.set_state(states[2])
+    random.setstate(states[3])
+
+
+@contextmanager
+def nothing_drawn(device: torch.device) -> Iterator[None]:
+    """Raise ``CannotVectorize`` if something is drawn from the global generators that is not one client's.
+
+    Args:
+        device: Where the module is.
+    """
+    before = _states(device)
+    yield
+    if not torch.equal(before[0], (after := _states(device))[0]):
+        raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
+    if before[3] != after[3] or any(not np.array_equal(a, b) for a, b in zip(before[2], after[2], strict=True)):
+        raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
+
+
+@contextmanager
+def preserved_generators(device: torch.device) -> Iterator[None]:
+    """Put the global generators back at the end."""
+    states = _states(device)
+    try:
+        yield
+    finally:
+        _set_states(states, device)

@@ -1,0 +1,70 @@
+"""What a client's training step computes, counted while a client trains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+#: Operations whose stacks are slower on a CPU than one model after the other.
+_SLOW = ("convolution", "lstm", "gru", "rnn")
+
+
+class StepCounts(TorchDispatchMode):
+    """Counts operations and their arithmetic while it is entered.
+
+    Attributes:
+        steps: Training steps that were made meanwhile; to be set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 1
+        self._operations, self._flops = 0, 0.0
+        self._slow = self._draws = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count it."""
+        out = function(*args, **(kwargs or {}))
+        packet = function._overloadpacket
+        self._operations += 1
+        if packet in flop_registry:
+            self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        self._slow = self._slow or any(name in str(packet) for name in _SLOW)
+        self._draws = self._draws or torch.Tag.nondeterministic_seeded in function.tags
+        return out
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of a step's products and convolutions, forward and backward."""
+        return self._flops / max(1, self.steps)
+
+    @property
+    def operations(self) -> float:
+        """Operations that a step calls."""
+        return self._operations / max(1, self.steps)
+
+    @property
+    def slow_in_stacks(self) -> bool:
+        """Whether there are convolutions or recurrent layers among them."""
+        return self._slow
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn."""
+        return self._draws
+
+    def __str__(self) -> str:
+        kind = ", and convolutions or recurrent layers" if self._slow else ""
+        return f"a client's step has {_short(self.flops)} floating-point operations{kind}"
+
+
+def _short(number: float) -> str:
+    """Return a number with a unit: ``4.1 million``."""
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= size:
+            return f"{number / size:.{max(0, 1 - int(math.log10(number / size)))}f} {unit}"
+    return f"{number:.0f}"

@@ -1,0 +1,211 @@
+"""One data set for each client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Quadratic, quiet_trainer
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from fl_lightning import ClientDatasetsModule, ClientMetrics, FedAvg, TensorDataModule
+from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit, find_targets
+
+
+class Pairs(Dataset[Any]):
+    """Samples (1, c), which are counted when they are read."""
+
+    def __init__(self, optima: list[float], targets: list[int] | None = None) -> None:
+        self.optima, self.reads = optima, 0
+        if targets is not None:
+            self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.optima)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.reads += 1
+        return torch.tensor(1.0, dtype=torch.float64), torch.tensor(self.optima[index], dtype=torch.float64)
+
+
+class Named(Dataset[Any]):
+    """Samples that are dicts."""
+
+    def __init__(self, first: int, number: int) -> None:
+        self.numbers = list(range(first, first + number))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"number": self.numbers[index]}
+
+
+def ready(*args: Any, **kwargs: Any) -> ClientDatasetsModule:
+    data = ClientDatasetsModule(*args, **kwargs)
+    data.setup("fit")
+    return data
+
+
+def numbers(loader: Any) -> list[list[int]]:
+    return [batch["number"].tolist() for batch in loader]
+
+
+CLIENTS = [Named(0, 5), Named(5, 2), Named(7, 3)]
+
+
+def test_each_data_set_is_a_training_client() -> None:
+    data = ready(CLIENTS, batch_size=2, shuffle=False)
+    assert data.client_ids == [0, 1, 2]
+    assert data.client_sizes.tolist() == data.partition.sizes.tolist() == [5, 2, 3]
+    batches = [numbers(data.client_batches(k, generator=torch.Generator())) for k in range(3)]
+    assert batches == [[[0, 1], [2, 3], [4]], [[5, 6]], [[7, 8], [9]]]
+    assert numbers(data.train_dataloader()) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert data.val_dataloader() == data.test_dataloader() == []
+    assert repr(ClientDatasetsModule(CLIENTS, batch_size=2)) == (
+        "ClientDatasetsModule(3 clients, 10 samples, batch_size=2)"
+    )
+
+
+def test_data_sets_are_neither_copied_nor_read_before_a_client_trains() -> None:
+    clients = [Pairs([1.0, 2.0]), Pairs([3.0]), Pairs([4.0, 5.0, 6.0])]
+    data = ready(clients)
+    assert [data.client_dataset(k) for k in range(3)] == clients
+    assert [client.reads for client in clients] == [0, 0, 0]
+    list(data.client_batches(2, generator=torch.Generator()))
+    assert [client.reads for client in clients] == [0, 0, 3]
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_a_federation_of_data_sets_trains(executor: Any) -> None:
+    # one full-batch step at learning rate 1/2 takes client k half way to its mean optimum: 2/2, 8/2; of 2 and 1 samples
+    module = Quadratic(0.5)
+    module.training_step = lambda batch, batch_idx: (0.5 * batch[0] * (module.w - batch[1]) ** 2).mean()  # type: ignore[method-assign]
+    data = ClientDatasetsModule([Pairs([1.0, 3.0]), Pairs([8.0])], batch_size=None)
+    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(module, datamodule=data)
+    assert float(module.w.detach()) == pytest.approx((2 * 1.0 + 4.0) / 3, abs=1e-12)
+
+
+def test_evaluation_sets_of_nobody_and_of_clients() -> None:
+    data = ready(CLIENTS, val=Named(20, 3), test=[Named(30, 2), None, Named(40, 1)], eval_batch_size=2)
+    assert numbers(data.val_dataloader()) == [[20, 21], [22]]
+    assert data.eval_client_ids("val") is None
+    assert numbers(data.test_dataloader()) == numbers(data.predict_dataloader()) == [[30, 31], [40]]
+    ids = data.eval_client_ids("test")
+    assert ids is not None and ids.tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_a_split_takes_evaluation_sets_from_the_clients(tensors: bool) -> None:
+    sizes, firsts = (10, 20, 30, 40), (0, 10, 30, 60)
+    clients: list[Any] = [
+        TensorDataset(torch.arange(first, first + n)) if tensors else Subset(Named(0, 100), range(first, first + n))
+        for first, n in zip(firsts, sizes, strict=True)
+    ]
+
+    def read(loader: Any) -> list[int]:
+        return [int(n) for batch in loader for n in (batch[0] if tensors else batch["number"])]
+
+    data = ready(clients, split=WithinClientSplit(0.1, 0.2, seed=1), batch_size=None)
+    assert data.client_sizes.tolist() == [7, 14, 21, 28]
+    train = [read(data.client_batches(k, generator=torch.Generator())) for k in range(4)]
+    assert all(set(own) <= set(range(f, f + n)) for own, f, n in zip(train, firsts, sizes, strict=True))
+    everything = [*(n for own in train for n in own), *read(data.val_dataloader()), *read(data.test_dataloader())]
+    assert sorted(everything) == list(range(100))
+    ids = data.eval_client_ids("val")
+    assert ids is not None and np.bincount(ids).tolist() == [1, 2, 3, 4]
+
+    whole = ready(clients, split=ClientSplit(4, seed=3), batch_size=None)
+    held_out = {*whole.eval_client_ids("val").tolist(), *whole.eval_client_ids("test").tolist()}  # type: ignore[union-attr]
+    assert sorted([*whole.client_ids, *held_out]) == [0, 1, 2, 3]
+    assert whole.client_sizes.tolist() == [sizes[client] for client in whole.client_ids]
+    assert "split=ClientSplit(num_folds=4" in repr(whole)
+
+    drawn = ready(clients, split=SampleSplit(0.1, 0.1))
+    assert drawn.client_sizes.sum() == 80
+    assert drawn.eval_client_ids("val") is None
+
+
+def test_tensors_take_a_split_too() -> None:
+    clients = [(torch.arange(10 * k, 10 * k + 10), torch.arange(10) % 2) for k in range(3)]
+    data = TensorDataModule(clients, split=WithinClientSplit(0.2, 0.0))
+    data.setup()
+    assert data.client_sizes.tolist() == [8, 8, 8]
+    with pytest.raises(ValueError, match="Give `split` or `val` and `test`, not both; got WithinClientSplit"):
+        TensorDataModule(clients, val=clients[0], split=WithinClientSplit(0.2, 0.0))
+
+
+def test_classes_are_found_without_reading_samples() -> None:
+    clients = [Pairs([0.0, 0.0], [1, 0]), Pairs([0.0] * 3, [2, 2, 1])]
+    data = ready(clients, class_names=["a", "b", "c"])
+    assert data.labels is not None and data.labels.tolist() == [1, 0, 2, 2, 1]
+    assert data.class_names == ["a", "b", "c"]
+    assert data.statistics().num_clients == 2
+    assert clients[0].reads == 0
+    shared = Pairs([0.0] * 4, [3, 1, 4, 1])
+    assert [find_targets(Subset(shared, rows)).tolist() for rows in ([2, 0], [1])] == [[4, 3], [1]]  # type: ignore[union-attr]
+    assert ready([*clients, Pairs([0.0])]).labels is None
+
+
+def test_data_sets_of_tensors_are_standardised() -> None:
+    clients = [
+        TensorDataset(torch.tensor([[1.0], [3.0]]), torch.zeros(2)),
+        TensorDataset(torch.ones(2, 1), torch.ones(2)),
+    ]
+    data = ready(clients, standardize="local", shuffle=False)
+    assert [x.flatten().tolist() for k in range(2) for x, _ in data.client_batches(k, generator=torch.Generator())] == [
+        [-1.0, 1.0], [0.0, 0.0]
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="need a TensorDataset; the source of ClientDatasetsModule is a ConcatDataset"):
+        ready(CLIENTS, standardize="local")
+
+
+def test_a_collate_fn_makes_the_batches() -> None:
+    data = ready(CLIENTS, batch_size=2, collate_fn=len, val=Named(0, 3))
+    assert list(data.client_batches(0, generator=torch.Generator())) == [2, 2, 1]
+    assert list(data.val_dataloader()) == [3]
+
+
+def test_every_client_is_evaluated_by_itself() -> None:
+    class Scores(Quadratic):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x, -x], dim=1)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+            return {"preds": self(batch[1]), "target": batch[0].long() - 1}
+
+    metrics = ClientMetrics()
+    data = ClientDatasetsModule([Pairs([1.0])], val=[Pairs([1.0, -1.0]), Pairs([1.0])])
+    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), metrics]).fit(Scores(0.1), datamodule=data)
+    assert metrics.values["val"] == {0: 0.5, 1: 1.0}
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ClientDatasetsModule({"a": Named(0, 1)}), r"`clients` must be a list .*list\(clients.values\(\)\)"),  # type: ignore[arg-type]
+        (lambda: ClientDatasetsModule(Named(0, 3)), "`clients` must be a list with one data set for each client, got"),  # type: ignore[arg-type]
+        (lambda: ClientDatasetsModule([]), "`clients` is empty; give one data set for each client"),
+        (lambda: ClientDatasetsModule([Named(0, 1), Named(0, 0)]), r"`clients\[1\]` has no samples; leave it out"),
+        (lambda: ClientDatasetsModule([Stream()]), r"`clients\[0\]` must be .*list\(dataset\) keeps them"),
+        (
+            lambda: ClientDatasetsModule([(torch.ones(2), torch.ones(2))]),  # type: ignore[list-item]
+            r"`clients\[0\]` must be a data set .* TensorDataModule takes tensors",
+        ),
+        (lambda: ClientDatasetsModule(CLIENTS, val=[[]]), r"`val\[0\]` has no samples"),  # type: ignore[list-item]
+        (lambda: ClientDatasetsModule(CLIENTS, test=3), "`test` must be a data set"),  # type: ignore[arg-type]
+        (lambda: FederatedDataModule.from_datasets(CLIENTS), r"from_datasets` would not know .*ClientDatasetsModule\("),
+    ],
+)
+def test_what_is_no_list_of_data_sets_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

@@ -1,0 +1,342 @@
+"""How samples become batches: what is dropped, in which order they come, and what changes them."""
+
+from __future__ import annotations
+
+import pickle
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.stacked import Module, clients_of
+from helpers.toys import Quadratic, quiet_trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
+
+from datamodules import DigitsDataModule
+from fl_lightning import ClientDatasetsModule, FedAvg, FederatedDataModule, TensorDataModule
+from fl_lightning.data import ClientSplit, ImageDataModule, SampleSplit, Source, find_targets
+from fl_lightning.data.order import EvaluationShare, shared_batch_size
+from fl_lightning.partitioners import IIDPartitioner
+
+SIZES = (8, 3, 5)
+
+
+def client(size: int, first: int) -> tuple[Tensor, Tensor]:
+    """Sample i has the input ``first + i`` and alternating classes."""
+    return torch.arange(float(first), first + size), torch.arange(size) % 2
+
+
+CLIENTS = [client(size, first) for size, first in zip(SIZES, (0, 10, 20), strict=True)]
+
+
+def ready(**kwargs: Any) -> TensorDataModule:
+    data = TensorDataModule(**{"clients": CLIENTS, "batch_size": 4, **kwargs})
+    data.setup("fit")
+    return data
+
+
+def batches(data: FederatedDataModule, client: int, seed: int = 0) -> list[list[float]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [batch[0].tolist() for batch in data.client_batches(client, generator=generator)]
+
+
+# ---- the last batch ----
+
+
+def test_a_smaller_last_batch_is_dropped_and_a_small_client_keeps_its_one() -> None:
+    data = ready(drop_last=True, shuffle=False)
+    assert [batches(data, k) for k in range(3)] == [
+        [[0, 1, 2, 3], [4, 5, 6, 7]], [[10, 11, 12]], [[20, 21, 22, 23]]
+    ]  # fmt: skip
+    assert [data.num_client_batches(k) for k in range(3)] == [2, 1, 1]
+    assert data.client_sizes.tolist() == list(SIZES)
+
+
+@pytest.mark.parametrize(("size", "number"), [(1, 1), (3, 1), (4, 1), (7, 1), (8, 2), (11, 2)])
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_the_batches_are_those_of_a_dataloader_that_drops_its_last(size: int, number: int, as_rows: bool) -> None:
+    rows = TensorDataset(*client(size, 0))
+    dataset: Any = rows if as_rows else list(rows)  # type: ignore[call-overload]
+    data = ClientDatasetsModule([dataset], batch_size=4, drop_last=True)
+    data.setup()
+    ours = [x.tolist() for x, _ in data.client_batches(0, generator=torch.Generator().manual_seed(5))]
+    assert len(ours) == data.num_client_batches(0) == number
+    if size >= 4:
+        order = RandomSampler(rows, generator=torch.Generator().manual_seed(5))
+        assert ours == [x.tolist() for x, _ in DataLoader(rows, 4, sampler=order, drop_last=True)]
+
+
+def test_pooled_batches_drop_their_last_too() -> None:
+    assert [len(x) for x, _ in ready(drop_last=True, batch_size=6).train_dataloader()] == [6, 6]
+    assert [len(x) for x, _ in ready(drop_last=True, batch_size=20).train_dataloader()] == [16]
+    assert [len(x) for x, _ in ready(drop_last=True, batch_size=None).train_dataloader()] == [16]
+
+
+def test_evaluation_drops_nothing() -> None:
+    data = ready(drop_last=True, val=client(5, 0), eval_batch_size=4)
+    assert [len(x) for x, _ in data.val_dataloader()] == [4, 1]
+
+
+# ---- the order ----
+
+
+def in_reverse(client: int, dataset: Any, generator: torch.Generator) -> list[int]:
+    return list(reversed(range(len(dataset))))
+
+
+def balanced(client: int, dataset: Any, generator: torch.Generator) -> WeightedRandomSampler:
+    labels = find_targets(dataset)
+    assert labels is not None
+    return WeightedRandomSampler((1 / np.bincount(labels)[labels]).tolist(), len(labels), generator=generator)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_function_draws_the_order_of_a_clients_samples(drop_last: bool) -> None:
+    data = ready(sampler=in_reverse, drop_last=drop_last)
+    assert batches(data, 0) == [[7, 6, 5, 4], [3, 2, 1, 0]]
+    assert batches(data, 2) == [[24, 23, 22, 21], *([] if drop_last else [[20]])]
+
+
+def test_it_gets_the_clients_position_and_samples_and_the_epochs_generator() -> None:
+    seen: list[Any] = []
+
+    def note(client: int, dataset: Any, generator: torch.Generator) -> Tensor:
+        seen.append((client, [float(x) for x, _ in dataset]))
+        return torch.randint(len(dataset), (len(dataset),), generator=generator)
+
+    data = ready(sampler=note, train_transform=lambda x: -x)
+    first, again, other = (batches(data, 1, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert seen == [(1, [10, 11, 12])] * 3
+    assert all(-12 <= x <= -10 for x in first[0])
+
+
+def test_weights_of_classes() -> None:
+    # 1 of 100 samples has class 1: with equal weights of the classes about half of the draws have it
+    x, y = torch.arange(100.0), torch.zeros(100, dtype=torch.long)
+    y[0] = 1
+    drawn = [x for batch in batches(ready(clients=[(x, y)], sampler=balanced), 0) for x in batch]
+    assert len(drawn) == 100
+    assert 35 <= drawn.count(0) <= 65
+
+
+def test_central_training_draws_each_clients_samples_in_its_way() -> None:
+    data = ready(sampler=lambda client, dataset, generator: [client] * len(dataset), batch_size=5)
+    torch.manual_seed(0)
+    first, second = ([x for batch, _ in data.train_dataloader() for x in batch.tolist()] for _ in range(2))
+    # client 0 draws its sample 0 eight times, client 1 its sample 1 three times, client 2 its sample 2 five times
+    assert sorted(first) == [0.0] * 8 + [11.0] * 3 + [22.0] * 5
+    assert sorted(first) == sorted(second)
+    assert first != second != sorted(second)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (lambda k, d, g: range(len(d) - 1), "drew 7 positions for client 0, which has 8 samples.*`local_steps`"),
+        (lambda k, d, g: iter(lambda: 0, 1), "drew more than 8 positions for client 0, which has 8 samples"),
+        (lambda k, d, g: [8] + [0] * 7, "drew position 8 for client 0, whose 8 samples have the positions 0 to 7"),
+        (lambda k, d, g: [-1] + [0] * 7, "drew position -1 for client 0"),
+        (lambda k, d, g: [0.5] * 8, "must return whole numbers, got .* for client 0"),
+        (lambda k, d, g: [True] * 8, "must return whole numbers"),
+        (lambda k, d, g: ["a"] * 8, "must return whole numbers"),
+        (lambda k, d, g: None, "must return positions or a torch.utils.data.Sampler, got None for client 0"),
+    ],
+)
+def test_what_is_no_order_of_the_clients_samples_is_refused(sampler: Any, message: str) -> None:
+    data = TensorDataModule(clients=CLIENTS[:1], batch_size=4, sampler=sampler)
+    with pytest.raises((TypeError, ValueError), match=f"`sampler` {message}"):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Quadratic(0.1), datamodule=data)
+
+
+def test_a_sampler_beside_shuffle_false_is_refused() -> None:
+    with pytest.raises(ValueError, match="`sampler` draws the order of samples, so `shuffle=False` has no effect"):
+        ready(sampler=in_reverse, shuffle=False)
+
+
+# ---- transforms ----
+
+Sample = namedtuple("Sample", "x y")
+
+
+def test_training_and_evaluation_have_transforms_of_their_own() -> None:
+    options = {"train_transform": lambda x: x + 100, "eval_transform": lambda x: -x}
+    data = ready(**options, val=client(2, 1), test=[client(1, 5), client(1, 6)], shuffle=False)
+    assert batches(data, 1) == [[110, 111, 112]]
+    assert next(iter(data.train_dataloader()))[0].tolist() == [100, 101, 102, 103]
+    assert [x.tolist() for x, _ in data.val_dataloader()] == [[-1, -2]]
+    assert [x.tolist() for x, _ in data.test_dataloader()] == [[-5, -6]]
+    assert [y.tolist() for _, y in data.test_dataloader()] == [[0, 0]]
+    assert data.augmented
+    assert not ready().augmented
+
+
+@pytest.mark.parametrize(
+    ("samples", "transform", "expected"),
+    [
+        ([(1, "a"), (2, "b")], lambda x: 10 * x, [(10, "a"), (20, "b")]),
+        ([[1, 2], [3, 4]], lambda x: 10 * x, [[10, 2], [30, 4]]),
+        ([Sample(1, 2), Sample(3, 4)], lambda x: 10 * x, [Sample(10, 2), Sample(30, 4)]),
+        ([{"x": 1}, {"x": 2}], lambda sample: {"y": sample["x"]}, [{"y": 1}, {"y": 2}]),
+        ([1, 2], lambda x: 10 * x, [10, 20]),
+    ],
+)
+def test_a_transform_gets_the_first_of_several_or_the_whole_sample(samples: Any, transform: Any, expected: Any) -> None:
+    data = ClientDatasetsModule([samples], train_transform=transform, collate_fn=list, shuffle=False)
+    data.setup()
+    (batch,) = data.client_batches(0, generator=torch.Generator())
+    assert batch == expected
+    assert [type(sample) for sample in batch] == [type(sample) for sample in expected]
+
+
+def test_features_that_stand_for_inputs_are_not_transformed() -> None:
+    class Rows(FederatedDataModule):
+        def load(self) -> Source:
+            return Source(TensorDataset(torch.arange(10.0).unsqueeze(1)), None)
+
+    data = Rows(IIDPartitioner(3), split=SampleSplit(0.2, 0.0), train_transform=lambda x: x + 100, batch_size=None)
+    data.setup()
+    assert all(x >= 100 for (x,) in batches(data, 0)[0])  # type: ignore[misc]
+    data.replace_inputs(data.source_inputs() / 10)
+    assert all(x < 1 for (x,) in batches(data, 0)[0])  # type: ignore[misc]
+
+
+def test_images_with_transforms_may_differ_from_one_epoch_to_the_next() -> None:
+    assert ImageDataModule(eval_transform=lambda x: x).augmented
+    assert not ImageDataModule().augmented
+
+
+# ---- in a federated fit ----
+
+HOOKS: dict[str, dict[str, Any]] = {
+    "drop_last": {"drop_last": True},
+    "sampler": {"sampler": balanced},
+    "sampler and drop_last": {"sampler": balanced, "drop_last": True},
+    "transform": {"train_transform": lambda x: x * (1 + torch.rand(()))},
+    "sampler of numpy": {
+        "sampler": lambda client, dataset, generator: np.random.randint(len(dataset), size=len(dataset))
+    },
+}
+
+
+@pytest.mark.parametrize("hooks", HOOKS)
+def test_clients_at_once_are_as_one_after_the_other(hooks: str) -> None:
+    weights = []
+    for executor in ("sequential", "vectorized"):
+        torch.manual_seed(0)
+        module = Module(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))
+        data = TensorDataModule(clients_of((4,)), batch_size=4, **HOOKS[hooks])
+        callback = FedAvg(3, local_epochs=2, seed=1, executor=executor)  # type: ignore[arg-type]
+        trainer = quiet_trainer(max_epochs=3, callbacks=[callback])
+        trainer.fit(module, datamodule=data)
+        weights.append((trainer.global_step, nn.utils.parameters_to_vector(module.parameters()).detach()))
+    assert weights[0][0] == weights[1][0]
+    assert torch.allclose(weights[0][1], weights[1][1], rtol=0, atol=1e-12)
+
+
+def test_local_steps_go_on_through_epochs_of_whole_batches() -> None:
+    data = TensorDataModule(clients=[client(7, 0)], batch_size=3, drop_last=True)
+    sizes: list[int] = []
+
+    class Sizes(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            sizes.append(len(batch[0]))
+            return super().training_step(batch, batch_idx)
+
+    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1, local_steps=5)]).fit(Sizes(0.1), datamodule=data)
+    assert sizes == [3] * 5
+
+
+class WithoutShortOnes(TensorDataModule):
+    """Drops short batches, and does not say so."""
+
+    def client_batches(self, client: int, **kwargs: Any) -> Any:
+        return (batch for batch in super().client_batches(client, **kwargs) if len(batch[0]) == self.batch_size)
+
+
+@pytest.mark.parametrize("hooks", [{}, {"sampler": in_reverse}, {"train_transform": lambda x: x}])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_a_client_with_fewer_batches_than_counted_is_an_error(hooks: dict[str, Any], executor: Any) -> None:
+    data = WithoutShortOnes(clients=CLIENTS, batch_size=4, **hooks)
+    with pytest.raises(RuntimeError, match=r"Client [12] \([35] samples\) has [01] batches in an epoch, and [12] were"):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Quadratic(0.1), datamodule=data)
+
+
+class Normalised(Module):
+    """Has a normalisation over the samples of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_a_last_batch_of_one_sample_under_batchnorm_names_the_client_and_the_way_out(executor: Any) -> None:
+    data = TensorDataModule(clients_of((4,), (8, 9, 4)), batch_size=4)
+    with pytest.raises(
+        ValueError, match=r"Client 1 \(9 samples\) has a batch of one sample.*`drop_last=True`"
+    ) as caught:
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Normalised(), datamodule=data)
+    assert "more than 1 value per channel" in str(caught.value.__cause__)
+    data = TensorDataModule(clients_of((4,), (8, 9, 4)), batch_size=4, drop_last=True)
+    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)]).fit(Normalised(), datamodule=data)
+
+
+def test_a_client_of_one_sample_under_batchnorm_is_named_beside_drop_last() -> None:
+    data = TensorDataModule(clients_of((4,), (8, 1)), batch_size=4, drop_last=True)
+    with pytest.raises(
+        ValueError, match=r"Client 1 \(1 sample\) has a batch of one sample.*Give the partitioner a minimum size"
+    ):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Normalised(), datamodule=data)
+
+
+# ---- a process's share ----
+
+
+@pytest.mark.parametrize(("samples", "processes"), [(7, 2), (8, 2), (9, 4), (4, 4)])
+def test_shares_of_processes_hold_every_sample_once(samples: int, processes: int) -> None:
+    shares = [list(EvaluationShare(range(samples), processes, rank)) for rank in range(processes)]  # type: ignore[arg-type]
+    assert sorted([position for share in shares for position in share]) == list(range(samples))
+    assert [len(EvaluationShare(range(samples), processes, rank)) for rank in range(processes)] == [  # type: ignore[arg-type]
+        len(share) for share in shares
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "processes", "batch_size", "expected"),
+    [
+        (8, 2, 4, 4),
+        (9, 2, 4, 3),  # batches of 4 would be 2 for 5 samples and 1 for 4
+        (9, 2, 3, 3),
+        (25, 2, 6, 5),
+        (25, 2, 4, 5),  # 12 is divisible by 4, by 3 and by 2
+        (9, 2, 1, 1),  # samples that cannot be batched
+    ],
+)
+def test_processes_have_equally_many_batches(samples: int, processes: int, batch_size: int, expected: int) -> None:
+    assert shared_batch_size(samples, processes, batch_size) == expected
+
+
+# ---- pickles ----
+
+
+def test_a_data_module_and_its_loaders_can_be_pickled_after_a_fit() -> None:
+    data = TensorDataModule(CLIENTS, val=CLIENTS[0], batch_size=4)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    trainer.fit(Quadratic(0.1), datamodule=data)
+    again = pickle.loads(pickle.dumps(data))
+    assert data.trainer is trainer
+    assert again.trainer is None
+    assert [batches(again, k) for k in range(3)] == [batches(data, k) for k in range(3)]
+    for loader in (data.train_dataloader(), data.val_dataloader()):
+        assert len(list(pickle.loads(pickle.dumps(loader)))) == len(list(loader))
+
+
+def test_a_data_module_of_images_can_be_pickled() -> None:
+    data = DigitsDataModule(IIDPartitioner(5), split=ClientSplit(3))
+    data.setup()
+    again = pickle.loads(pickle.dumps(data))
+    for (x, y), (other_x, other_y) in zip(data.val_dataloader(), again.val_dataloader(), strict=True):
+        assert torch.equal(x, other_x)
+        assert torch.equal(y, other_y)

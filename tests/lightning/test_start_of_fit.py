@@ -1,0 +1,88 @@
+"""A fit begins with one line that says how many clients do what."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.comparison import Classifier, ValidatedClassifier, clients_of, samples
+from helpers.toys import quiet_trainer
+from torch.utils.data import TensorDataset
+
+from fl_lightning import BernoulliSampler, FedAvg, FedBuff, FederatedDataModule, TensorDataModule
+from fl_lightning.data import ClientSplit, SampleSplit, Source, Split, WithinClientSplit
+from fl_lightning.partitioners import IIDPartitioner
+
+
+class Rows(FederatedDataModule):
+    def load(self) -> Source:
+        x, y = samples(60)
+        return Source(TensorDataset(x, y), np.asarray(y))
+
+
+def told(caplog: pytest.LogCaptureFixture, algorithm: Any, data: Any, rounds: int = 1) -> list[str]:
+    """Return the lines of a fit that count clients."""
+    with caplog.at_level("INFO"):
+        quiet_trainer(max_epochs=rounds, callbacks=[algorithm]).fit(ValidatedClassifier(), datamodule=data)
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if "in each round" in line]
+
+
+@pytest.mark.parametrize(
+    ("clients", "split", "algorithm", "line"),
+    [
+        (6, None, FedAvg(0.5), "2 of 6 clients train (20 samples), 2 validate and 2 test; 1 trains in each round."),
+        (
+            12,
+            ClientSplit(4),
+            FedAvg(4),
+            "6 of 12 clients train (30 samples), 3 validate and 3 test; 4 train in each round.",
+        ),
+        (
+            4,
+            SampleSplit(0.1, 0.0),
+            FedAvg(sampler=BernoulliSampler(0.5)),
+            "4 clients train (54 samples), the server validates on 6 samples and none tests; about 2 train in each "
+            "round.",
+        ),
+        (
+            3,
+            WithinClientSplit(0.1, 0.1),
+            FedBuff(2, 5),
+            "3 clients train (48 samples), 3 validate and 3 test; 5 results arrive in each round.",
+        ),
+    ],
+)
+def test_it_counts_those_who_train_validate_and_test(
+    caplog: pytest.LogCaptureFixture, clients: int, split: Split | None, algorithm: Any, line: str
+) -> None:
+    assert told(caplog, algorithm, Rows(IIDPartitioner(clients), split=split)) == [line]
+
+
+def test_it_comes_once_a_fit(caplog: pytest.LogCaptureFixture) -> None:
+    data = TensorDataModule(clients=clients_of(4, 5, 6), val=[samples(3)])
+    line = "3 clients train (15 samples), 1 validates and none tests; 3 train in each round."
+    assert told(caplog, FedAvg(1.0), data, rounds=3) == [line]
+
+
+def test_a_single_training_client_is_a_warning() -> None:
+    data = Rows(IIDPartitioner(5), split=ClientSplit(3))
+    with pytest.warns(
+        UserWarning, match=r"Only one client trains \(1 of 5 clients trains .* that leaves more for train"
+    ):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Classifier(), datamodule=data)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Only one client")
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
+            Classifier(), datamodule=TensorDataModule(clients=[*clients_of(4), *clients_of(3)])
+        )
+
+
+def test_central_training_counts_no_clients(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    with caplog.at_level("INFO"):
+        quiet_trainer(max_epochs=1).fit(Classifier(), datamodule=TensorDataModule(clients=clients_of(4)))
+    assert not [record for record in caplog.records if "in each round" in record.getMessage()]
