@@ -21,7 +21,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(READY): pyproject.toml
 	@echo "Setting up $(VENV): PyTorch and the other packages are about 5 GB; this takes some minutes, once."
