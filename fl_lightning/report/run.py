@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.report.curves import whole_rounds
@@ -24,11 +26,34 @@ _FEW_POINTS = 30  # a curve of fewer points has marks
 _WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class RunPicture:
+    """The picture of a run, which a notebook shows.
+
+    Attributes:
+        figure: The figure; it is not pyplot's.
+    """
+
+    figure: Figure
+
+    def savefig(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write the picture; ``options`` are those of matplotlib's ``Figure.savefig``."""
+        self.figure.savefig(path, **options)
+
+    def __repr__(self) -> str:
+        return f"RunPicture({len(self.figure.axes)} panels; `.savefig(path)` writes it)"
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=90)
+        return content.getvalue()
+
+
 def plot_run(
     log_dir: LogFolders,
     data: FederatedDataModule | None = None,
     clients: Mapping[str, Mapping[int, float]] | None = None,
-) -> Figure:
+) -> RunPicture:
     """Draw a run that a ``CSVLogger`` has logged: accuracies and other shares over rounds, and losses.
 
     Args:
@@ -37,7 +62,7 @@ def plot_run(
         clients: ``ClientMetrics.values``; adds a panel with the score of each client in the last evaluation.
 
     Returns:
-        The figure; it is not pyplot's. Write it with ``figure.savefig(path)``.
+        The picture; ``savefig(path)`` writes it, and a notebook shows it.
 
     Raises:
         FileNotFoundError: If there is no ``metrics.csv``.
@@ -66,7 +91,7 @@ def plot_run(
         _draw_curves(next(places), {name: curves[name] for name in names})
     if scores:
         _draw_scores(next(places), scores)
-    return figure
+    return RunPicture(figure)
 
 
 def read_curves(log_dir: LogFolders) -> Curves:

@@ -44,7 +44,9 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     data = Classes(IIDPartitioner(10), split=ClientSplit(5))
     data.setup()
     figure = plot_run(log_dir, data, {"val": {3: 0.5, 4: 0.25}, "test": {}})
-    clients, accuracies, losses, scores = figure.axes
+    assert repr(figure) == "RunPicture(4 panels; `.savefig(path)` writes it)"
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    clients, accuracies, losses, scores = figure.figure.axes
     assert [text.get_text() for text in clients.texts] == ["train (6)", "validation (2)", "test (2)"]
     assert (accuracies.get_ylabel(), losses.get_ylabel()) == ("accuracy", "loss")
     [line] = accuracies.lines
