@@ -163,7 +163,8 @@ def _logger(job: CellJob) -> Any:
     from lightning.pytorch.loggers import WandbLogger
 
     labels = job.labels
-    name = "-".join(str(labels[key]) for key in ("data", "method", "fold", "seed"))
+    tuned = [f"{name}={value}" for name, value in labels["values"].items()]  # trials of a search differ in them alone
+    name = "-".join([str(labels[key]) for key in ("data", "method", "fold", "seed")] + tuned)
     run_id = Path(job.folder).name
     config = {**labels, "cell": job.config, "code": code_version(), **package_versions()}
     settings = {"name": name, "group": f"{labels['data']}-{labels['method']}", "config": config, **job.wandb}

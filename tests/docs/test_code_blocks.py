@@ -106,3 +106,26 @@ def test_commands_in_the_docs_exist() -> None:
         for word in re.findall(r"`?fl-lightning (\S+)", page.read_text(encoding="utf-8")):
             if re.fullmatch(r"[a-z-]+|[A-Z]+", word.strip("`.,;:)")) and os.sep not in word:
                 assert word.strip("`.,;:)") in known | {"is", "simulates", "and", "in", "with"}, (page, word)
+
+
+def test_lightning_cli_takes_the_configuration_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lightning.pytorch.cli import LightningCLI
+
+    from datamodules import DigitsDataModule
+    from fl_lightning import ClientSplit, FedProx
+    from fl_lightning.models import MLPClassifier
+    from fl_lightning.partitioners import DirichletPartitioner
+
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "how-to" / "config-file.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    Path("config.yaml").write_text(block)
+    arguments = ["fit", "--config", "config.yaml", "--trainer.max_epochs", "1", "--trainer.logger", "false"]
+    cli = LightningCLI(MLPClassifier, DigitsDataModule, args=arguments, save_config_callback=None)
+    algorithm, *_ = cli.trainer.callbacks
+    assert isinstance(algorithm, FedProx) and (algorithm.clients_per_round, algorithm.local_epochs) == (5, 2)
+    assert isinstance(cli.datamodule.partitioner, DirichletPartitioner)
+    assert isinstance(cli.datamodule.split, ClientSplit)
+    assert cli.trainer.current_epoch == 1

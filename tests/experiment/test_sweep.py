@@ -18,6 +18,7 @@ from rich.console import Console
 from fl_lightning.experiment import run_sweep
 from fl_lightning.experiment.__main__ import main
 from fl_lightning.experiment.search import Choice, Range
+from fl_lightning.experiment.sweep import pattern_of
 from fl_lightning.experiment.sweep_file import read_sweep
 from fl_lightning.experiment.wandb_file import read_history
 
@@ -74,6 +75,15 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert "1/2 finished: x=1: score 1.2500\n" in console.file.getvalue()  # type: ignore[attr-defined]
     assert [row["score"] for row in again] == [1.25, 2.25]
     assert sorted(tmp_path.rglob("offline-run-*")) == folders
+
+
+def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
+    assert pattern_of(["wandb/offline-run-1-a"]) == "wandb/offline-run-*"
+    runs = ["runs/x/seed1/wandb/offline-run-1-a", "runs/x/seed2/wandb/offline-run-2-b"]
+    assert pattern_of(runs) == "runs/x/*/wandb/offline-run-*"
+    assert pattern_of(["wandb/offline-run-1-a", "runs/x/wandb/offline-run-2-b"]) == (
+        "wandb/offline-run-1-a runs/x/wandb/offline-run-2-b"
+    )
 
 
 def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
