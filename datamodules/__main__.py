@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["describe"]:
         return describe(arguments[1:])
     parser = CommandParser(prog="python -m datamodules", epilog=_EXAMPLE)
-    parser.add_argument("command", choices=["describe"], help="show how a data set is shared out among clients")
+    parser.add_argument("command", choices=["describe"], help="show how a data set is distributed among clients")
     parser.parse_args(arguments)
     return 2
 

@@ -86,6 +86,15 @@ def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
     )
 
 
+def test_a_program_beside_the_sweep_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep").mkdir()
+    path = write(tmp_path).rename(tmp_path / "deep" / "sweep.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert read_sweep(path).program == "program.py"
+    monkeypatch.chdir(tmp_path / "deep")
+    assert read_sweep(path).program == str((tmp_path / "program.py").resolve())
+
+
 def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     [row] = run_sweep(write(tmp_path), count=1, console=Console(file=io.StringIO()))
