@@ -77,9 +77,7 @@ def make_parser() -> OptionParser:
     parser.add_subclass_arguments(
         AggregationCallback, "method", skip={"seed", "sampler", "local", "server"}, help="the algorithm"
     )
-    parser.add_subclass_arguments(
-        Partitioner, "partitioner", skip={"seed"}, help="distributes the samples among clients"
-    )
+    parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="says who has which samples")
     parser.add_class_arguments(ClientSplit, "split", skip={"seed"})
     parser.add_class_arguments(CIFAR10DataModule, "data", skip={"partitioner", "split", "data_dir"})
     parser.add_class_arguments(MobileNetV2Classifier, "model", skip={"num_classes"})

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,24 +110,19 @@ def test_commands_in_the_docs_exist() -> None:
                 assert word.strip("`.,;:)") in known | {"is", "simulates", "and", "in", "with"}, (page, word)
 
 
-def test_lightning_cli_takes_the_configuration_of_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from lightning.pytorch.cli import LightningCLI
-
-    from datamodules import DigitsDataModule
-    from fl_lightning import ClientSplit, FedProx
-    from fl_lightning.models import MLPClassifier
-    from fl_lightning.partitioners import DirichletPartitioner
-
-    monkeypatch.chdir(tmp_path)
+def test_lightning_cli_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "config-file.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    Path("config.yaml").write_text(block)
-    arguments = ["fit", "--config", "config.yaml", "--trainer.max_epochs", "1", "--trainer.logger", "false"]
-    cli = LightningCLI(MLPClassifier, DigitsDataModule, args=arguments, save_config_callback=None)
-    algorithm, *_ = cli.trainer.callbacks
-    assert isinstance(algorithm, FedProx) and (algorithm.clients_per_round, algorithm.local_epochs) == (5, 2)
-    assert isinstance(cli.datamodule.partitioner, DirichletPartitioner)
-    assert isinstance(cli.datamodule.split, ClientSplit)
-    assert cli.trainer.current_epoch == 1
+    [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [program] = [block.code for block in blocks_of(page=ROOT / "docs" / "how-to" / "config-file.md")]
+    (tmp_path / "config.yaml").write_text(settings)
+    (tmp_path / "main.py").write_text(program)
+    command = [sys.executable, "main.py", "fit", "--config", "config.yaml", "--trainer.max_epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [written] = tmp_path.glob("lightning_logs/version_0/config.yaml")
+    chosen = yaml.safe_load(written.read_text())
+    first, second = chosen["trainer"]["callbacks"]
+    assert first["class_path"] == "fl_lightning.FedProx"
+    assert (first["init_args"]["clients_per_round"], first["init_args"]["local_epochs"]) == (5, 2)
+    assert second["class_path"] == "fl_lightning.FederatedCheckpoint"
+    assert chosen["data"]["partitioner"]["class_path"] == "fl_lightning.partitioners.DirichletPartitioner"

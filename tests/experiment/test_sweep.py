@@ -111,7 +111,8 @@ def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, mon
         read_history(tmp_path / "other")
 
 
-def test_parameters_in_all_forms(tmp_path: Path) -> None:
+def test_parameters_in_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     parameters = {
         "a": {"value": 1},
         "b": {"values": ["x", "y"]},
@@ -133,7 +134,8 @@ def test_parameters_in_all_forms(tmp_path: Path) -> None:
     assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
 
 
-def test_the_command_of_a_file(tmp_path: Path) -> None:
+def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     path = write(tmp_path, command=["${env}", "python", "-O", "${program}", "${args_no_hyphens}", "end"])
     assert read_sweep(path).command_of({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
 
