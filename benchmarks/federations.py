@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,8 @@ class Workload:
         classes: Number of classes.
         lr: Learning rate of SGD.
         characters: Number of input characters; 0 for inputs of real numbers.
+        sigma: Of the logarithm of clients' numbers of samples, whose mean is ``samples``; 0 for equal clients.
+        hidden: Widths of a perceptron's hidden layers.
     """
 
     clients: int
@@ -34,6 +38,15 @@ class Workload:
     classes: int = 10
     lr: float = 0.05
     characters: int = 0
+    sigma: float = 0.0
+    hidden: tuple[int, ...] = (200, 200)
+
+    def sizes(self) -> list[int]:
+        """Return the clients' numbers of samples."""
+        if not self.sigma:
+            return [self.samples] * self.clients
+        draws = np.random.default_rng(0).lognormal(0.0, self.sigma, self.clients)
+        return np.maximum(1, np.rint(self.samples * draws / draws.mean())).astype(int).tolist()
 
 
 WORKLOADS = {
@@ -43,16 +56,21 @@ WORKLOADS = {
     "W4": Workload(100, 100, 10, 10, (80,), 80, 0.5, 80),
     "W5": Workload(100, 200, 6, 16, (160, 3, 3)),
     "W6": Workload(100, 600, 10, 10, (784,)),
+    "W7": Workload(60, 3000, 6, 256, (49,), 2, 0.2, sigma=0.9, hidden=(64, 64)),
+    "H1": Workload(120, 300, 16, 20, (784,), sigma=0.7, hidden=(128, 64)),
+    "H2": Workload(2000, 40, 40, 8, (60,), sigma=0.7, hidden=()),
+    "M1": Workload(100, 600, 10, 10, (784,)),
 }
 #: Measured pairs, and how many rounds each side of a pair has where one round is too short to be timed alone.
-ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15}
-BLOCKS = {"W2": 10}
+ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 15, "H1": 15, "H2": 10, "M1": 10}
+BLOCKS = {"W2": 10, "H2": 10}
 
 
 def make_clients(work: Workload) -> Clients:
     """Return clients whose classes are those of a random linear map, so that accuracy means something."""
     generator = torch.Generator().manual_seed(0)
-    number = work.clients * work.samples
+    sizes = work.sizes()
+    number = sum(sizes)
     if work.characters:
         x = torch.randint(work.characters, (number, *work.shape), generator=generator)
         y = x[:, -1]
@@ -60,7 +78,7 @@ def make_clients(work: Workload) -> Clients:
         x = torch.randn(number, *work.shape, generator=generator)
         teacher = torch.randn(work.classes, x[0].numel(), generator=generator)
         y = torch.cat([(part.flatten(1) @ teacher.T).argmax(1) for part in x.split(5000)])
-    return list(zip(x.split(work.samples), y.split(work.samples), strict=True))
+    return list(zip(x.split(sizes), y.split(sizes), strict=True))
 
 
 def make_module(name: str, lr: float) -> Any:
@@ -68,20 +86,26 @@ def make_module(name: str, lr: float) -> Any:
     from fl_lightning import models
 
     torch.manual_seed(0)
-    if name == "W2":
-        return models.LogisticRegressionClassifier(784, 10, lr)
+    work = WORKLOADS[name]
+    if not work.hidden or name == "W2":
+        return models.LogisticRegressionClassifier(work.shape[0], work.classes, lr)
+    if name == "M1":
+        return make_counting(lr)
     if name == "W3":
         return models.ConvNetClassifier(10, lr)
     if name == "W4":
         return models.CharLSTM(lr=lr)
-    return make_tail(lr) if name == "W5" else models.MLPClassifier(lr=lr)
+    if name == "W5":
+        return make_tail(lr)
+    return models.MLPClassifier(work.shape[0], work.hidden, work.classes, lr=lr)
 
 
 def make_network(name: str) -> nn.Module:
     """Return the same network without Lightning."""
     torch.manual_seed(0)
-    if name == "W2":
-        network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    work = WORKLOADS[name]
+    if not work.hidden or name == "W2":
+        network = nn.Sequential(nn.Flatten(), nn.Linear(work.shape[0], work.classes))
         for parameter in network.parameters():
             nn.init.zeros_(parameter)
         return network
@@ -92,8 +116,33 @@ def make_network(name: str) -> nn.Module:
         return PlainLSTM()
     if name == "W5":
         return tail()
-    layers = [nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
-    return nn.Sequential(*layers)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise((work.shape[0], *work.hidden)):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(work.hidden[-1], work.classes))
+
+
+def make_counting(lr: float) -> Any:
+    """Return the perceptron with a metric object in its training step, as Lightning's documentation has it."""
+    from torchmetrics.classification import MulticlassAccuracy
+
+    from fl_lightning.models import MLPClassifier
+
+    class CountingClassifier(MLPClassifier):
+        def __init__(self) -> None:
+            super().__init__(lr=lr)
+            self.train_accuracy = MulticlassAccuracy(10, average="micro")
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            x, y = batch
+            output = self(x)
+            loss = nn.functional.cross_entropy(output, y)
+            self.train_accuracy(output, y)
+            self.log("train_loss", loss)
+            self.log("train_acc", self.train_accuracy, on_step=False, on_epoch=True)
+            return loss
+
+    return CountingClassifier()
 
 
 class PlainLSTM(nn.Module):

@@ -177,6 +177,8 @@ class FederatedLoop(RoundLoop):
         if algorithm.overlaps_rounds:
             self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
         planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
+        if not algorithm.unplanned_tasks:
+            return planned
         return planned - (-algorithm.unplanned_tasks * self.batches_per_client() // self.trainer.world_size)
 
     def train_round(self) -> None:

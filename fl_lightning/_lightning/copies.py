@@ -11,7 +11,9 @@ from fl_lightning._lightning.recording import CannotVectorize
 
 #: Attributes of the trainer that differ between clients trained one after the other and at once.
 _LOGGERS = ("logger", "loggers")
-_COUNTERS = ("global_step", "fit_loop", "num_training_batches", "callback_metrics", "logged_metrics")
+_COUNTERS = ("global_step", "fit_loop", "callback_metrics", "logged_metrics")
+#: What is the same for all clients of a round.
+_OF_ROUND = ("current_epoch", "num_training_batches")
 
 
 class WatchedTrainer:
@@ -21,7 +23,7 @@ class WatchedTrainer:
         trainer: The trainer.
 
     Attributes:
-        read_epoch: Whether the round's number has been read.
+        read_epoch: Whether the round's number, or another number of the round, has been read.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
@@ -32,7 +34,7 @@ class WatchedTrainer:
             raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
         if name in _COUNTERS:
             raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
-        if name == "current_epoch":
+        if name in _OF_ROUND:
             self.__dict__["read_epoch"] = True
         return getattr(self._trainer, name)
 

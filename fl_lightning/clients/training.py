@@ -163,9 +163,12 @@ class LocalTraining:
     @property
     def is_watched(self) -> bool:
         """Whether anything looks at the module when a client starts or ends."""
-        hooks = ("on_client_start", "on_client_end")
-        watched = any(hasattr(callback, hook) for callback in self.trainer.callbacks for hook in hooks)
-        return watched or self.algorithm.sampler.needs_scores
+        hooked = self.has_hook("on_client_start") or self.has_hook("on_client_end")
+        return hooked or self.algorithm.sampler.needs_scores
+
+    def has_hook(self, hook: str) -> bool:
+        """Whether a callback defines a hook of clients and rounds."""
+        return any(hasattr(callback, hook) for callback in self.trainer.callbacks)
 
     # ---- beside the clients' training ----
 

@@ -31,7 +31,6 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
 _WITNESSES = 2  # clients that are trained both ways, at least
-_MOST_WITNESSES = 8
 _STEPS = 4  # that show whether a later step depends on an earlier one
 
 
@@ -40,19 +39,19 @@ class Verdict:
     """What the trial found.
 
     Attributes:
-        proven: Whether stacks train clients as they train alone.
+        proven: Stacks train clients of up to so many batches as they train alone; 0 before a trial.
         cause: Why clients are trained one after the other; ``None`` while they are not.
         draws: Whether the module draws random numbers when it trains.
         jointly: Whether metric objects may be given all clients' batches at once.
-        reads_epoch: Whether ``training_step`` reads the round's number, so that every round has a trial.
+        each_round: Whether the module may do another thing in each round, so that every round has a trial.
         changes: Whether the module or its surroundings had changed at the last round's start, which called for a trial.
     """
 
-    proven: bool = False
+    proven: int = 0
     cause: str | None = None
     draws: bool = False
     jointly: bool = True
-    reads_epoch: bool = False
+    each_round: bool = False
     changes: bool = False
 
 
@@ -98,7 +97,7 @@ class VectorizedExecutor(Executor):
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         rest = list(tasks)
-        if self.cause is None and rest and self._must_prove():
+        if self.cause is None and rest and self._must_prove(rest):
             rest = self._prove(rest, algorithm)
         journal = Journal(self.verdict.jointly)
         for chunk in self._chunks(rest):
@@ -110,46 +109,58 @@ class VectorizedExecutor(Executor):
 
     # ---- the trial ----
 
-    def _must_prove(self) -> bool:
+    def _must_prove(self, tasks: Sequence[Task]) -> bool:
         """Whether the trial is still to be made, or again, since what the module does may be another thing now."""
-        round_index = self._clients.trainer.current_epoch
+        verdict, round_index = self.verdict, self._clients.trainer.current_epoch
         if round_index != self._round:
             self._round = round_index
             before, self._circumstances = self._circumstances, Circumstances(self._clients)
             if before is not None:  # not in a resumed run's first round, which goes on as the checkpoint's would have
-                self.verdict.changes = not self._circumstances.same_as(before)
-            if self.verdict.changes or self.verdict.reads_epoch:
-                self.verdict.proven = False
-        return not self.verdict.proven
+                verdict.changes = not self._circumstances.same_as(before)
+            if verdict.changes or verdict.each_round:
+                verdict.proven = 0
+        return max(map(self._clients.batches.number, tasks)) > verdict.proven
 
     def _prove(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
         """Train some of the clients both ways; return the others."""
         if len(tasks) < _WITNESSES:
             self._sequential.run(tasks, self._clients, algorithm)
             return []
-        done: list[Task] = []
         trial: Trial | None = None
+        done, witnesses = self._witnesses(tasks)
         try:
             self.check()
             trial = Trial(self._clients)
-            done = self._witnesses(tasks)
-            trial.train(done, algorithm)
+        except CannotVectorize as error:
+            self._give_up(_reason(error))
+            return tasks
+        try:
+            trial.train(done, witnesses, algorithm)
             trial.compare()
-            self.verdict = Verdict(True, None, trial.draws, trial.jointly, trial.read_epoch, self.verdict.changes)
         except Exception as error:
-            if not isinstance(error, CannotVectorize) and (trial is None or not trial.trained):
+            if not isinstance(error, CannotVectorize) and not trial.trained:
                 raise  # in earnest: it would be raised without a trial, too
             self._give_up(_reason(error))
+        else:
+            longest = max(map(self._clients.batches.number, witnesses))
+            watched = trial.read_epoch or self._clients.has_hook("on_client_start")
+            self.verdict = Verdict(longest, None, trial.draws, trial.jointly, watched, self.verdict.changes)
         return [task for task in tasks if task not in done]
 
-    def _witnesses(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the first clients, in their order, so many that two of them make several steps."""
+    def _witnesses(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+        """Return the clients that train first, in their order, and those of them that are trained both ways.
+
+        The latter are two that make several steps, where there are such, and the longest of all: what a module does in
+        its last steps alone is seen, too.
+        """
         together = [task for task in tasks if task.round == tasks[0].round]
         numbers = [self._clients.batches.number(task) for task in together]
         several = min(_STEPS, max(numbers))
-        long = [place for place, number in enumerate(numbers) if number >= several]
-        last = long[_WITNESSES - 1] if len(long) >= _WITNESSES else long[0]
-        return together[: min(max(last + 1, _WITNESSES), _MOST_WITNESSES)]
+        places = [place for place, number in enumerate(numbers) if number >= several][:_WITNESSES]
+        places = sorted({*places, numbers.index(max(numbers))})
+        if len(places) < _WITNESSES:
+            places = sorted({*places, *range(_WITNESSES)})
+        return together[: places[-1] + 1], [together[place] for place in places]
 
     def _give_up(self, cause: str) -> None:
         self.verdict = Verdict(cause=cause)
@@ -184,9 +195,16 @@ class VectorizedExecutor(Executor):
         clients.loop.show_client(len(tasks), len(tasks))
         begun: list[Begun] = []
         held: Tensor | None = None
+        watched = clients.is_watched
+        before = Circumstances(clients) if watched else None
         for task in tasks:
             begun.append(clients.begin(task, algorithm.start(task), held))
-            held = None if clients.is_watched else begun[-1].model
+            held = None if watched else begun[-1].model
+        if before is not None and not before.same_as(Circumstances(clients)):
+            raise RuntimeError(
+                "A callback's `on_client_start` changes an attribute or a hook of the module, or a callback, for some "
+                'clients only, which clients that train at once share. Give the aggregation `executor="sequential"`.'
+            )
         for members in _alike(begun):
             length = len(journal)
             if self.cause is None:

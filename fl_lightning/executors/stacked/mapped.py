@@ -55,9 +55,9 @@ class MappedStep:
         """
         number = len(parameters)
 
-        def one(state: list[Tensor], tensors: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             logged.clear()
-            with substituted(self._places, state), _ItemsAsTensors():
+            with substituted(self._places, state), _OfOneClient(zero):
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
                 after = [spots[0][0][spots[0][1]] for spots in self._places[number:]]
             return loss.reshape(()), list(logged.tensors), after
@@ -65,7 +65,8 @@ class MappedStep:
         with self._stacked.recording() as logged, nullcontext() if draws is None else draws:
             mapped = torch.func.vmap(one, randomness="error" if draws is None else "different")
             versions = [parameter._version for parameter in parameters]
-            losses, tensors, after = _tried(lambda: mapped([*parameters, *buffers], batch.tensors))
+            zeros = torch.zeros(len(parameters[0]), device=parameters[0].device)
+            losses, tensors, after = _tried(lambda: mapped([*parameters, *buffers], batch.tensors, zeros))
         if versions != [parameter._version for parameter in parameters]:
             raise CannotVectorize("`training_step` changes parameters in place, which a stack of some clients loses")
         # what is the batch's or the models' own changes before it is read
@@ -74,12 +75,31 @@ class MappedStep:
         return losses, logged, after
 
 
-class _ItemsAsTensors(TorchFunctionMode):
-    """Lets ``tensor.item()`` return the tensor, which ``self.log`` takes as well; as a number it still fails."""
+_FILLED = {
+    getattr(torch.Tensor, name)
+    for name in ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "geometric_", "cauchy_", "log_normal_")
+}
+
+
+class _OfOneClient(TorchFunctionMode):
+    """Makes two things that are done to one client's tensors possible under ``vmap``.
+
+    ``tensor.item()`` returns the tensor, which ``self.log`` takes as well; used as a number it still fails. A new
+    tensor that is filled with random numbers becomes one of each client.
+
+    Args:
+        zero: A zero of each client.
+    """
+
+    def __init__(self, zero: Tensor) -> None:
+        super().__init__()
+        self._zero = zero
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.Tensor.item:
             return args[0].detach()
+        if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
+            args = args[0] + self._zero.to(args[0].dtype), *args[1:]
         return function(*args, **(kwargs or {}))
 
 

@@ -60,8 +60,13 @@ class Trial:
         self._done: list[_Done] = []
         self.trained, self.draws, self.jointly = False, False, True
 
-    def train(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
+    def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients one after the other, in earnest.
+
+        Args:
+            tasks: The clients.
+            witnesses: Those of them that are compared.
+            algorithm: Gives the models from which they start, and takes results.
 
         Raises:
             CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
@@ -70,6 +75,9 @@ class Trial:
         state = ModuleState(clients.vector)
         for task in tasks:
             begun = clients.begin(task, algorithm.start(task))
+            if task not in witnesses:
+                algorithm.receive(clients.go_on(begun))
+                continue
             with clients.loop.witnessed() as witness:
                 result = clients.go_on(begun)
             algorithm.receive(result)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.recording import LogCall, Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
@@ -35,10 +34,10 @@ class BatchForm:
     dtypes: tuple[torch.dtype, ...]
     rebuild: Callable[[list[Any]], Any]
 
-    def empty(self, size: int) -> list[Tensor]:
-        """Return a batch's tensors without values."""
+    def zeros(self, size: int, device: torch.device) -> list[Tensor]:
+        """Return a batch of zeros' tensors."""
         forms = zip(self.shapes, self.dtypes, strict=True)
-        return [torch.empty(size, *shape, dtype=dtype, device="meta") for shape, dtype in forms]
+        return [torch.zeros((), dtype=d, device=device).expand(size, *shape) for shape, d in forms]
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class _BatchIndex:
 class ProgramMaker:
     """Traces a module's training step once a round.
 
-    It is traced for two sizes of a batch: where anything but the size differs, the step is no program.
+    A new step is traced for two sizes of a batch: where anything but the size differs, it is no program.
 
     Args:
         stacked: Runs the module's ``training_step`` and records what it logs.
@@ -84,7 +83,10 @@ class ProgramMaker:
         self._stacked, self._vector = stacked, vector
         self._places = vector.places()
         self._possible = precision in ("32-true", "64-true") and len(vector.tensors()) == len(vector.parameters)
-        self._traced: tuple[Any, TracedStep] | None = None
+        self._step: TracedStep | None = None
+        self._key: Any = None  # what batches looked like
+        self._round: int | None = None
+        self._logs: Any = None
 
     def make(self, form: BatchForm, size: int, round_index: int) -> TracedStep | None:
         """Return the step, ``None`` if it is no program.
@@ -96,20 +98,32 @@ class ProgramMaker:
         """
         if not self._possible:
             return None
-        key = round_index, form.shapes, form.dtypes, size
-        if self._traced is None or self._traced[0] != key:
+        key = form.shapes, form.dtypes, size
+        if self._step is None or self._key != key or self._round != round_index:
             try:
-                self._traced = key, self._trace(form, size)
-            except Exception:  # whatever a training step raises when it is given no real tensors
-                self._possible, self._traced = False, None
-                return None
-        return self._traced[1]
+                graph, loss, logged = self._record(form, size)
+                if self._step is None or self._key != key or not self._is_same(graph, logged, size):
+                    self._step = self._make(form, size, graph, loss, logged)
+            except Exception:  # whatever a training step raises that is asked for its values
+                self._possible, self._step = False, None
+            self._key, self._round = key, round_index
+        return self._step
 
-    def _trace(self, form: BatchForm, size: int) -> TracedStep:
+    def _is_same(self, graph: Graph, logged: Logged, size: int) -> bool:
+        """Whether the step is the one that was traced before."""
+        traced = self._step
+        assert traced is not None
+        try:
+            _compare(traced.plan.graph, graph, size, size)
+        except CannotVectorize:
+            return False
+        return self._logs == _log_key(logged)
+
+    def _make(self, form: BatchForm, size: int, graph: Graph, loss: int, logged: Logged) -> TracedStep:
         other = size - 1 if size > 1 else 2
-        graph, loss, logged = self._record(form, size)
         again, _, logged_again = self._record(form, other)
         _compare(graph, again, size, other)
+        self._logs = _log_key(logged)
         calls = [_without_size(*calls, size, other) for calls in zip(logged.calls, logged_again.calls, strict=True)]
         if [c.leaves for c in logged.metric_calls] != [c.leaves for c in logged_again.metric_calls]:
             raise CannotVectorize("metric objects take numbers that depend on a batch's size")
@@ -134,7 +148,7 @@ class ProgramMaker:
                 return self._stacked.training_step(form.rebuild(list(tensors)), index)
 
         with self._stacked.recording() as logged:
-            graph, loss = trace(self._vector.parameters, form.empty(size), step)
+            graph, loss = trace(self._vector.parameters, form.zeros(size, self._vector.device), step)
         if not isinstance(loss, Traced) or custom_functions(loss):
             raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
         return graph, loss.number, logged
@@ -145,12 +159,22 @@ def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
     if len(graph.nodes) != len(other.nodes):
         raise CannotVectorize("what is computed depends on a batch's size")
     for a, b in zip(graph.nodes.values(), other.nodes.values(), strict=True):
-        left, spec = pytree.tree_flatten((a.args, a.kwargs))
-        right, other_spec = pytree.tree_flatten((b.args, b.kwargs))
-        same = a.function is b.function and spec == other_spec and a.in_graph == b.in_graph
-        sizes = (size, other_size) if a.function in RESHAPES else None
-        if not same or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
+        if a.function is not b.function or a.in_graph != b.in_graph:
             raise CannotVectorize("what is computed depends on a batch's size")
+        if a.args == b.args and a.kwargs == b.kwargs:
+            continue
+        sizes = (size, other_size) if a.function in RESHAPES else None
+        left, right = a.leaves(), b.leaves()
+        if len(left) != len(right) or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
+            raise CannotVectorize("what is computed depends on a batch's size")
+
+
+def _log_key(logged: Logged) -> Any:
+    """Return what makes two steps' logs the same."""
+    tensors = [value.number if isinstance(value, Traced) else float(value) for value in logged.tensors]
+    calls = [(call.fx, call.name, call.options, call.value) for call in logged.calls]
+    metrics = [(id(call.metric), call.method, call.leaves) for call in logged.metric_calls]
+    return tensors, calls, metrics
 
 
 def _without_size(call: LogCall, other: LogCall, size: int, other_size: int) -> LogCall:
@@ -184,7 +208,7 @@ def leaves_needed(plan: Plan, wanted: Sequence[int], size: int) -> set[int]:
             found.add(number)
         elif number != plan.output:
             node = plan.graph.nodes[number]
-            if node.function in RESHAPES and size in pytree.tree_leaves((node.args, node.kwargs)):
+            if node.function in RESHAPES and size in node.leaves():
                 raise CannotVectorize("what is logged is shaped by a batch's size")
             waiting += node.inputs()
     return found

@@ -37,6 +37,8 @@ _FORWARD: dict[str, Any] = {
 }
 _IN_PLACE: dict[str, Any] = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
 
+_NARROW = 16  # classes: rows below are taken value by value on a CPU, columns many at a time
+
 #: Takes the place of a parameter, the transposed gradient of its layer's output, and the layer's input.
 Update = Callable[[int, Tensor, Tensor | None], None]
 
@@ -47,9 +49,9 @@ class StepBatch:
 
     Attributes:
         inputs: Shape ``(k, B, features)``; rows beyond a client's batch are finite and have weight 0.
-        target: With cross-entropy minus the weight of each class, shape ``(k, C, B)``; otherwise the target, shape
-            ``(k, B, features)``.
-        weights: The weight of each sample in the mean loss, shape ``(k, 1, B)``.
+        target: With cross-entropy minus the weight of each class, otherwise the target: shape ``(k, B, C)``, or
+            ``(k, C, B)`` if outputs are transposed.
+        weights: The weight of each sample in the mean loss, shape ``(k, B, 1)`` or ``(k, 1, B)``.
         sizes: Samples of each client's batch.
     """
 
@@ -71,6 +73,7 @@ class Program:
 
     Attributes:
         classes: The network's outputs for a sample, C.
+        transposed: Whether outputs are computed transposed: the softmax of narrow rows is slow on CPUs.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Program:
         self._outputs: list[Tensor] = []  # of linear layers
         self._incoming: list[Tensor | None] = []  # gradients that they pass on
         self._masks: dict[int, Tensor] = {}
+        width = 0
         for place, layer in enumerate(plan.layers):
             if isinstance(layer, Linear):
                 outputs, inputs = parameters[layer.weight].shape[1:]
@@ -90,7 +94,8 @@ class Program:
             elif isinstance(layer, Dropout):
                 self._masks[place] = like.new_zeros(models, batch, width)
         self.classes = width
-        self._gradient = like.new_zeros(models, width, batch)
+        self.transposed = plan.loss == "cross_entropy" and width < _NARROW
+        self._gradient = like.new_zeros((models, width, batch) if self.transposed else (models, batch, width))
 
     def step(self, parameters: Sequence[Tensor], batch: StepBatch, out: Tensor, update: Update) -> None:
         """Take a step.
@@ -98,7 +103,7 @@ class Program:
         Args:
             parameters: Of the clients at work, shape ``(k, *shape)`` each.
             batch: Their batches.
-            out: Takes the outputs, transposed, shape ``(k, C, B)``.
+            out: Takes the outputs, shape ``(k, B, C)``, or ``(k, C, B)`` if they are transposed.
             update: Called for each parameter, the last layer's first, once its gradient is known.
         """
         k = len(batch.inputs)
@@ -111,12 +116,12 @@ class Program:
                 weight = parameters[layer.weight]
                 bias = None if layer.bias is None else parameters[layer.bias]
                 taken.append(hidden)
-                if number == len(linear) - 1:
+                if number == len(linear) - 1 and self.transposed:
                     _product(weight, hidden.transpose(1, 2), None if bias is None else bias.unsqueeze(2), out)
-                else:
-                    hidden = self._outputs[number][:k]
-                    _product(taken[-1], weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1), hidden)
-                    number += 1
+                    continue
+                hidden = out if number == len(linear) - 1 else self._outputs[number][:k]
+                _product(taken[-1], weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1), hidden)
+                number += 1
             elif isinstance(layer, Activation):
                 hidden, back = _activate(layer, hidden)
                 undo[number].append(back)
@@ -143,10 +148,11 @@ class Program:
         """Return the gradient of the mean loss with respect to the outputs, shape ``(k, C, B)``."""
         gradient = self._gradient[: len(out)]
         if self._plan.loss == "cross_entropy":
-            torch.softmax(out, 1, out=gradient)
-            return torch.addcmul(batch.target, gradient, batch.weights, out=gradient)
-        torch.sub(out, batch.target.transpose(1, 2), out=gradient)
-        return gradient.mul_(batch.weights * (2.0 / self.classes))
+            torch.softmax(out, 1 if self.transposed else 2, out=gradient)
+            torch.addcmul(batch.target, gradient, batch.weights, out=gradient)
+        else:
+            torch.sub(out, batch.target, out=gradient).mul_(batch.weights * (2.0 / self.classes))
+        return gradient if self.transposed else gradient.transpose(1, 2)
 
     def _mask(self, place: int, layer: Dropout, sizes: Sequence[int]) -> Tensor:
         mask = self._masks[place][: len(sizes)]

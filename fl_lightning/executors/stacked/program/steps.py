@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from fl_lightning.executors.stacked.program.program import Program, StepBatch, U
 from fl_lightning.executors.stacked.program.values import Given, evaluate
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 
+_IGNORED = -100  # cross-entropy's `ignore_index`
 _SEGMENT = 32 * 2**20  # bytes of batches, weights of samples and outputs that are held at once
 
 
@@ -84,8 +86,8 @@ class ProgramSteps:
             self._begin(step)
         place, k = step - self._from, self._active[step]
         span = slice(place * self._size, (place + 1) * self._size)
-        target = self._target[:k, :, span] if self._plan.loss == "cross_entropy" else self._target[:k, span]
-        batch = StepBatch(self._inputs[:k, span], target, self._weights[:k, :, span], self._sizes[place])
+        own = (slice(k), slice(None), span) if self._program.transposed else (slice(k), span)
+        batch = StepBatch(self._inputs[:k, span], self._target[own], self._weights[own], self._sizes[place])
         self._program.step(parameters, batch, self._outputs[place, :k], update)
 
     def _begin(self, step: int) -> None:
@@ -98,21 +100,28 @@ class ProgramSteps:
         like, classes = self._like, self._program.classes
         inputs = self._tensors[plan.source]
         self._inputs = inputs.reshape(*inputs.shape[:2], -1).to(like.dtype)
-        # the weight of each sample in its client's mean loss; 0 of void ones
         sizes = torch.tensor([[*own, *[0] * (number - len(own))] for own in self._sizes]).t()  # (K, steps)
-        filled = torch.arange(self._size) < sizes.unsqueeze(2)
-        weights = filled / sizes.clamp(min=1).unsqueeze(2)
-        self._all_sizes = sizes
-        self._weights = weights.flatten(1).unsqueeze(1).to(like)
+        counted = torch.arange(self._size) < sizes.unsqueeze(2)
         target = self._tensors[plan.target]
         if plan.loss == "cross_entropy":
-            if bool(((target < 0) | (target >= classes)).any()):
+            known = (target != _IGNORED).view(number, -1, self._size).to(counted.device)
+            if bool(((target < 0) & (target != _IGNORED) | (target >= classes)).any()):
                 raise CannotVectorize("there are targets that are no class")
-            weighted = like.new_zeros(number, classes, target.shape[1])
-            self._target = weighted.scatter_(1, target.long().unsqueeze(1), -self._weights)
+            counted = counted & known
+            if bool((counted.any(2) != (sizes > 0)).any()):
+                raise CannotVectorize("there are batches without any class")
+        # the weight of each sample in its client's mean loss; 0 of void ones
+        weights = counted / counted.sum(2, keepdim=True).clamp(min=1)
+        along = 1 if self._program.transposed else 2  # classes lie along this dimension
+        self._weights = weights.flatten(1).unsqueeze(along).to(like)
+        if plan.loss == "cross_entropy":
+            shape = (number, classes, target.shape[1]) if along == 1 else (*target.shape, classes)
+            places = target.long().clamp(min=0).unsqueeze(along)
+            self._target = like.new_zeros(shape).scatter_(along, places, -self._weights)
         else:
             self._target = target.reshape(*target.shape[:2], -1).to(like.dtype)
-        self._outputs = like.new_zeros(len(active), number, classes, self._size)
+        outputs = (classes, self._size) if self._program.transposed else (self._size, classes)
+        self._outputs = like.new_zeros(len(active), number, *outputs)
 
     @property
     def segment_end(self) -> int:
@@ -128,21 +137,28 @@ class ProgramSteps:
         if not self._traced.logged.calls and not self._traced.logged.metric_calls:
             return [self._entry(place, [], slots) for place in range(self._until - self._from)]
         steps, number = self._outputs.shape[:2]
-        values = {self._plan.output: self._outputs.transpose(2, 3).flatten(0, 1)}
+        # the clients at work at each step, one row each
+        active = [place * number + row for place, own in enumerate(self._sizes) for row in range(len(own))]
+        rows = None if len(active) == steps * number else torch.tensor(active, device=self._like.device)
+        outputs = _rows(self._outputs.flatten(0, 1), rows)
+        values = {self._plan.output: outputs.transpose(1, 2) if self._program.transposed else outputs}
         for leaf in self._traced.leaves:
-            tensor = self._tensors[leaf]
-            table = tensor.view(number, steps, self._size, *tensor.shape[2:])
-            values[leaf] = table.transpose(0, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1)
-        given = Given(values, self._all_sizes.t().reshape(-1).to(self._like.device))
+            table = self._tensors[leaf].unflatten(1, (steps, self._size))
+            values[leaf] = _rows(table.transpose(0, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1), rows)
+        weights = self._weights.view(number, steps, self._size).transpose(0, 1).flatten(0, 1)
+        sizes = torch.tensor([size for own in self._sizes for size in own], device=self._like.device)
         wanted = [value for value in self._traced.tensors if isinstance(value, int)]
-        found = iter(evaluate(self._plan, wanted, given))
+        found = iter(evaluate(self._plan, wanted, Given(values, sizes, _rows(weights, rows))))
         tables = [
-            (next(found).unflatten(0, (steps, number)), self._is_of_samples(value))
-            if isinstance(value, int)
-            else (value.expand(steps, number), False)
+            (next(found), self._is_of_samples(value)) if isinstance(value, int) else (value.expand(len(active)), False)
             for value in self._traced.tensors
         ]
-        return [self._entry(place, tables, slots) for place in range(steps)]
+        ends = list(accumulate(map(len, self._sizes)))
+        spans = [slice(end - len(own), end) for end, own in zip(ends, self._sizes, strict=True)]
+        return [
+            self._entry(place, [(table[span], of_samples) for table, of_samples in tables], slots)
+            for place, span in enumerate(spans)
+        ]
 
     def _is_of_samples(self, number: int) -> bool:
         graph = self._plan.graph
@@ -151,12 +167,14 @@ class ProgramSteps:
 
     def _entry(self, place: int, tables: Sequence[tuple[Tensor, bool]], slots: Sequence[int]) -> Entry:
         sizes = self._sizes[place]
-        k = len(sizes)
-        tensors: list[Any] = [
-            _Ragged(table[place], sizes) if of_samples else table[place, :k] for table, of_samples in tables
-        ]
+        tensors: list[Any] = [_Ragged(table, sizes) if of_samples else table for table, of_samples in tables]
         logged = self._traced.logged
-        return Entry(Logged(logged.calls, logged.metric_calls), tensors, slots[:k], [True] * k, sizes=sizes)
+        steps = [True] * len(sizes)
+        return Entry(Logged(logged.calls, logged.metric_calls), tensors, slots[: len(sizes)], steps, sizes=sizes)
+
+
+def _rows(table: Tensor, rows: Tensor | None) -> Tensor:
+    return table if rows is None else table.index_select(0, rows)
 
 
 class _Ragged:

@@ -1,4 +1,4 @@
-"""What one ``training_step`` computes, noted without computing it."""
+"""What one ``training_step`` computes, noted while it runs on zeros."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ class Node:
 
     def inputs(self) -> list[int]:
         """Return the numbers of the tensors that it takes."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return [leaf.number for leaf in leaves if isinstance(leaf, Ref)]
+        return [leaf.number for leaf in self.leaves() if isinstance(leaf, Ref)]
+
+    def leaves(self) -> list[Any]:
+        """Return its arguments, those in lists one by one."""
+        return pytree.tree_leaves((self.args, self.kwargs))
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Graph:
 
 
 class Traced(Tensor):
-    """A tensor of one client without values, whose every use is noted."""
+    """A tensor of one client whose every use is noted; whoever asks for its values gets an error."""
 
     graph: Graph
     number: int
@@ -104,11 +107,12 @@ class Traced(Tensor):
             function, name = Tensor.detach, "detach"
         if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
             raise CannotVectorize(f"{name} changes a tensor in place")
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if any(type(leaf) is not Traced for leaf in given):
-            raise CannotVectorize(f"{name} takes a tensor that is neither a parameter nor the batch's")
+        given: list[Traced] = []
+        noted = (
+            tuple(_noted(arg, given, name) for arg in args),
+            {key: _noted(v, given, name) for key, v in kwargs.items()},
+        )
         graph = given[0].graph
-        noted = pytree.tree_map(lambda leaf: Ref(leaf.number) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
         if kwargs.get("inplace"):
             kwargs["inplace"] = False
         with torch._C.DisableTorchFunctionSubclass():
@@ -125,14 +129,24 @@ class Traced(Tensor):
         raise CannotVectorize(f"{name} turns a tensor into something else")
 
 
+def _noted(value: Any, given: list[Traced], name: str) -> Any:
+    """Return an argument with references in the place of tensors, which are added to ``given``."""
+    if isinstance(value, Tensor):
+        if type(value) is not Traced:
+            raise CannotVectorize(f"{name} takes a tensor that is neither a parameter nor the batch's")
+        given.append(value)
+        return Ref(value.number)
+    return type(value)([_noted(part, given, name) for part in value]) if type(value) in (list, tuple) else value
+
+
 def trace(
     parameters: Sequence[Tensor], tensors: Sequence[Tensor], step: Callable[[list[Traced], list[Traced]], Any]
 ) -> tuple[Graph, Any]:
-    """Run a step on tensors without values; return what it computes, and what it returned.
+    """Run a step on zeros; return what it computes, and what it returned.
 
     Args:
         parameters: One model's.
-        tensors: Of one batch, without values.
+        tensors: Of one batch; zeros.
         step: Takes both.
 
     Raises:
@@ -140,7 +154,7 @@ def trace(
     """
     shapes = [tuple(tensor.shape) for tensor in (*parameters, *tensors)]
     graph = Graph(len(parameters), len(shapes), shapes)
-    weights = [torch.empty_like(parameter, device="meta").requires_grad_() for parameter in parameters]
+    weights = [parameter.detach().new_zeros(()).expand(parameter.shape).requires_grad_() for parameter in parameters]
     made = [Traced.make(tensor, graph, number) for number, tensor in enumerate((*weights, *tensors))]
     returned = step(made[: len(weights)], made[len(weights) :])
     return graph, returned

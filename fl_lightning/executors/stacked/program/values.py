@@ -39,10 +39,11 @@ class Given:
     Args:
         values: By number; shape ``(N, n, ...)`` each, for N batches of up to n samples.
         sizes: How many samples each has, shape ``(N,)``.
+        weights: The weight of each sample in its batch's mean loss, shape ``(N, n)``.
     """
 
-    def __init__(self, values: dict[int, Tensor], sizes: Tensor) -> None:
-        self.values, self.sizes = values, sizes
+    def __init__(self, values: dict[int, Tensor], sizes: Tensor, weights: Tensor) -> None:
+        self.values, self.sizes, self.weights = values, sizes, weights
         first = next(iter(values.values()))
         self.number, self.most = first.shape[:2]
         self.ragged = bool((sizes != self.most).any())
@@ -115,10 +116,17 @@ class _Together:
         plan, given = self._plan, self._given
         output, target = self._rows[plan.output], self._rows[plan.target]
         if plan.loss == "mse":
-            return given.mean((output - target.reshape(output.shape)).square().reshape(given.number, given.most, -1))
-        classes = target.long()
-        losses = -F.log_softmax(output, 1).gather(1, classes.unsqueeze(1))
-        return given.mean(losses.view(given.number, given.most))
+            losses = (output - target.reshape(output.shape).to(output.dtype)).square().mean(1)
+        else:
+            classes = target.long().clamp(min=0).unsqueeze(1)
+            outputs = given.values[plan.output]
+            if outputs.is_contiguous():
+                losses = -F.log_softmax(output, 1).gather(1, classes).squeeze(1)
+            else:  # transposed in memory
+                within = classes.view(given.number, 1, given.most)
+                losses = -F.log_softmax(outputs.transpose(1, 2), 1).gather(1, within).squeeze(1)
+        weights = given.weights
+        return torch.where(weights > 0, losses.view(weights.shape) * weights, 0).sum(1)
 
     def _compute(self, node: Node) -> None:
         inputs = node.inputs()

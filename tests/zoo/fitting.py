@@ -1,0 +1,91 @@
+"""Fits an entry with the library."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from helpers.toys import quiet_trainer
+
+from fl_lightning import FedAvg, FederatedDataModule, TensorDataModule
+from fl_lightning.data import Source
+from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.partitioners import Partition
+from zoo.entry import SIZES, Data, Entry
+from zoo.outcome import CallRecorder, Outcome, outcome
+from zoo.reference import BATCH_SIZE, ROUNDS
+
+
+class SampleModule(FederatedDataModule):
+    """Serves lists of samples that a function of the user's makes batches of."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(batch_size=BATCH_SIZE)
+        self.data = data
+
+    def load(self) -> Source:
+        return Source([sample for held in self.data.clients for sample in held], None, collate_fn=self.data.collate)  # type: ignore[arg-type]
+
+    def federate(self, source: Source) -> FederatedSplit:
+        ends = np.cumsum(self.data.sizes())
+        stretches = np.split(np.arange(ends[-1]), ends[:-1])
+        return FederatedSplit(dict(enumerate(stretches)), {}, {}, Partition(tuple(stretches)))
+
+
+@dataclass
+class Fit:
+    """A fit with one of the executors.
+
+    Attributes:
+        outcome: What it left behind, without what the hand-written loop leaves out.
+        everything: What it left behind.
+        cause: Why clients were trained one after the other; ``None`` if they were stacked.
+        seconds: How long ``Trainer.fit`` took.
+    """
+
+    outcome: Outcome = field(default_factory=Outcome)
+    everything: Outcome = field(default_factory=Outcome)
+    cause: str | None = None
+    seconds: float = 0.0
+
+
+def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
+    """Train an entry with an executor."""
+    data, module, logger = entry.data(sizes, entry.dtype), entry.make(), CallRecorder()
+    federation = TensorDataModule(data.clients, batch_size=BATCH_SIZE) if data.collate is None else SampleModule(data)
+    aggregation = FedAvg(1.0, executor=executor, seed=0, **entry.federated)  # type: ignore[arg-type]
+    options = {"max_epochs": ROUNDS, "logger": logger, "log_every_n_steps": 1, **entry.trainer}
+    trainer = quiet_trainer(callbacks=[*entry.callbacks(), aggregation], **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        begun = time.perf_counter()
+        trainer.fit(module, datamodule=federation)
+        seconds = time.perf_counter() - begun
+    values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": trainer.current_epoch}
+    seen = [module, entry.outside(), logger.calls, values]
+    return Fit(
+        outcome=outcome(*seen, leave_out=["fed/", *entry.not_by_hand]),
+        everything=outcome(*seen, leave_out=[]),
+        cause=why_not_stacked(trainer),
+        seconds=seconds,
+    )
+
+
+def why_not_stacked(trainer: Any) -> str | None:
+    """Return why a fit's clients were trained one after the other, ``None`` if they were stacked."""
+    executor = trainer.fit_loop.executor
+    choice = getattr(executor, "choice", None)
+    if choice is not None:
+        return choice.cause if choice.executor == "sequential" else executor._vectorized.cause
+    return getattr(executor, "cause", "asked for")
+
+
+def many(number: int) -> list[int]:
+    """Return the sizes of so many clients, log-normal around ten samples."""
+    generator = torch.Generator().manual_seed(1)
+    return [max(1, int(10 * size)) for size in torch.exp(0.6 * torch.randn(number, generator=generator)).tolist()]

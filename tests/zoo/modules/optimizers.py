@@ -1,0 +1,178 @@
+"""Optimizers, parameter groups, schedules, accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from zoo.entry import Entry
+from zoo.modules.base import Classifier
+
+Make = Callable[[Any], Any]
+
+
+class WithOptimizer(Classifier):
+    """Trains with any optimizer."""
+
+    def __init__(self, make: Make) -> None:
+        super().__init__()
+        self.make_optimizer = make
+
+    def configure_optimizers(self) -> Any:
+        return self.make_optimizer(self)
+
+
+def plain(kind: Any, **options: Any) -> Callable[[], WithOptimizer]:
+    return lambda: WithOptimizer(lambda module: kind(module.parameters(), **options))
+
+
+def scheduled(schedule: Callable[[Any, Any], Any], interval: str | None = None) -> Callable[[], WithOptimizer]:
+    def make(module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        made = schedule(optimizer, module)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": interval} if interval else made}
+
+    return lambda: WithOptimizer(make)
+
+
+def two_groups(module: Any) -> Any:
+    """Another learning rate for the head, no decay of biases."""
+    trunk, head = module.layers[0], module.layers[2]
+    groups = [
+        {"params": [trunk.weight], "weight_decay": 0.1},
+        {"params": [trunk.bias], "weight_decay": 0.0},
+        {"params": head.parameters(), "lr": 0.2},
+    ]
+    return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+
+
+def reversed_groups(module: Any) -> Any:
+    """Groups in another order than the module's parameters."""
+    groups = [{"params": module.layers[2].parameters(), "lr": 2e-2}, {"params": module.layers[0].parameters()}]
+    return torch.optim.Adam(groups, lr=1e-2)
+
+
+def lists(module: Any) -> Any:
+    """Returns two lists, as older examples do."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    return [optimizer], [lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+class SignDescent(torch.optim.Optimizer):
+    """An optimizer of the user's own that treats each value by itself."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad.sign())
+        return loss
+
+
+class NormalisedDescent(SignDescent):
+    """An optimizer of the user's own that looks at whole tensors."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad / (parameter.grad.norm() + 1e-3))
+        return loss
+
+
+class WarmsUpByHand(Classifier):
+    """Lightning's example: ``optimizer_step`` sets the learning rate by the global step."""
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer.step(closure=optimizer_closure)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * min(1.0, (batch_idx + 1) / 4)
+
+
+class SetsLearningRate(Classifier):
+    """Sets the learning rate when a round begins."""
+
+    def on_train_epoch_start(self) -> None:
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = 0.1 / (1 + self.current_epoch)
+
+
+class LogsLearningRate(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch, batch_idx)
+        self.log("lr", self.trainer.optimizers[0].param_groups[0]["lr"], on_step=False, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def plateau(module: Any) -> Any:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return {"optimizer": optimizer, "lr_scheduler": lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)}
+
+
+def one_cycle(optimizer: Any, module: Any) -> Any:
+    return lr_scheduler.OneCycleLR(optimizer, max_lr=0.3, total_steps=int(module.trainer.estimated_stepping_batches))
+
+
+def warmup(optimizer: Any, module: Any) -> Any:
+    warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    return lr_scheduler.SequentialLR(optimizer, [warm, lr_scheduler.CosineAnnealingLR(optimizer, 6)], milestones=[2])
+
+
+def inverse_root(optimizer: Any, module: Any) -> Any:
+    return lr_scheduler.LambdaLR(optimizer, lambda step: (1 + step) ** -0.5)
+
+
+TWICE = {"accumulate_grad_batches": 2}
+TWO_EPOCHS = {"local_epochs": 2}
+SGD, Adam = torch.optim.SGD, torch.optim.Adam
+
+ENTRIES = [
+    Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1)),
+    Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
+    Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS),
+    Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True)),
+    Entry("Adam", plain(Adam, lr=1e-2)),
+    Entry("Adam, amsgrad", plain(Adam, lr=1e-2, amsgrad=True), federated=TWO_EPOCHS),
+    Entry("AdamW", plain(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)),
+    Entry("RMSprop, momentum", plain(torch.optim.RMSprop, lr=1e-2, momentum=0.5)),
+    Entry("Adagrad", plain(torch.optim.Adagrad, lr=1e-1)),
+    Entry("Adamax", plain(torch.optim.Adamax, lr=1e-2)),
+    Entry("Rprop", plain(torch.optim.Rprop, lr=1e-2)),
+    Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
+    Entry("own optimizer, value by value", plain(SignDescent, lr=1e-2)),
+    Entry("own optimizer, tensor by tensor", plain(NormalisedDescent, lr=1e-2)),
+    Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
+    Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
+    Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
+    Entry("StepLR by epoch", scheduled(lambda o, m: lr_scheduler.StepLR(o, 1, 0.1))),
+    Entry("cosine by epoch", lambda: WithOptimizer(plateau)),
+    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
+    Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
+    Entry("warm-up and cosine by step", scheduled(warmup, "step")),
+    Entry("logs the learning rate", LogsLearningRate),
+    Entry("sets the learning rate each round", SetsLearningRate),
+    Entry("optimizer_step warms up", WarmsUpByHand),
+    Entry("accumulates two batches", Classifier, trainer=TWICE),
+    Entry(
+        "accumulates three, two epochs",
+        plain(Adam, lr=1e-2),
+        trainer={"accumulate_grad_batches": 3},
+        federated=TWO_EPOCHS,
+    ),
+    Entry("accumulates and clips", plain(SGD, lr=0.1, momentum=0.9), trainer={**TWICE, "gradient_clip_val": 0.1}),
+    Entry("accumulates, schedule by step", scheduled(inverse_root, "step"), trainer=TWICE, federated=TWO_EPOCHS),
+]

@@ -1,0 +1,145 @@
+"""Networks for sequences: transformers with masks, recurrent networks, embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from zoo.entry import CLASSES, Entry, words
+from zoo.modules.base import Classifier
+
+
+class TransformerEncoder(Classifier):
+    """PyTorch's encoder with a padding mask."""
+
+    dropout = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, CLASSES))
+        self.embedding = nn.Embedding(10, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=self.dropout, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        padding = x == 0
+        hidden = self.encoder(self.embedding(x), src_key_padding_mask=padding)
+        kept = (~padding)[:, :, None].to(hidden.dtype)
+        return F.cross_entropy(self.layers((hidden * kept).sum(1) / kept.sum(1)), y)
+
+
+class TransformerWithDropout(TransformerEncoder):
+    dropout = 0.1
+
+
+class LanguageModel(Classifier):
+    """A small GPT: causal attention, tied input and output weights, no loss for padding."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, 8))
+        self.embedding, self.qkv, self.norm = nn.Embedding(10, 8), nn.Linear(8, 24), nn.LayerNorm(8)
+        self.head = nn.Linear(8, 10, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, _ = batch
+        hidden = self.embedding(x[:, :-1])
+        query, key, value = self.qkv(self.norm(hidden)).chunk(3, dim=-1)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        logits = self.head(hidden + F.silu(self.layers(mixed)))
+        return F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten(), ignore_index=0)
+
+
+class Recurrent(Classifier):
+    """Embedding, recurrent layer, last hidden state."""
+
+    kind: Any = nn.LSTM
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, CLASSES))
+        self.embedding, self.recurrent = nn.Embedding(10, 4), self.kind(4, 4, batch_first=True)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        outputs, _ = self.recurrent(self.embedding(x))
+        return F.cross_entropy(self.layers(outputs[:, -1]), y)
+
+
+class Gru(Recurrent):
+    kind = nn.GRU
+
+
+class PackedLstm(Recurrent):
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        lengths = (x != 0).sum(1).cpu()
+        packed = pack_padded_sequence(self.embedding(x), lengths, batch_first=True, enforce_sorted=False)
+        outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
+        return F.cross_entropy(self.layers(outputs.sum(1)), y)
+
+
+class CellByCell(Classifier):
+    """A GRU cell in a Python loop."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, CLASSES))
+        self.embedding, self.cell = nn.Embedding(10, 4), nn.GRUCell(4, 4)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        hidden = self.embedding.weight.new_zeros(x.shape[0], 4)
+        for word in self.embedding(x).unbind(1):
+            hidden = self.cell(word, hidden)
+        return F.cross_entropy(self.layers(hidden), y)
+
+
+class Embedded(Classifier):
+    """The mean of a sentence's embeddings."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(nn.Linear(4, CLASSES))
+        self.embedding = nn.Embedding(10, 4, **options)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self.layers(self.embedding(x).mean(1)), y)
+
+
+class Bag(Embedded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(10, 4, mode="mean")
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return F.cross_entropy(self.layers(self.embedding(x)), y)
+
+
+class TextConvolution(Embedded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(4, 4, 3, padding=1)
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        hidden = F.relu(self.convolution(self.embedding(x).transpose(1, 2)))
+        return F.cross_entropy(self.layers(hidden.amax(2)), y)
+
+
+ENTRIES = [
+    Entry("TransformerEncoder, padding mask", TransformerEncoder, words, tolerance=1e-5),
+    Entry("TransformerEncoder with dropout", TransformerWithDropout, words, tolerance=1e-5),
+    Entry("causal language model, tied weights", LanguageModel, words),
+    Entry("LSTM", Recurrent, words),
+    Entry("GRU", Gru, words),
+    Entry("packed LSTM", PackedLstm, words),
+    Entry("GRU cell in a loop", CellByCell, words),
+    Entry("embedding", Embedded, words),
+    Entry("embedding with padding_idx", lambda: Embedded(padding_idx=0), words),
+    Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words),
+    Entry("sparse-like EmbeddingBag", Bag, words),
+    Entry("convolution over text", TextConvolution, words),
+]
