@@ -239,7 +239,8 @@ class AggregationCallback(ShowsSignature, Callback):
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
-        log_run(trainer, pl_module, settings_of_run(self, loop))
+        if trainer.loggers:
+            log_run(trainer, pl_module, settings_of_run(self, loop))
 
     def _rounds_of_model(self) -> int:
         """Return the rounds that the module has behind it, outside of a fit."""
