@@ -98,44 +98,43 @@ def test_the_settings_of_a_run_are_hyperparameters(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys
 import lightning as L
+import wandb
 from lightning.pytorch.loggers import WandbLogger
 from datamodules import DigitsDataModule
 from fl_lightning import FedAvg, FederatedCheckpoint
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 
-L.seed_everything(1)
-rounds, checkpoint, *identity = sys.argv[1:]
-data = DigitsDataModule(DirichletPartitioner(num_clients=10, alpha=0.5, seed=1), batch_size=16)
-module = MLPClassifier(in_features=3 * 32 * 32, hidden=(8,), lr=0.05)
-best = FederatedCheckpoint("checkpoints", monitor="val_acc", mode="max")
-logger = WandbLogger(project="test", **({"id": identity[0], "resume": "allow"} if identity else {}))
-trainer = L.Trainer(
-    max_epochs=int(rounds), callbacks=[FedAvg(clients_per_round=2, executor="sequential"), best], logger=logger,
-    log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-)
-trainer.fit(module, datamodule=data, ckpt_path=checkpoint or None)
-trainer.test(module, datamodule=data, ckpt_path="best", verbose=False)
+def fit(rounds, name, checkpoint=None):
+    L.seed_everything(1)
+    data = DigitsDataModule(DirichletPartitioner(num_clients=10, alpha=0.5, seed=1), batch_size=16)
+    module = MLPClassifier(in_features=3 * 32 * 32, hidden=(8,), lr=0.05)
+    best = FederatedCheckpoint("checkpoints", monitor="val_acc", mode="max")
+    trainer = L.Trainer(
+        max_epochs=rounds, callbacks=[FedAvg(clients_per_round=2, executor="sequential"), best], log_every_n_steps=1,
+        logger=WandbLogger(project="test", id=name), enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu",
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+    trainer.test(module, datamodule=data, ckpt_path="best", verbose=False)
+    wandb.finish()
+
+fit(3, "first")
+fit(4, "second", "checkpoints/last.ckpt")
 """
 
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Return the folder of a run of three rounds, and what a fit wrote that resumed it under another id."""
+    """Return the folder of a run of three rounds, and what was written, also by a fit that resumed it as another."""
     folder = tmp_path_factory.mktemp("offline")
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     env |= {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "WANDB_SILENT": "true"}
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-c", SCRIPT, *arguments]
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    run("3", "", "first")
-    return folder, run("4", "checkpoints/last.ckpt", "second")
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout + done.stderr
 
 
 def test_weights_and_biases_draws_over_rounds(offline: tuple[Path, str]) -> None:
