@@ -86,8 +86,8 @@ def plot_label_distributions(
     names = _names(labels, class_names)
     clients = np.arange(len(counts)) if order == "client" else np.argsort(-counts.sum(axis=1), kind="stable")
     set_of = {client: place for place, ids in enumerate((sets or {}).values()) for client in ids}
-    clients = np.array(sorted(clients, key=lambda client: set_of.get(int(client), len(set_of))), dtype=np.int64)
-    clients = clients[:max_clients]
+    drawn = clients[:max_clients].tolist()
+    clients = np.array(sorted(drawn, key=lambda client: set_of.get(client, len(set_of))), dtype=np.int64)
     table = pd.DataFrame(counts[clients], index=pd.Index(clients, name="client"), columns=pd.Index(names, name="class"))
     if axes is None:
         figure = Figure(figsize=(float(np.clip(3 + 0.14 * len(clients), 6, 17)), 4.5), layout="constrained")

@@ -86,3 +86,10 @@ def test_the_picture_is_drawn_on_axes_that_are_given() -> None:
     plot = plot_label_distributions(PARTITION, LABELS, axes=axes)
 
     assert (plot.figure, plot.axes) == (figure, axes)
+
+
+def test_of_many_clients_the_largest_are_drawn_whatever_their_set() -> None:
+    _, axes, table = plot_label_distributions(PARTITION, LABELS, sets={"train": [0, 2], "test": [1]}, max_clients=2)
+
+    assert table.index.tolist() == [2, 1]  # sizes 1, 3 and 2
+    assert axes.get_title() == "2 of 3 clients"
