@@ -108,7 +108,9 @@ def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentPar
     parser = CommandParser(prog=prog, epilog=_EXAMPLE)
     data = parser.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
     for name, cls in _modules().items():
-        summary = (inspect.getdoc(cls) or "").partition("\n")[0].replace("%", "%%")
+        summary = re.sub(r":class:`~?([^`]*)`", r"\1", (inspect.getdoc(cls) or "").partition("\n")[0]).replace(
+            "%", "%%"
+        )
         command = data.add_parser(name, help=summary, description=summary, epilog=_EXAMPLE)
         _add_common(command)
         if named.partitioner in _partitioners():
