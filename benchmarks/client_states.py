@@ -41,7 +41,7 @@ def main() -> None:
         for client in range(start, start + options.per_round):
             states.put(client, torch.full_like(model, float(client)))
         peak = max(peak, own_memory())
-        states.close()
+        states.on_round_end()
     written = time.perf_counter() - began
     wrong = sum(float(states[client][-1]) != client for client in range(options.clients))
     read = time.perf_counter() - began - written

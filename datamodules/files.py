@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.arguments import got
+from fl_lightning.arguments import check_path
 from fl_lightning.partitioners import Partitioner
 
 ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
@@ -46,11 +46,7 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
         TypeError: If it is neither a path nor a text.
         ValueError: If it is an empty text.
     """
-    if not isinstance(value, (str, os.PathLike)):
-        hint = " A partitioner is the argument `partitioner`." if isinstance(value, Partitioner) else ""
-        raise TypeError(f"`{name}` must be a path, as text or pathlib.Path, got {got(value)}.{hint}")
-    if value == "":
-        raise ValueError(f"`{name}` must not be an empty path. For the present folder give '.'.")
+    check_path(name, value, "A partitioner is the argument `partitioner`." if isinstance(value, Partitioner) else "")
     return Path(value)
 
 

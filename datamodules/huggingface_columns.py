@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,20 +48,24 @@ def converter(feature: Any, column: str, transform: Callable[[Any], Any] | None)
     import datasets
 
     if transform is not None:
-        return lambda value: _as_features(transform(value))
+        return partial(_features_by, transform)
     if isinstance(feature, datasets.Image):
         return _image
     while hasattr(feature, "feature"):
         feature = feature.feature
     kind = getattr(feature, "dtype", "")
     if isinstance(feature, datasets.ClassLabel) or kind.startswith(("int", "uint", "bool")):
-        return lambda value: _as_features(np.asarray(value, dtype=np.int64))
+        return partial(_features_by, partial(np.asarray, dtype=np.int64))
     if kind.startswith("float"):
-        return lambda value: _as_features(np.asarray(value, dtype=np.float32))
+        return partial(_features_by, partial(np.asarray, dtype=np.float32))
     raise ValueError(
         f"Column {column!r} holds {kind or type(feature).__name__}, which is no number. Give a `transform` that makes "
         "numbers of one value, such as a tokeniser: `lambda text: tokenizer(text)['input_ids']`."
     )
+
+
+def _features_by(transform: Callable[[Any], Any], value: Any) -> np.ndarray:
+    return _as_features(transform(value))
 
 
 def stack_columns(

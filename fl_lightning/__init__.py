@@ -9,11 +9,13 @@ from fl_lightning.algorithms.fedavg import FedAvg
 from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
 from fl_lightning.algorithms.feddyn import FedDyn
 from fl_lightning.algorithms.federated import Federated
+from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
-from fl_lightning.callbacks import ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
+from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.data import (
     ClientDatasetsModule,
     ClientSplit,
@@ -44,6 +46,7 @@ __all__ = [
     "ClientSplit",
     "Clip",
     "DynamicWeightFedBuff",
+    "ExamplePrivacy",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
@@ -51,6 +54,7 @@ __all__ = [
     "FedAvgM",
     "FedBuff",
     "FedDyn",
+    "FedNova",
     "FedProx",
     "FedYogi",
     "Federated",
@@ -62,6 +66,7 @@ __all__ = [
     "Participation",
     "PersonalParameters",
     "Proximal",
+    "QFedAvg",
     "RADFed",
     "SampleSplit",
     "Scaffold",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fl_lightning.representation import short
+
+_Value = TypeVar("_Value")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str], hint: str = "") -> None:
@@ -22,26 +25,50 @@ def check_choice(name: str, value: object, allowed: Sequence[str], hint: str = "
 
 def check_positive(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number greater than zero."""
-    if not is_number(value) or not math.isfinite(value) or value <= 0:
+    if not is_finite(value) or value <= 0:
         raise ValueError(f"`{name}` must be a finite number greater than 0, got {got(value)}.{_sentence(hint)}")
 
 
 def check_not_negative(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number of at least zero."""
-    if not is_number(value) or not math.isfinite(value) or value < 0:
+    if not is_finite(value) or value < 0:
         raise ValueError(f"`{name}` must be a finite number of at least 0, got {got(value)}.{_sentence(hint)}")
+
+
+def check_finite(name: str, value: float, hint: str = "") -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite number."""
+    if not is_finite(value):
+        raise ValueError(f"`{name}` must be a finite number, got {got(value)}.{_sentence(hint)}")
 
 
 def check_fraction(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a number in [0, 1)."""
-    if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"`{name}` must be a number in [0, 1), got {got(value)}.{_sentence(hint)}")
+    check_interval(name, value, hint, within="[0, 1)")
+
+
+def check_interval(name: str, value: float, hint: str = "", *, within: str) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number in an interval, as ``"(0, 1]"``."""
+    low, high = (float(end) for end in within[1:-1].split(","))
+    if is_number(value):
+        above = value > low or (within[0] == "[" and value == low)
+        below = value < high or (within[-1] == "]" and value == high)
+        if above and below:
+            return
+    raise ValueError(f"`{name}` must be a number in {within}, got {got(value)}.{_sentence(hint)}")
 
 
 def check_count(name: str, value: object, minimum: int = 1, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {got(value)}.{_sentence(hint)}")
+
+
+def check_counts(name: str, values: object, minimum: int = 1, hint: str = "") -> None:
+    """Raise ``TypeError`` unless ``values`` are a sequence, ``ValueError`` unless they are whole numbers."""
+    if not is_sequence(values):
+        raise TypeError(f"`{name}` must be a sequence of whole numbers, got {got(values)}.{_sentence(hint)}")
+    for value in values:  # type: ignore[attr-defined]
+        check_count(name, value, minimum, hint)
 
 
 def check_bool(name: str, value: object, hint: str = "") -> None:
@@ -65,6 +92,21 @@ def check_texts(name: str, values: object, hint: str = "") -> None:
         raise TypeError(f"`{name}` must be a sequence of texts, got {got(values)}.{way_out}")
 
 
+def check_names(name: str, values: object, hint: str = "") -> None:
+    """Raise ``TypeError`` unless ``values`` are a sequence of texts, ``ValueError`` if it, or a text, is empty."""
+    check_texts(name, values, hint)
+    if not len(values) or not all(values):  # type: ignore[arg-type, call-overload]
+        raise ValueError(f"`{name}` must be names, and none empty, got {got(values)}.{_sentence(hint)}")
+
+
+def check_path(name: str, value: object, hint: str = "") -> None:
+    """Raise ``TypeError`` unless ``value`` is a path or a text, ``ValueError`` if that is empty."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"`{name}` must be a path, as text or pathlib.Path, got {got(value)}.{_sentence(hint)}")
+    if value == "":
+        raise ValueError(f"`{name}` must not be an empty path. For the present folder give '.'.")
+
+
 def check_callable(name: str, value: object, hint: str = "") -> None:
     """Raise ``TypeError`` unless ``value`` can be called."""
     if not callable(value):
@@ -73,15 +115,49 @@ def check_callable(name: str, value: object, hint: str = "") -> None:
 
 def check_instance(name: str, value: object, kind: type, hint: str = "") -> None:
     """Raise ``TypeError`` unless ``value`` is an object of a class."""
+    wanted = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
     if inspect.isclass(value) and issubclass(value, kind):
-        raise TypeError(f"`{name}` must be a {kind.__name__}, got the class {value.__name__}. Make an object of it.")
+        raise TypeError(f"`{name}` must be {wanted}, got the class {value.__name__}. Call it: {value.__name__}(...).")
     if not isinstance(value, kind):
-        raise TypeError(f"`{name}` must be a {kind.__name__}, got {got(value)}.{_sentence(hint)}")
+        raise TypeError(f"`{name}` must be {wanted}, got {got(value)}.{_sentence(hint)}")
+
+
+def first_value(name: str, function: Callable[..., Any], argument: Any) -> Any:
+    """Return what a user's function gives, tried out before any work.
+
+    Raises:
+        TypeError: If it fails.
+    """
+    try:
+        return function(argument)
+    except Exception as error:
+        raise TypeError(
+            f"`{name}` is a function that fails for {argument!r}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def is_number(value: object) -> bool:
     """Return whether a value is a real number, of Python or numpy; True and False are none."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_finite(value: object) -> bool:
+    """Return whether a value is a real number, and no larger than a float can be."""
+    try:
+        return is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return False
+
+
+def plain(value: _Value) -> _Value:
+    """Return a number of numpy as Python's that is written alike, any other value as it is.
+
+    ``np.float32(0.29)`` becomes 0.29, not 0.28999999165534973. Checkpoints hold plain numbers alone, and what is
+    computed with a number of numpy has its precision.
+    """
+    if isinstance(value, np.floating):
+        return float(str(value))  # type: ignore[return-value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def is_sequence(value: object) -> bool:

@@ -8,6 +8,7 @@ nobody holds is removed. Where locks are not available, one that has not changed
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 try:
     import fcntl
@@ -23,6 +25,8 @@ except ImportError:  # not on Windows
 
 _LOCK = "writing.lock"  # within a temporary folder
 _DAY = 24 * 60 * 60.0
+_CHUNK = 2**20  # bytes
+_CANNOT_ALLOCATE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
@@ -155,6 +159,42 @@ def _last_change(path: Path) -> float:
     """Return when a file, or the file of a folder that changed last, was changed."""
     places = [path, *(path.iterdir() if path.is_dir() else ())]
     return max(float(place.stat().st_mtime) for place in places)
+
+
+def reserve(file: IO[bytes], size: int, path: Path) -> None:
+    """Make a file at least ``size`` bytes long and take their room on the disk, before the file is mapped into memory.
+
+    Writing into a mapped file cannot fail with an error: on a full disk the system kills the process (SIGBUS).
+
+    Args:
+        file: The file, opened for writing.
+        size: Bytes.
+        path: The file, or its folder, for the error.
+
+    Raises:
+        OSError: If there is not so much room.
+    """
+    try:
+        _allocate(file, size)
+    except OSError as error:
+        reason = f"{error.strerror}; {size:,} bytes are wanted for a file that is mapped into memory"
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+def _allocate(file: IO[bytes], size: int) -> None:
+    file.flush()
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        except OSError as error:
+            if error.errno not in _CANNOT_ALLOCATE:
+                raise
+    # macOS and some network file systems only take room for what is written
+    missing = size - file.seek(0, os.SEEK_END)
+    while missing > 0:
+        missing -= file.write(bytes(min(missing, _CHUNK)))
+    file.flush()
 
 
 def sync(path: Path) -> None:

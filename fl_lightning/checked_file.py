@@ -37,7 +37,7 @@ class CheckedFile:
         with temporary_file(self.path) as temporary:
             yield temporary
             sync(temporary)
-            digest, before = _digest(temporary), self._known()[1:]
+            digest, before = _digest(temporary), (self._known() or [])[1:]
             is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
             if is_kept:
                 before = [self._written or _digest(self.path)]
@@ -52,18 +52,20 @@ class CheckedFile:
             self._written = digest
 
     def is_intact(self, path: Path) -> bool:
-        """Return whether a file is as it was written; true if there are no checksums."""
+        """Return whether a file is as it was written; true if there is no list of checksums."""
         known = self._known()
-        return path.exists() and (not known or _digest(path) in known)
+        return path.exists() and (known is None or _digest(path) in known)
 
     def newest_intact(self) -> Path | None:
         """Return the file, or the previous one if that is damaged or missing; ``None`` if both are."""
         return next((path for path in (self.path, self.previous) if self.is_intact(path)), None)
 
-    def _known(self) -> list[str]:
-        """Return the checksums: of the file, and of the previous one if there is one."""
-        text = self.checksums.read_text() if self.checksums.exists() else ""
-        return [line.split()[0] for line in text.splitlines() if line]
+    def _known(self) -> list[str] | None:
+        """Return the checksums: of the file, and of the previous one if there is one; ``None`` without a list."""
+        if not self.checksums.exists():
+            return None
+        # a list can be damaged, too
+        return [line.split()[0] for line in self.checksums.read_text(errors="replace").splitlines() if line.split()]
 
 
 def _digest(path: Path) -> str:

@@ -138,13 +138,14 @@ class FederatedLoop(RoundLoop):
             seed=self.settings.seed,
             rank=trainer.global_rank,
             num_ranks=trainer.world_size,
-            state_dir=self.settings.state_dir,
+            state_dir=self.settings.folder,
             sum_over_ranks=self.sum_over_ranks,
             gather=self.gather_objects,
             local_work=self._local_work,
             names=vector.tensor_names,
             shapes=vector.shapes,
             bits_per_value=8 * vector.parameters[0].dtype.itemsize,
+            max_rounds=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
         )
 
     def _local_work(self, kind: str) -> list[int]:
@@ -223,7 +224,7 @@ class FederatedLoop(RoundLoop):
                 "Lower the learning rate or clip gradients."
             )
         elif not report.reported:
-            rank_zero_info(f"Round {number} is empty: no client reported, so the model stays.")
+            rank_zero_info(f"Round {number} is empty: no client reported.")
 
     def on_advance_end(self) -> None:
         """End the round for Lightning.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_choice, got, is_number
 
 Average = Literal["macro", "weighted"]
 
@@ -57,6 +57,7 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
         ValueError: If ``average`` is neither of the two.
     """
     check_choice("average", average, ("macro", "weighted"))
+    _check_one_class(one_class)
     preds, target = preds.detach().cpu().double(), target.detach().cpu()
     present, samples = torch.unique(target, return_counts=True)
     if len(present) < 2:
@@ -89,6 +90,7 @@ class OneVsRestAUROC(Metric):
     def __init__(self, average: Average = "macro", one_class: float = math.nan, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_choice("average", average, ("macro", "weighted"))
+        _check_one_class(one_class)
         self.average = average
         self.one_class = one_class
         self.add_state("preds", [], dist_reduce_fx="cat")
@@ -104,6 +106,11 @@ class OneVsRestAUROC(Metric):
         preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
         area = auroc(preds, target, self.average, self.one_class)
         return area.to(device=preds.device, dtype=torch.float32)
+
+
+def _check_one_class(one_class: object) -> None:
+    if not is_number(one_class):
+        raise TypeError(f"`one_class` must be a number, the score of samples of one class, got {got(one_class)}.")
 
 
 def _log_odds(preds: Tensor, label: int) -> Tensor:

@@ -26,6 +26,10 @@ class Stream(IntEnum):
     SCORE = 5
     TWIN = 6
     CLOCK = 7
+    COMPRESSION = 8
+    PRIVACY = 9
+    ATTACK = 10
+    SECURE_AGGREGATION = 11
 
 
 def default_seed() -> int:

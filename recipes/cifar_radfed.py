@@ -25,7 +25,6 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,14 +33,15 @@ from typing import Any, Literal
 import lightning as L
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 from datamodules import CIFAR10DataModule, DigitsDataModule
-from fl_lightning import AggregationCallback, ClientMetrics, FrozenPrefixCache
+from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.command_line import ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
 from fl_lightning.experiment.option_parser import OptionParser
@@ -52,9 +52,10 @@ from fl_lightning.report import plot_run
 
 PRESETS = Path(__file__).parent / "presets"
 WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
-console = Console()
+#: Says everything once, however many processes train.
+console = Console(quiet=rank_zero_only.rank > 0)
 #: What to print after Ctrl-C; the last one counts.
-INTERRUPTED: list[Callable[[], str]] = [lambda: "Interrupted before the training began."]
+INTERRUPTED = [lambda: "Interrupted before the training began."]
 
 
 def make_parser() -> OptionParser:
@@ -125,7 +126,7 @@ def cifar10(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataMo
 
 def digits(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataModule, L.LightningModule]:
     """Return the stand-in: scikit-learn's digits as 3x32x32 images, and a small convolutional network."""
-    settings = {key: options.data[key] for key in ("batch_size", "eval_batch_size", "shuffle")}
+    settings = {key: options.data[key] for key in ("batch_size", "eval_batch_size", "shuffle", "drop_last")}
     return DigitsDataModule(**shared, **settings), ConvNetClassifier(num_classes=10, lr=options.model.lr)
 
 
@@ -205,9 +206,14 @@ def make_loggers(folder: Path, tags: list[str], options: dict[str, Any], resumed
 
 
 def run_folder(options: Namespace, name: str) -> Path:
-    """Return the folder to resume, or a new folder; no existing folder is overwritten."""
+    """Return the folder to resume, or a new folder; no existing folder is overwritten.
+
+    Only the first process makes one and writes there; Lightning tells the others where checkpoints are.
+    """
     if options.resume is not None:
         return Path(options.resume)
+    if rank_zero_only.rank > 0:
+        return Path(options.output) / name
     number = 1
     while True:
         folder = Path(options.output) / (name if number == 1 else f"{name}-{number}")
@@ -250,8 +256,7 @@ def say_how_to_resume(trainer: L.Trainer, folder: Path) -> str:
     round_number = min(trainer.current_epoch + 1, trainer.max_epochs or 0)
     if not (folder / "last.ckpt").is_file():
         return f"Interrupted in round {round_number}, before the first checkpoint. Start again with the same command."
-    command = f"python {os.path.relpath(sys.argv[0])} --resume {folder}"
-    return f"Interrupted in round {round_number}. Resume with: {command}"
+    return f"Interrupted in round {round_number}. Resume with: python {os.path.relpath(sys.argv[0])} --resume {folder}"
 
 
 def main(argv: list[str]) -> None:
@@ -262,22 +267,18 @@ def main(argv: list[str]) -> None:
     data_name, data, model = choose_data(options)
     method: AggregationCallback = build(options.method, seed=options.seed)
     method_name = type(method).__name__
-    cycle = getattr(method, "redistributions", 1)
     name = f"{data_name}-{method_name.lower()}-seed{options.seed}"
     folder = run_folder(options, name)
-    if not options.resume:
+    if not options.resume and rank_zero_only.rank == 0:
         parser.save(options, folder / "config.yaml")
     tags = [data_name, method_name, options.preset]
     loggers = make_loggers(folder, tags, yaml.safe_load(parser.dump(options)), bool(options.resume))
     data.setup()
     console.print(str(data.statistics()))
     metrics = ClientMetrics()
-    every = options.trainer.check_val_every_n_epoch
-    # only aggregated models compete for the best one, if validation falls on aggregations
-    candidates = cycle if cycle % every == 0 else every
-    best = ModelCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max", every_n_epochs=candidates)
-    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
-    callbacks: list[Callback] = [method, metrics, FederationReport(folder), best, last]
+    # only aggregated models compete for the best one; last.ckpt holds the newest round
+    best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")
+    callbacks: list[Callback] = [method, metrics, FederationReport(folder), best]
     if data_name == "cifar10" and not data.augmented:
         callbacks.append(FrozenPrefixCache(cache_dir=Path(options.output).parent / "features"))
     trainer = L.Trainer(**options.trainer, callbacks=callbacks, logger=loggers, default_root_dir=folder)
@@ -285,7 +286,9 @@ def main(argv: list[str]) -> None:
     INTERRUPTED.append(lambda: say_how_to_resume(trainer, folder))
     trainer.fit(model, datamodule=data, ckpt_path=str(folder / "last.ckpt") if options.resume else None)
     seconds = time.perf_counter() - begun
-    scores = evaluate(trainer, model, data, best.best_model_path or str(folder / "last.ckpt"))
+    if not best.best_model_path:
+        console.print("No aggregated model was validated in these rounds: the last round's model is evaluated.")
+    scores = evaluate(trainer, model, data, best.best_model_path or best.last_model_path)
     row = {
         "data set": data_name,
         "method": method_name,

@@ -19,7 +19,7 @@ from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, parts
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
 
-Settings = list[dict[str, Any]]
+GroupOptions = list[dict[str, Any]]
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Entry:
     steps: Sequence[bool]
     batch: Callable[[], Any] | None = None
     sizes: Sequence[int] | None = None
-    settings: Settings | None = None
+    settings: GroupOptions | None = None
     #: What metric objects returned, for each client's row and each call.
     returned: dict[tuple[int, int], Any] = field(default_factory=dict)
 
@@ -121,8 +121,8 @@ class Journal:
             if metric not in returning and self.jointly and make_jointly([call for call, _, _ in made]):
                 made[-1][0].leave_batch_values()
                 continue
-            for call, entry, place in made:
-                entry.returned[call.row, place] = call.make()
+            for own, entry, place in made:
+                entry.returned[own.row, place] = own.make()
 
     # ---- logged numbers ----
 
@@ -208,7 +208,7 @@ def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, int]:
     reduction = pairs[0][1].reduction
     values = torch.cat([entry.values(call) for entry, call in pairs])
     if reduction != "mean":
-        return {"sum": values.sum, "max": values.amax, "min": values.amin}[reduction](), 1
+        return (values.sum() if reduction == "sum" else values.amax() if reduction == "max" else values.amin()), 1
     weights: list[int] = []
     for entry, call in pairs:
         size = call.options.get("batch_size")
@@ -250,7 +250,7 @@ def _batch_value(entry: Entry, row: int, metric: Metric) -> Any:
     return None
 
 
-def _monitor_rates(loop: ClientLoop, monitors: Sequence[LearningRateMonitor], settings: Settings | None) -> None:
+def _monitor_rates(loop: ClientLoop, monitors: Sequence[LearningRateMonitor], settings: GroupOptions | None) -> None:
     """Let monitors of learning rates see a step's."""
     trainer = loop.trainer
     groups = trainer.optimizers[0].param_groups

@@ -156,5 +156,5 @@ class Recorder:
             return None
         call = len(self._logged.metric_calls) - 1
         if isinstance(metric, MetricCollection):
-            return {key: BatchValue(call, key) for key in metric.keys(keep_base=False)}
+            return {str(key): BatchValue(call, str(key)) for key in metric.keys(keep_base=False)}
         return BatchValue(call, None)

@@ -121,5 +121,6 @@ class StackedLoop:
         if not self._bars:
             return
         self._shown += batches
-        for hook, args in zip(self._bars, ((), ({},)), strict=True):
-            hook.call_callbacks(*args, None, self._shown - 1)
+        start, end = self._bars
+        start.call_callbacks(None, self._shown - 1)
+        end.call_callbacks({}, None, self._shown - 1)

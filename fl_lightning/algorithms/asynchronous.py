@@ -57,7 +57,7 @@ class AsynchronousCallback(AggregationCallback):
     ) -> None:
         if speeds is not None and clock is not None:
             raise ValueError("Give `speeds` or a `clock`, not both: a VirtualClock has its own speeds.")
-        self.clock = clock or VirtualClock(100 if speeds is None else speeds)
+        self.clock = VirtualClock(100 if speeds is None else speeds) if clock is None else clock
         self.speeds, self.concurrency, self.lookahead = speeds, concurrency, lookahead
         self._dispatch: dict[str, Any] = {"concurrency": concurrency, "lookahead": lookahead}
         super().__init__(clients_per_round, aggregation=aggregation, **options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,19 +12,12 @@ from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.evaluation import share_evaluation
-from fl_lightning._lightning.logging import log_round
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.logged import settings_of_run, values_of_round
-from fl_lightning.algorithms.options import refuse_change, sampler_of, with_clients_per_round
-from fl_lightning.algorithms.resuming import (
-    check_checkpoint,
-    check_resumable,
-    describe_run,
-    tell_how_to_resume,
-    tell_other_wandb_run,
-)
-from fl_lightning.arguments import check_count
+from fl_lightning.algorithms.logged import log_values, settings_of_run, values_of_round
+from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
+from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run, tell_how_to_resume
+from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -103,18 +95,19 @@ class AggregationCallback(ShowsSignature, Callback):
         clients_at_once: int | None = None,
         seed: int | None = None,
     ) -> None:
-        folder = None if state_dir is None else Path(state_dir)
-        self.settings = LocalSettings(local_epochs, local_steps, seed, folder)
+        check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
+        check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
+        self.clients_at_once, self.max_invalid_rounds = plain(clients_at_once), plain(max_invalid_rounds)
+        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir)
         self._executor_given = executor
-        self._executor = make_executor(executor, clients_at_once)
+        self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
-        self.buffers, self.invalid_updates, self.max_invalid_rounds = buffers, invalid_updates, max_invalid_rounds
-        check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
-        self.state_dir, self.clients_at_once = folder, clients_at_once
+        self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
         self.algorithm = self.configure_algorithm()
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
         self._loop: FederatedLoop | None = None
+        self._past: tuple[dict[int, Any], int] = {}, 0
         self._fitting = False
         self._loaded_rounds: int | None = None
         self._is_set_up = True
@@ -129,7 +122,7 @@ class AggregationCallback(ShowsSignature, Callback):
         Raises:
             ValueError: If both are given and differ.
         """
-        return sampler_of(clients_per_round, sampler)
+        return choose_sampler(clients_per_round, sampler)
 
     # ---- what a user may read and set ----
 
@@ -194,8 +187,8 @@ class AggregationCallback(ShowsSignature, Callback):
         self._change_work(local_epochs=None, local_steps=value)
 
     def _change_work(self, **work: int | None) -> None:
-        LocalSettings(**work)  # type: ignore[arg-type]  # it checks them
-        vars(self.settings).update(work)  # the loop holds the same object
+        checked = vars(LocalSettings(**work))  # type: ignore[arg-type]
+        vars(self.settings).update({name: checked[name] for name in work})  # the loop holds the same object
 
     @property
     def executor(self) -> ExecutorName | Executor:
@@ -223,7 +216,8 @@ class AggregationCallback(ShowsSignature, Callback):
         self._fitting = stage == "fit"
         share_evaluation(trainer)
         if not self._fitting:
-            RoundLog(trainer, self._rounds_of_model(), final=True).install()
+            rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
+            RoundLog(trainer, rounds, final=True).install()
             return
         self._loaded_rounds = None
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
@@ -233,8 +227,10 @@ class AggregationCallback(ShowsSignature, Callback):
                 "there is one server. Keep one of them."
             )
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
-        if self._loop is not None:
-            loop.past_settings, loop.invalid_rounds = self._loop.past_settings, self._loop.invalid_rounds
+        if trainer.current_epoch == 0:
+            self.settings.resumed_seed = None  # another run's
+        else:
+            loop.past_settings, loop.invalid_rounds = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
         self._loop = loop
@@ -242,9 +238,13 @@ class AggregationCallback(ShowsSignature, Callback):
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
 
-    def _rounds_of_model(self) -> int:
-        """Return the rounds that the module has behind it, outside of a fit."""
-        return self._loaded_rounds or (self._loop.round_index if self._loop else 0)
+    def _carried_over(self) -> tuple[dict[int, Any], int]:
+        """Return the settings and the count that an earlier fit leaves to the next."""
+        return self._past if self._loop is None else (self._loop.past_settings, self._loop.invalid_rounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the trainer and its loop."""
+        return {**without_trainer(self.__dict__), "_past": self._carried_over()}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor, and an evaluation for the loggers."""
@@ -272,7 +272,7 @@ class AggregationCallback(ShowsSignature, Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the round's clients and the cost so far; see :func:`values_of_round`."""
-        log_round(trainer, pl_module, values_of_round(self.algorithm))
+        log_values(trainer, pl_module, values_of_round(self.algorithm))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
@@ -292,9 +292,8 @@ class AggregationCallback(ShowsSignature, Callback):
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
         check_resumable(state_dict, describe_run(self, self._loop))
-        self._loop.invalid_rounds = state_dict["invalid_rounds"]
-        self.settings.own_seed = state_dict["seed"]
-        self._loop.past_settings = state_dict["past"]
+        self._loop.past_settings, self._loop.invalid_rounds = state_dict["past"], state_dict["invalid_rounds"]
+        self.settings.resumed_seed = state_dict["seed"]
         self._executor.load_state_dict(state_dict["executor"])
         self.algorithm.load_state_dict(state_dict)
 
@@ -303,11 +302,10 @@ class AggregationCallback(ShowsSignature, Callback):
     ) -> None:
         """Refuse to go on from another algorithm's checkpoint; log an evaluation under the checkpoint's round."""
         if self._fitting:
-            check_checkpoint(checkpoint, self.state_key, pl_module.hparams)
-            tell_other_wandb_run(checkpoint, wandb_run_ids(trainer))
+            check_checkpoint(checkpoint, self.state_key, pl_module.hparams, wandb_run_ids(trainer))
         else:
             self._loaded_rounds = rounds_of(checkpoint)
-            RoundLog(trainer, self._rounds_of_model(), final=True).install()
+            RoundLog(trainer, self._loaded_rounds or 0, final=True).install()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

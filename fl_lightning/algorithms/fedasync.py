@@ -13,7 +13,7 @@ from fl_lightning.parts.asynchronous.history import SampledStaleness
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.asynchronous.staleness import Staleness
 from fl_lightning.parts.hyperparameter import Scheduled
-from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.objectives import proximal
 from fl_lightning.parts.server_optimizers import Mixing
 
 
@@ -66,8 +66,7 @@ class FedAsync(AsynchronousCallback):
     def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
         mixing = StalenessMixing(self.mixing, self.staleness)
-        objective = Proximal(self.rho, "rho") if self.rho else None
-        return self.compose(mixing, Mixing(), objective, max_staleness=self.max_staleness)
+        return self.compose(mixing, Mixing(), proximal(self.rho, "rho"), max_staleness=self.max_staleness)
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule of a clock, or of staleness drawn from a history."""

@@ -77,4 +77,4 @@ class FedAvg(AggregationCallback):
 
     def configure_server(self) -> ServerOptimizer:
         """Return the server optimizer."""
-        return Mixing(self.server_lr)
+        return Mixing(self.server_lr, name="server_lr")

@@ -6,13 +6,14 @@ from typing import Any, Literal, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
 from fl_lightning.algorithms.options import check_beside_aggregation
+from fl_lightning.arguments import check_interval
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.aggregations import Division, DynamicWeightMean, Examples, StalenessWeightedDeltas
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.schedule import Stamp
 from fl_lightning.parts.asynchronous.staleness import Staleness
 from fl_lightning.parts.hyperparameter import Scheduled
-from fl_lightning.parts.objectives import Proximal
+from fl_lightning.parts.objectives import proximal
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
 
 
@@ -89,8 +90,8 @@ class FedBuff(AsynchronousCallback):
         self.wait_for_flush, self.once_per_buffer, self.flush_rounds = wait_for_flush, once_per_buffer, flush_rounds
         self.broadcast_threshold = broadcast_threshold
         self._deltas = StalenessWeightedDeltas(staleness, weighting, divide_by, average_staleness)
-        self._server = server or Mixing(1.0 if server_lr is None else server_lr)
-        self._objective = Proximal(mu) if mu else None
+        self._server = Mixing(1.0 if server_lr is None else server_lr, name="server_lr") if server is None else server
+        self._objective = proximal(mu)
         self._how: dict[str, Any] = {
             "buffer_size": buffer_size,
             "max_staleness": max_staleness,
@@ -149,9 +150,10 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         **options: Unpack[AsynchronousOptions],
     ) -> None:
         check_beside_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
+        check_interval("alpha", alpha, "It is the exponent of staleness and the mixing weight.", within="(0, 1]")
         self._mean = DynamicWeightMean(alpha, staleness_at, frequency)
         self._server = Mixing(alpha)
-        self._objective = Proximal(mu) if mu else None
+        self._objective = proximal(mu)
         self._how: dict[str, Any] = {
             "buffer_size": buffer_size,
             "max_staleness": max_staleness,

@@ -35,7 +35,7 @@ class FedAvgM(FedAvg):
 
     def configure_server(self) -> ServerOptimizer:
         """Return momentum on the server."""
-        return Momentum(self.momentum, self.server_lr)
+        return Momentum(self.momentum, self.server_lr, name="server_lr")
 
 
 class _FedOpt(FedAvg):
@@ -51,7 +51,7 @@ class _FedOpt(FedAvg):
         bias_correction: bool,
         **options: Unpack[FedAvgOptions],
     ) -> None:
-        self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction)
+        self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction, name="server_lr")
         self.beta1, self.tau, self.v0 = adaptive["beta1"], adaptive["tau"], adaptive["v0"]
         self.beta2, self.bias_correction = adaptive["beta2"], bias_correction
         super().__init__(clients_per_round, server_lr=server_lr, **options)

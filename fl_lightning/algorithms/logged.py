@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import lightning.pytorch as pl
+
+from fl_lightning._lightning.logging import log_round
 from fl_lightning.algorithms.resuming import fingerprint
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.representation import ShowsArguments, arguments, short
 from fl_lightning.versions import __version__, package_versions
 
+#: Figures that nobody should have to look up.
+IN_THE_BAR = ("fed/epsilon",)
 _MOST_ITEMS = 100  # of a list; longer ones are cut
 
 
@@ -57,6 +62,16 @@ def values_of_round(algorithm: Algorithm) -> dict[str, float]:
         "fed/models_sent": algorithm.models_sent,
         **algorithm.values(),
     }
+
+
+def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mapping[str, float]) -> None:
+    """Log numbers that are the same on all processes; some are shown in the progress bar."""
+    log_round(trainer, pl_module, {name: value for name, value in values.items() if name not in IN_THE_BAR})
+    if trainer.barebones:  # it warns of every value that is logged
+        return
+    for name in IN_THE_BAR:
+        if name in values:
+            pl_module.log(name, float(values[name]), prog_bar=True, sync_dist=trainer.world_size > 1)
 
 
 def _described(instance: object) -> dict[str, Any]:

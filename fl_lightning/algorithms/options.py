@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import signature
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from fl_lightning.executors import Executor
+from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
@@ -65,8 +65,30 @@ def argument_names(kind: type) -> set[str]:
     return {name for each in constructors if each is not object.__init__ for name in signature(each).parameters}
 
 
-def sampler_of(clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
-    """Return the sampler that two arguments ask for; 10 % of the clients, uniformly, if both are ``None``.
+def refuse_change(callback: object, name: str, value: object) -> None:
+    """Raise ``AttributeError`` if an attribute that is to be set is an argument of which parts are made already."""
+    if name not in vars(callback) or name not in argument_names(type(callback)):  # type: ignore[arg-type]
+        return
+    raise AttributeError(
+        f"`{name}` of {type(callback).__name__} cannot be changed: its parts are made already. Make a new "
+        f"{type(callback).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
+        "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, `local_epochs` and "
+        "`local_steps`."
+    )
+
+
+def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a callback's attributes without those that reach the trainer; the executor is a new one in its state."""
+    executor = make_executor(attributes["_executor_given"], attributes["clients_at_once"])
+    if executor is not attributes["_executor"]:  # it is not the user's
+        executor.load_state_dict(attributes["_executor"].state_dict())
+    # Lightning lends its callbacks the module's ways to log
+    kept = {name: value for name, value in attributes.items() if name not in ("log", "log_dict")}
+    return {**kept, "_loop": None, "_executor": executor}
+
+
+def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
+    """Return the sampler that two arguments ask for.
 
     Raises:
         ValueError: If both are given and differ.
@@ -82,18 +104,6 @@ def sampler_of(clients_per_round: int | float | None, sampler: ClientSampler | N
             "sampler says itself how many clients train in a round."
         )
     return sampler
-
-
-def refuse_change(callback: object, name: str, value: object) -> None:
-    """Raise ``AttributeError`` if an attribute that is to be set is an argument of which parts are made already."""
-    if name not in vars(callback) or name not in argument_names(type(callback)):  # type: ignore[arg-type]
-        return
-    raise AttributeError(
-        f"`{name}` of {type(callback).__name__} cannot be changed: its parts are made already. Make a new "
-        f"{type(callback).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
-        "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, `local_epochs` and "
-        "`local_steps`."
-    )
 
 
 def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:

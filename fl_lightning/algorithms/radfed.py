@@ -8,6 +8,7 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_open_cycle
 from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
+from fl_lightning.parts.checks import check_part
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.redistribution import Evaluate, Redistribution, Unequal
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
@@ -58,6 +59,8 @@ class RADFed(AggregationCallback):
         self.evaluate = evaluate
         self._schedule = Redistribution(redistributions, evaluate, unequal, extend_cycle)
         self.unequal, self.extend_cycle = unequal, extend_cycle
+        if local is not None:
+            check_part("local", local, LocalObjective)
         self.local, self.server = local, server
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
@@ -68,7 +71,7 @@ class RADFed(AggregationCallback):
             schedule=self._schedule,
             objective=self.local,
             aggregation=WeightedMean("uniform"),
-            server=self.server or Mixing(),
+            server=Mixing() if self.server is None else self.server,
         )
 
     def check_rounds(self, max_epochs: int | None) -> None:

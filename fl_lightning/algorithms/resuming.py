@@ -47,7 +47,7 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
     # exchanges are compared one by one when their states are loaded
     parts = {name: part for name, part in loop.algorithm.parts.items() if name not in ("exchange", "changing_buffers")}
     given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
-    given["batch_size"] = loop.data.batch_size
+    given |= {name: getattr(loop.data, name) for name in ("batch_size", "shuffle", "drop_last")}
     return {
         "federation": loop.fingerprint,
         "parts": {name: type(part).__qualname__ for name, part in parts.items()},
@@ -91,13 +91,16 @@ def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[
     ]
 
 
-def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[str, Any]) -> None:
+def check_checkpoint(
+    checkpoint: Mapping[str, Any], key: str, hparams: Mapping[str, Any], wandb_runs: Sequence[str] = ()
+) -> None:
     """Look at what of a checkpoint is not the aggregation callback's own state.
 
     Args:
         checkpoint: The whole checkpoint.
         key: The key of the aggregation callback's state.
         hparams: The module's hyperparameters. One line says which differ from the checkpoint's.
+        wandb_runs: The ids of the runs of Weights & Biases that the trainer logs to. One line says if they are others.
 
     Raises:
         ValueError: If it holds the state of another algorithm's callback.
@@ -108,6 +111,7 @@ def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[s
         raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
     if not writers:
         rank_zero_info(f"The checkpoint has no state of a federated algorithm: {key} starts from its weights.")
+    _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     both = [name for name in hparams if name in known]
     texts = [{name: [short(each[name]), _digest(each[name])] for name in both} for each in (known, hparams)]
@@ -129,14 +133,8 @@ def tell_how_to_resume(trainer: pl.Trainer) -> None:
     rank_zero_info(f"Interrupted in round {trainer.current_epoch + 1}. {hint}")
 
 
-def tell_other_wandb_run(checkpoint: Mapping[str, Any], present: Sequence[str]) -> None:
-    """Say in one line how to continue the checkpoint's run of Weights & Biases, if another one is logged to.
-
-    Args:
-        checkpoint: The whole checkpoint.
-        present: The ids of the runs that the trainer logs to.
-    """
-    before = checkpoint.get("wandb_run_ids", [])
+def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None:
+    """Say in one line how to continue the checkpoint's run of Weights & Biases, if another one is logged to."""
     if present and before and not set(present) & set(before):
         rank_zero_info(
             f"This fit logs to a new run of Weights & Biases, {present[0]}; the checkpoint's run is {before[0]}. To "

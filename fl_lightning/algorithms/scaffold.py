@@ -56,7 +56,7 @@ class Scaffold(AggregationCallback):
             schedule=Synchronous(self.evaluate),
             objective=self._variates,
             aggregation=WeightedMean(self.weighting),
-            server=Mixing(self.server_lr),
+            server=Mixing(self.server_lr, name="server_lr"),
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.callbacks.example_privacy import ExamplePrivacy
 from fl_lightning.callbacks.frozen_prefix_cache import FrozenPrefixCache
 
-__all__ = ["ClientMetrics", "FederatedCheckpoint", "FrozenPrefixCache"]
+__all__ = ["ClientMetrics", "ExamplePrivacy", "FederatedCheckpoint", "FrozenPrefixCache"]

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.checked_file import CheckedFile
 
@@ -38,6 +38,7 @@ class FederatedCheckpoint(ChoosesLast):
         **options: Further arguments of ``ModelCheckpoint``.
 
     Raises:
+        TypeError: If an argument is of another kind.
         ValueError: If an argument is out of its range, or checkpoints are asked for inside of rounds.
     """
 
@@ -54,11 +55,16 @@ class FederatedCheckpoint(ChoosesLast):
         last_every_n_epochs: int = 1,
         **options: Any,
     ) -> None:
-        if not isinstance(save_last, bool):
-            raise ValueError(
-                f"`save_last` must be True or False, got {save_last!r}. FederatedCheckpoint's `last.ckpt` is a file of "
-                'its own; for a link to the best checkpoint give ModelCheckpoint(save_last="link").'
-            )
+        hint = (
+            "FederatedCheckpoint's `last.ckpt` is a file of its own; for a link to the best checkpoint give "
+            'ModelCheckpoint(save_last="link").'
+        )
+        check_bool("save_last", save_last, hint)
+        if dirpath is not None:
+            check_path("dirpath", dirpath)
+        for name, text in {"filename": filename, "monitor": monitor}.items():
+            if text is not None:
+                check_text(name, text)
         for name in ("every_n_train_steps", "train_time_interval"):
             if options.get(name):
                 raise ValueError(
@@ -134,7 +140,8 @@ class FederatedCheckpoint(ChoosesLast):
             if intact is None:
                 raise RuntimeError(
                     f"{last.path} and {last.previous.name} are damaged: neither has its checksum in "
-                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start afresh."
+                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start afresh; if "
+                    "it is the list of checksums that is damaged, remove that alone."
                 )
             if intact != last.path:
                 state = "damaged" if last.path.exists() else "missing"

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.data import FederatedDataModule
 
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -35,11 +36,17 @@ class ClientMetrics(Callback):
         metric: Takes scores (n, C) and targets (n,) of one client and returns a number; NaN leaves the client out.
         name: Name of the metric in the logs.
 
+    Raises:
+        TypeError: If an argument is of another kind; a name for ``metric``, say.
+        ValueError: If ``name`` is empty.
+
     Attributes:
         values: For ``"val"`` and ``"test"``, the last metric of each client, by client id.
     """
 
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
+        check_callable("metric", metric, "The name of the metric is the argument `name`.")
+        check_text("name", name)
         self.metric = metric
         self.name = name
         self.values: dict[str, dict[int, float]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fl_lightning.atomic_file import atomic_file
+from fl_lightning.arguments import check_count, check_path
+from fl_lightning.atomic_file import remove_stale, reserve
+from fl_lightning.checked_file import CheckedFile
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -83,8 +86,9 @@ class FrozenPrefixCache(L.Callback):
 
     A file's name is a key of the prefix's weights and settings, the data, the preprocessing, the kind of device and
     PyTorch's version, so that a change of any of them computes anew. Files are written under a temporary name and
-    renamed when whole; old ones can be deleted at any time. A file holds 4 bytes per output: for 60,000 images and
-    MobileNetV2's prefix 345 MB at 96 pixels.
+    renamed when whole; old ones can be deleted at any time. What a killed run has left under such a name is removed by
+    the next one. A file whose checksum, in the ``.sha256`` beside it, is not its own is computed again. A file holds 4
+    bytes per output: for 60,000 images and MobileNetV2's prefix 345 MB at 96 pixels.
 
     Args:
         cache_dir: Folder of the files; made when needed.
@@ -95,14 +99,16 @@ class FrozenPrefixCache(L.Callback):
             if ``batch_size`` is below 1.
         TypeError: At set-up, if the trainer has no data module whose inputs can be replaced.
         RuntimeError: If the prefix's weights change after set-up, by a checkpoint or by training.
+        OSError: At set-up, if the disk has no room for the file.
     """
 
     def __init__(self, cache_dir: str | os.PathLike[str] = ".cache/fl_lightning", batch_size: int = 32) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; give at least 1 sample per forward pass")
+        check_path("cache_dir", cache_dir)
+        check_count("batch_size", batch_size, hint="It is the number of samples per forward pass.")
         self.cache_dir = Path(cache_dir)
         self.batch_size = batch_size
         self._fingerprint = ""
+        self._intact: set[Path] = set()  # files whose checksum this object has compared
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Makes the data module serve the prefix's outputs, computing them if no file holds them."""
@@ -112,6 +118,7 @@ class FrozenPrefixCache(L.Callback):
         device = trainer.strategy.root_device
         path = self.cache_dir / f"frozen-prefix-{_key(self._fingerprint, data, device)}.npy"
         if trainer.is_global_zero:
+            remove_stale(self.cache_dir)
             self._ensure(path, prefix, data, device)
         trainer.strategy.barrier("frozen_prefix_cache")
         # Other processes find the file, unless their machine does not share the folder with the first one's.
@@ -156,11 +163,25 @@ class FrozenPrefixCache(L.Callback):
         """Returns the features of the file, which is computed first when there is none that can be read."""
         if path.exists():
             try:
-                return _read(path)
+                return self._open(path)
             except (ValueError, EOFError) as error:
                 warnings.warn(f"FrozenPrefixCache: {path} is damaged ({error}); it is computed again", stacklevel=2)
         self._compute(path, prefix, data, device)
-        return _read(path)
+        self._intact.add(path)
+        return self._open(path)
+
+    def _open(self, path: Path) -> Tensor:
+        """Returns the features of a file, memory-mapped.
+
+        Raises:
+            ValueError: If its checksum is not the one with which it was written.
+        """
+        file = CheckedFile(path)
+        if path not in self._intact and not file.is_intact(path):
+            raise ValueError(f"its checksum is not in {file.checksums.name}")
+        self._intact.add(path)
+        # Copy on write: torch wants writable memory, and the file stays as it is.
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
 
     def _compute(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> None:
         worker = copy.deepcopy(prefix).to(device)  # the module itself is still where its maker left it
@@ -168,9 +189,8 @@ class FrozenPrefixCache(L.Callback):
         inputs = data.source_inputs()
         prepare = _preprocessing(data)
         first = worker(prepare(inputs[:1]).to(device)).cpu().numpy()
-        with atomic_file(path) as partial:
-            shape = (len(inputs), *first.shape[1:])
-            rows = np.lib.format.open_memmap(partial, mode="w+", dtype=first.dtype, shape=shape)
+        with CheckedFile(path).replaced() as partial:
+            rows = _create(partial, first.dtype, (len(inputs), *first.shape[1:]))
             with tqdm(total=len(inputs), desc="Frozen prefix", unit="sample") as progress:
                 for start in range(0, len(inputs), self.batch_size):
                     outputs = worker(prepare(inputs[start : start + self.batch_size]).to(device))
@@ -230,6 +250,11 @@ def _key(prefix_fingerprint: str, data: CacheableInputs, device: torch.device) -
     return digest.hexdigest()[:32]
 
 
-def _read(path: Path) -> Tensor:
-    # Copy on write: torch wants writable memory, and the file stays as it is.
-    return torch.from_numpy(np.load(path, mmap_mode="c"))
+def _create(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.memmap:
+    """Returns the rows of a new ``.npy`` file, memory-mapped, for which the disk has room."""
+    with path.open("r+b") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        offset = file.tell()
+        reserve(file, offset + math.prod(shape) * dtype.itemsize, path)
+        return np.memmap(file, dtype, mode="r+", offset=offset, shape=shape)

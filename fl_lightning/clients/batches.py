@@ -9,8 +9,10 @@ from itertools import islice
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
@@ -68,9 +70,10 @@ class ClientBatches:
         settings, data = self._settings, self.data
         if settings.local_steps is not None:
             return settings.local_steps * int(self._trainer.accumulate_grad_batches)
-        sizes, batch_size, drop_last = data.client_sizes.tolist(), data.batch_size, data.drop_last
-        epochs = [self._limit(number_of_batches(size, batch_size, drop_last)) for size in sizes]
-        return math.ceil(sum(epochs) * settings.epochs / len(sizes))
+        sizes, counts = (found.tolist() for found in np.unique(data.client_sizes, return_counts=True))
+        epochs = (self._limit(number_of_batches(size, data.batch_size, data.drop_last)) for size in sizes)
+        total = sum(count * length for count, length in zip(counts, epochs, strict=True))
+        return math.ceil(total * settings.epochs / sum(counts))
 
     def _limit(self, batches: int) -> int:
         """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
@@ -134,21 +137,26 @@ class ClientBatches:
                     "must agree; override both, and leave clients without a batch out of the federation."
                 )
 
-    def explain_single_sample(self, task: Task, error: ValueError) -> None:
+    def explain_single_sample(self, whose: str, size: int, error: ValueError) -> None:
         """Name the client and the way out where a normalisation layer has refused a batch of one sample.
+
+        Args:
+            whose: The client, or the clients together.
+            size: Number of their samples.
+            error: What was raised.
 
         Raises:
             ValueError: If ``error`` is that of such a layer.
         """
         if "more than 1 value per channel when training" not in str(error):
             return
-        samples = f"{task.num_samples} sample{'s' * (task.num_samples != 1)}"
-        if task.num_samples == 1:
+        samples = f"{size} sample{'s' * (size != 1)}"
+        if size == 1:
             way_out = "Give the partitioner a minimum size, or leave such clients out by hand"
         else:
             way_out = f"Give the data module `drop_last=True`, or another `batch_size` than {self.data.batch_size}"
         raise ValueError(
-            f"Client {task.client} ({samples}) has a batch of one sample, on which a layer such as BatchNorm cannot be "
+            f"{whose} ({samples}) has a batch of one sample, on which a layer such as BatchNorm cannot be "
             f"trained. {way_out}; or take a normalisation without batches, such as GroupNorm."
         ) from error
 
@@ -170,5 +178,5 @@ class ClientBatches:
     @cached_property
     def bytes_per_sample(self) -> int:
         """Memory of one training sample."""
-        sample = self.data.client_dataset(0)[0]
-        return sum(part.nbytes for part in sample if isinstance(part, Tensor)) if isinstance(sample, tuple) else 0
+        parts = tree_leaves(self.data.client_dataset(0)[0])
+        return sum(part.nbytes for part in parts if isinstance(part, (Tensor, np.ndarray)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_path, plain
 from fl_lightning.seeding import default_seed
 
 
@@ -18,15 +19,18 @@ class LocalSettings:
         local_steps: Optimizer steps instead of passes; ``None`` counts passes.
         own_seed: The run's seed; ``None`` takes that of ``lightning.seed_everything``.
         state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
+        resumed_seed: The seed of the run that is resumed, which comes before the others.
 
     Raises:
+        TypeError: If ``state_dir`` is no path.
         ValueError: If an argument is out of its range, or both kinds of work are given.
     """
 
     local_epochs: int | None = None
     local_steps: int | None = None
     own_seed: int | None = None
-    state_dir: Path | None = None
+    state_dir: str | os.PathLike[str] | None = None
+    resumed_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -34,10 +38,19 @@ class LocalSettings:
                 f"Give `local_epochs` or `local_steps`, not both; got {self.local_epochs} and {self.local_steps}. "
                 "A client trains for whole passes over its data, or for a fixed number of optimizer steps."
             )
+        if self.state_dir is not None:
+            check_path("state_dir", self.state_dir)
         check_count("local_epochs", 1 if self.local_epochs is None else self.local_epochs)
         check_count("local_steps", 1 if self.local_steps is None else self.local_steps)
         if self.own_seed is not None:
             check_count("seed", self.own_seed, 0)
+        self.local_epochs, self.local_steps = plain(self.local_epochs), plain(self.local_steps)
+        self.own_seed = plain(self.own_seed)
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of vectors that clients keep."""
+        return None if self.state_dir is None else Path(self.state_dir)
 
     @property
     def epochs(self) -> int:
@@ -52,4 +65,5 @@ class LocalSettings:
     @property
     def seed(self) -> int:
         """Seed of client draws, shuffling and everything random inside clients."""
-        return default_seed() if self.own_seed is None else self.own_seed
+        seeds = (self.resumed_seed, self.own_seed, default_seed())
+        return next(seed for seed in seeds if seed is not None)

@@ -17,6 +17,7 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.local_optimizers import Options
 from fl_lightning._lightning.quiet import QuietTraining
+from fl_lightning._lightning.quiet_losses import QuietLosses
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection
 from fl_lightning.clients.settings import LocalSettings
@@ -127,7 +128,7 @@ class LocalTraining:
                 if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                     break
         except ValueError as error:
-            self.batches.explain_single_sample(task, error)
+            self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
             raise
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None
@@ -198,6 +199,16 @@ class LocalTraining:
         for index, gradients in self.quiet.gradients(batches, self.vector.names):
             yield gradients, samples if size is None else min(size, samples - index * size)
 
+    def loss(self, client: int) -> float:
+        """Return the mean loss of a client's samples at the module's weights; NaN if no batch has a loss."""
+        seed_global_generators(self.settings.seed, Stream.SCORE, self.trainer.current_epoch, client)
+        samples, size = int(self.data.client_sizes[client]), self.data.batch_size
+        total = counted = 0.0
+        for index, loss in QuietLosses(self.loop).of(self.batches.in_order(client, size)):
+            number = samples if size is None else min(size, samples - index * size)
+            total, counted = total + number * loss, counted + number
+        return total / counted if counted else float("nan")
+
     def predictions(self, client: int) -> tuple[Tensor, Tensor]:
         """Return the module's output on a client's training samples, and their targets, in stored order."""
         return self.quiet.predictions(self.batches.in_order(client, self.data.eval_batch_size))
@@ -214,7 +225,12 @@ class LocalTraining:
         seed_global_generators(seed, Stream.TWIN, round_index)
         generator = torch_generator(seed, Stream.TWIN, round_index, 1)
         epochs = self.batches.pooled_epochs(clients, generator)
-        self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        try:
+            self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+        except ValueError as error:
+            samples = int(self.data.client_sizes[list(clients)].sum())
+            self.batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)
+            raise
         trained = self.vector.read()
         self.vector.write(held)
         return trained
@@ -231,6 +247,10 @@ class ClientAtWork:
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield each batch's gradient by parameter name, and its size."""
         return self.clients.gradients(self.task.client, batch_size)
+
+    def loss(self) -> float:
+        """Return the mean loss of the client's samples at the module's weights."""
+        return self.clients.loss(self.task.client)
 
 
 @dataclass(frozen=True, eq=False)

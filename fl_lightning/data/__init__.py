@@ -4,6 +4,7 @@ from fl_lightning.data.batches import client_batches, make_loader
 from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.images import ImageDataModule
+from fl_lightning.data.poisoning import Backdoor, LabelFlipping, Poison
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import (
     ClientSplit,
@@ -18,12 +19,15 @@ from fl_lightning.data.targets import find_targets
 from fl_lightning.data.tensors import TensorDataModule
 
 __all__ = [
+    "Backdoor",
     "ClientDatasetsModule",
     "ClientSplit",
     "FederatedDataModule",
     "FederatedSplit",
     "ImageDataModule",
+    "LabelFlipping",
     "PartitionFunction",
+    "Poison",
     "SampleSplit",
     "Source",
     "Split",

@@ -11,13 +11,14 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import check_choice, check_not_negative
+from fl_lightning.arguments import check_choice, check_instance, check_not_negative
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
 from fl_lightning.data.loading import ServesBatches, Stage
 from fl_lightning.data.missing import Imputation
 from fl_lightning.data.order import ClientOrder
 from fl_lightning.data.partition_view import PartitionView
+from fl_lightning.data.poisoning import Poison
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.replaced_inputs import ReplacedInputs
 from fl_lightning.data.source import Source
@@ -60,7 +61,9 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
         train_transform: Changes a training sample's input when it is fetched: the first element of a tuple or list, or
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
-        num_workers: Worker processes of the pooled loaders; clients' batches are made in the training process.
+        num_workers: Processes that make batches ahead of time, of clients too; 0 makes them in the training process.
+            Clients' rows of tensors are gathered there in any case, which is faster. What samples draw at random
+            differs from that of 0 workers, and not with their number.
 
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
@@ -70,6 +73,8 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
 
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
+
+    _poison: Poison | None = None
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
@@ -132,8 +137,18 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
     # ---- pickling ----
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: all but the trainer."""
-        return {**self.__dict__, "trainer": None}
+        """Return what a pickle holds: all but the trainer and the processes that make batches."""
+        return {**self.__dict__, "trainer": None, "_workers": None}
+
+    def teardown(self, stage: str | None = None) -> None:
+        """Serve the source's own inputs again, and end the processes that make batches."""
+        super().teardown(stage)
+        self.end_workers()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Do what :meth:`teardown` does: none follows an exception."""
+        super().on_exception(exception)
+        self.end_workers()
 
     # ---- methods for subclasses ----
 
@@ -170,9 +185,29 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
         if self.feature_noise or self.standardize is not None or self.impute is not None:
             x, *rest = self._tensors_of(source)
             source = replace(source, dataset=TensorDataset(self._prepared(x, split), *rest))
-        self._federation = source, split
+        self._federation = self._poisoned(source, split), split
         self._client_ids = list(split.train)
         self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
+
+    def poison_with(self, poison: Poison) -> None:
+        """Change training samples of some clients on purpose; call it before the set-up.
+
+        Raises:
+            TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
+            RuntimeError: If the data are set up already.
+        """
+        check_instance("poison", poison, Poison, "Give LabelFlipping(...) or Backdoor(...).")
+        if self._federation is not None:
+            raise RuntimeError("`poison_with` changes data before they are set up, and these are. Call it earlier.")
+        self._poison = poison
+
+    def _poisoned(self, source: Source, split: FederatedSplit) -> Source:
+        """Return the source with the chosen clients' samples changed."""
+        if self._poison is None:
+            return source
+        x, y, *rest = self._tensors_of(source)
+        changed = self._poison.apply(x, y, list(split.train.values()))
+        return replace(source, dataset=TensorDataset(*changed, *rest))
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
         """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""

@@ -17,7 +17,7 @@ class ImageDataModule(FederatedDataModule):
     """Serves images held as bytes, shape (N, C, H, W), with their labels.
 
     A subclass reads them in ``load`` as ``TensorDataset(images, labels)`` and gives each channel's ``mean`` and ``std``
-    after division by 255.
+    after division by 255. ``train_transform`` and ``eval_transform`` get the bytes of one image, shape (C, H, W).
 
     Args:
         partitioner: Shares the samples out among clients.

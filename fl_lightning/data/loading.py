@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.arguments import check_bool, check_callable, check_count
-from fl_lightning.data.batches import Collate, client_batches, make_loader, number_of_batches
+from fl_lightning.data.batches import Collate, client_batches, has_rows, make_loader, number_of_batches
 from fl_lightning.data.order import (
     ClientOrder,
     EvaluationShare,
@@ -24,6 +24,7 @@ from fl_lightning.data.order import (
     shared_batch_size,
 )
 from fl_lightning.data.transforms import Transform, TransformedDataset
+from fl_lightning.data.workers import BatchWorkers
 
 Stage = Literal["train", "val", "test"]
 
@@ -56,6 +57,7 @@ class ServesBatches(ABC):
 
     trainer: L.Trainer | None
     shares_evaluation = False
+    _workers: BatchWorkers | None = None
 
     def _set_loading(
         self,
@@ -141,7 +143,7 @@ class ServesBatches(ABC):
             ValueError: If it returns others than n_k positions of the client's samples.
         """
         if self.sampler is None:
-            return torch.randperm(int(self.client_sizes[client]), generator=generator)
+            return torch.randperm(len(self.client_dataset(client)), generator=generator)  # type: ignore[arg-type]
         return drawn_by(self.sampler, client, self._samples("train", [client]), generator)
 
     def pooled_order(self, clients: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -159,7 +161,27 @@ class ServesBatches(ABC):
             shuffle: Whether to draw a new order; as the data module's ``shuffle`` if ``None``.
         """
         order = self.client_order(client, generator) if (self.shuffle if shuffle is None else shuffle) else None
-        return self._batches(self.client_dataset(client), order)
+        dataset = self.client_dataset(client)
+        if self.num_workers and not (has_rows(dataset) and self.source_collate_fn is None):
+            return self._batches_of_workers(client, order, generator)
+        return self._batches(dataset, order)
+
+    def _batches_of_workers(self, client: int, order: Tensor | None, generator: torch.Generator) -> Iterator[Any]:
+        if self._workers is None:
+            self._workers = BatchWorkers(self, self.num_workers)
+        size, number = int(self.client_sizes[client]), self.num_client_batches(client)
+        step, positions = self.batch_size or size, list(range(size)) if order is None else order.tolist()
+        if order is not None:  # later epochs keep the order that they have without workers
+            generator = torch.Generator().set_state(generator.get_state())
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+        chosen = [positions[start : start + step] for start in range(0, number * step, step)]
+        return self._workers.batches(client, chosen, seed)
+
+    def end_workers(self) -> None:
+        """End the processes that make clients' batches; the next batch starts others."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; arguments as of :meth:`client_batches`."""

@@ -1,5 +1,6 @@
 """Callbacks that measure a federated fit, and log what they find once a round."""
 
+from fl_lightning.diagnostics.backdoor import BackdoorSuccess
 from fl_lightning.diagnostics.central_twin import CentralTwin, relative_distance
 from fl_lightning.diagnostics.cost import Communication, LocalCompute
 from fl_lightning.diagnostics.divergence import LocalDivergence, UpdateNorms, pairwise_divergence
@@ -9,6 +10,7 @@ from fl_lightning.diagnostics.timeline import Timeline
 from fl_lightning.diagnostics.virtual_time import VirtualTime
 
 __all__ = [
+    "BackdoorSuccess",
     "CentralTwin",
     "Communication",
     "LocalAccuracy",

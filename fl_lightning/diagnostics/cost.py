@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any, Literal
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import check_choice, check_finite, check_text
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.parts.federation import ClientResult
 
@@ -31,17 +32,27 @@ class Communication(RoundObserver):
         cost_to_target: The same in rounds of FedAvg.
 
     Raises:
-        ValueError: If ``mode`` is unknown.
+        TypeError: If ``monitor`` is no text.
+        ValueError: If ``mode`` is unknown, or ``target`` is no finite number; in a fit, if the validation does not log
+            ``monitor``.
     """
 
     def __init__(
         self, target: float | None = None, monitor: str = "val_acc", mode: Literal["max", "min"] = "max"
     ) -> None:
         check_choice("mode", mode, ("max", "min"))
+        check_text("monitor", monitor)
+        if target is not None:
+            check_finite("target", target, "It is a value of the metric that `monitor` names.")
         self.target, self.monitor, self.mode = target, monitor, mode
         self.rounds_to_target: int | None = None
         self.cost_to_target: int | None = None
         self._rounds = 0
+        self._validated = False
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that the validation metrics are known."""
+        self._validated |= not trainer.sanity_checking
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Count what was sent."""
@@ -55,17 +66,39 @@ class Communication(RoundObserver):
         }
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Compare the validation metric with the target, and log."""
-        if self.target is not None and self.rounds_to_target is None and self.monitor in trainer.callback_metrics:
-            value = float(trainer.callback_metrics[self.monitor])
-            if value >= self.target if self.mode == "max" else value <= self.target:
-                self.rounds_to_target = self._rounds
-                vectors = aggregation_of(trainer, self).algorithm.objective.vectors_sent
-                self.cost_to_target = self._rounds * vectors
+        """Compare the validation metric with the target, and log.
+
+        Raises:
+            ValueError: If a validation did not log the metric.
+        """
+        if self.target is not None and self.rounds_to_target is None:
+            self._compare(trainer, self.target)
         if self.rounds_to_target is not None and self.cost_to_target is not None:
             self.values["fed/rounds_to_target"] = self.rounds_to_target
             self.values["fed/cost_to_target"] = self.cost_to_target
         super().on_train_epoch_end(trainer, pl_module)
+
+    def _compare(self, trainer: pl.Trainer, target: float) -> None:
+        metrics = trainer.callback_metrics
+        if self.monitor not in metrics:
+            if self._validated:
+                raise ValueError(
+                    f"`monitor` must be a metric that the module logs, got {self.monitor!r}; there are "
+                    f"{', '.join(sorted(metrics)) or 'none'}."
+                )
+            return
+        value = float(metrics[self.monitor])
+        if value >= target if self.mode == "max" else value <= target:
+            self.rounds_to_target = self._rounds
+            self.cost_to_target = self._rounds * aggregation_of(trainer, self).algorithm.objective.vectors_sent
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Tell of a target with which nothing was ever compared."""
+        if self.target is not None and self.monitor not in trainer.callback_metrics:
+            rank_zero_warn(
+                f"Communication: {self.monitor!r} was never logged, since there was no validation, so that nothing was "
+                f"compared with `target={self.target!r}`. Give validation data, or leave `target` out."
+            )
 
     def __str__(self) -> str:
         """Return the rounds to the target, ``"R+"`` if it was not reached in R rounds."""

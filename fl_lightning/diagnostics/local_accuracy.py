@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lightning.pytorch as pl
 
+from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.client_metrics import Metric, accuracy
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.federation import ClientResult
@@ -26,6 +27,8 @@ class LocalAccuracy(RoundObserver):
     """
 
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
+        check_callable("metric", metric, "The name of the metric is the argument `name`.")
+        check_text("name", name)
         self.metric, self.name = metric, name
         self.local: dict[int, float] = {}
         self.aggregated: dict[int, float] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_only
 
+from fl_lightning.arguments import check_path
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.report import ArrivalRecord
@@ -37,6 +38,8 @@ class Timeline(RoundObserver):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        if path is not None:
+            check_path("path", path)
         self.path = None if path is None else Path(path)
         self.arrivals: list[ArrivalRecord] = []
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from fl_lightning.arguments import check_instance
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
@@ -27,10 +28,12 @@ class VirtualTime(RoundObserver):
         now: Virtual time so far.
 
     Raises:
+        TypeError: If ``clock`` is none.
         ValueError: When the fit begins, if there is not one speed for each client, or the algorithm is asynchronous.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
+        check_instance("clock", clock, VirtualClock)
         self.clock = clock
         self.now = 0.0
         self._ticks = self._worked = self._tasks = 0

@@ -22,6 +22,7 @@ from fl_lightning.executors.stacked.circumstances import Circumstances
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
+from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
@@ -209,7 +210,11 @@ class VectorizedExecutor(Executor):
             length = len(journal)
             if self.cause is None:
                 try:
-                    trained = self._train_alike(members, journal)
+                    try:
+                        trained = self._train_alike(members, journal)
+                    except NoProgram:  # once a fit at most
+                        journal.cut(length)
+                        trained = self._train_alike(members, journal)
                 except (SIGTERMException, KeyboardInterrupt):
                     raise
                 except Exception as error:  # a mistake of the user's own is raised again in earnest

@@ -12,9 +12,9 @@ from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.redistribution import Redistribution
-from fl_lightning.parts.sampling import BernoulliSampler, ImportanceSampler, UniformSampler
+from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
 
-_NEVER_EMPTY = (BernoulliSampler, ImportanceSampler, UniformSampler)
+_NEVER_EMPTY = (ImportanceSampler, UniformSampler)
 
 
 def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) -> ModelCheckpoint | None:

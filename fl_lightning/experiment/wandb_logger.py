@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
 def make_wandb_logger(
@@ -47,7 +48,7 @@ def make_wandb_logger(
     )
     if online:
         tell(f"Weights & Biases: online, project {project}.")
-    else:
+    elif rank_zero_only.rank == 0:  # type: ignore[attr-defined]  # other processes have no run
         here = os.path.relpath(Path(logger.experiment.dir).parent)
         tell(f"Weights & Biases: offline (not logged in). To send this run later: wandb sync {here}")
     return logger

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from fl_lightning.arguments import check_choice, check_count, check_not_negative
+from fl_lightning.arguments import check_choice, check_count, check_not_negative, check_texts, plain
 from fl_lightning.metrics import OneVsRestAUROC
 
 MetricName = Literal["acc", "f1", "auroc"]
@@ -52,9 +52,13 @@ class Classifier(L.LightningModule):
         check_not_negative("lr", lr)
         check_not_negative("momentum", momentum)
         check_not_negative("weight_decay", weight_decay)
+        check_texts("metrics", metrics)
         for name in metrics:
             check_choice("metrics", name, ("acc", "f1", "auroc"), "Give a sequence of names, as ('acc', 'f1').")
         self.save_hyperparameters()
+        # plain numbers, so that checkpoints stay readable with weights_only=True
+        self.hparams.update({name: plain(value) for name, value in self.hparams.items()})
+        num_classes = plain(num_classes)
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_count, check_counts
 from fl_lightning.models.classifier import Classifier, MetricName
 
 _KERNEL = 5
@@ -60,9 +60,9 @@ class ConvNetClassifier(Classifier):
         check_count("in_channels", in_channels)
         check_count("image_size", image_size)
         for name, widths in (("channels", channels), ("hidden", hidden)):
-            for width in widths:
-                check_count(name, width, hint="Give the width of each layer, as (32, 64).")
-        channels, hidden = list(channels), list(hidden)  # plain lists, which checkpoints can be read with
+            check_counts(name, widths, hint="Give the width of each layer, as (32, 64).")
+        # plain numbers, so that checkpoints stay readable with weights_only=True
+        channels, hidden = ([int(width) for width in widths] for widths in (channels, hidden))
         margin = _KERNEL - 1 if padding == "valid" else 0
         side = _side_after(image_size, len(channels), margin)
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)

@@ -8,6 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.arguments import check_instance
+
 # Convolution kernels treat the last rows of a batch differently when the batch is no multiple of their block (16 rows
 # on AVX-512, 8 on AVX2), which moves those rows by some 1e-6. Batches filled up to whole blocks give each row the same
 # bits whatever batch it came in, so that outputs computed once for all data equal those computed batch by batch.
@@ -37,6 +39,7 @@ class FrozenPrefix(nn.Module):
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
+        check_instance("layers", layers, nn.Module)
         self.layers = layers.requires_grad_(False).to(memory_format=torch.channels_last)
         self.bypass = False
         self.train(False)

@@ -8,7 +8,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from fl_lightning.arguments import check_choice, check_not_negative
+from fl_lightning.arguments import check_bool, check_choice, check_not_negative
 from fl_lightning.models.classifier import MetricName
 from fl_lightning.models.mlp import MLPClassifier
 
@@ -52,6 +52,7 @@ class LogisticRegressionClassifier(MLPClassifier):
     ) -> None:
         check_not_negative("l2", l2)
         check_choice("optimizer", optimizer, ("sgd", "adam"))
+        check_bool("bias", bias)
         if optimizer == "adam" and momentum != 0:
             raise ValueError(f"`momentum` must be 0 with `optimizer='adam'`, which has its own, got {momentum!r}.")
         super().__init__(in_features, (), num_classes, lr, momentum, weight_decay, metrics)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_count, check_counts
 from fl_lightning.models.classifier import Classifier, MetricName
 
 
@@ -49,9 +49,10 @@ class MLPClassifier(Classifier):
     ) -> None:
         check_choice("init", init, ("default", "truncated_normal"))
         check_count("in_features", in_features)
-        for width in hidden:
-            check_count("hidden", width, hint="Give the width of each layer, as (200, 200); () for none.")
-        hidden = list(hidden)  # a plain list, so that checkpoints stay readable with weights_only=True
+        check_counts("hidden", hidden, hint="Give the width of each layer, as (200, 200); () for none.")
+        hidden = [
+            int(width) for width in hidden
+        ]  # plain numbers, so that checkpoints stay readable with weights_only=True
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise([in_features, *hidden]):

@@ -204,7 +204,7 @@ class Algorithm(Composition, ABC):
 
     def values(self) -> dict[str, float]:
         """Return what the round logs beside its clients and cost."""
-        return {}
+        return {name: value for part in self.parts.values() for name, value in part.values().items()}
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.atomic_file import reserve
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.part import Part
 
@@ -28,18 +29,27 @@ class VectorStore(Protocol):
 class MappedVectors:
     """Vectors by client in a memory-mapped file without a name, which vanishes with the process.
 
-    VectorStore are appended as clients come, so the file is no longer than what was written (doubled at most), and the
+    Vectors are appended as clients come, so the file is no longer than what was written (doubled at most), and the
     system keeps in memory what is in use.
 
     Args:
         folder: Where the file is; made if there is none.
+
+    Raises:
+        OSError: If the disk has no room for the file, or for one that is twice as long.
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the rows)
         self._places: dict[int, int] = {}
         self._map: np.ndarray = np.empty((0, 0))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a pickle holds the vectors; where it is read, they go into a file of their own
+        return _mapped, (self._folder, {client: vector.clone() for client, vector in self.items()})
 
     def __contains__(self, client: object) -> bool:
         return client in self._places
@@ -48,12 +58,18 @@ class MappedVectors:
         return torch.from_numpy(self._map[self._places[client]])
 
     def __setitem__(self, client: int, vector: Tensor) -> None:
-        place = self._places.setdefault(client, len(self._places))
-        row = vector.detach().cpu().numpy()
-        if place >= len(self._map):
-            shape = (max(16, 2 * len(self._map)), len(row))
-            self._map = np.memmap(self._file, dtype=row.dtype, mode="r+", shape=shape)
-        self._map[place] = row
+        self.make_room({client: vector})
+        self._map[self._places.setdefault(client, len(self._places))] = vector.detach().cpu().numpy()
+
+    def make_room(self, vectors: Mapping[int, Tensor]) -> None:
+        """Make the file long enough for these vectors; where that fails, nothing has changed."""
+        number = len(self._places) + sum(client not in self._places for client in vectors)
+        if number <= len(self._map):
+            return
+        row = next(iter(vectors.values())).detach().cpu().numpy()
+        length = max(16, 2 * len(self._map), number)
+        reserve(self._file, length * row.nbytes, self._folder)
+        self._map = np.memmap(self._file, dtype=row.dtype, mode="r+", shape=(length, len(row)))
 
     def items(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (client, vector) pairs; the vectors are views of the file."""
@@ -61,6 +77,13 @@ class MappedVectors:
             # one tensor behind all views: a checkpoint writes it from the file, without a copy of each row
             rows = torch.from_numpy(self._map[: len(self._places)])
             yield from ((client, rows[place]) for client, place in self._places.items())
+
+
+def _mapped(folder: Path, vectors: dict[int, Tensor]) -> MappedVectors:
+    store = MappedVectors(folder)
+    for client, vector in vectors.items():
+        store[client] = vector
+    return store
 
 
 class ClientStates:
@@ -105,6 +128,8 @@ class ClientStates:
         change = torch.zeros_like(self.mean)
         if self._federation.replicates_states:
             self._new = self._federation.join(self._new)
+        if isinstance(self._rows, MappedVectors):
+            self._rows.make_room(self._new)  # a full disk breaks the round off before anything has changed
         for client in sorted(self._new):
             new, old = self._new[client].to(change), self._at_round_start(client)
             difference = (new - old).masked_fill_(new == old, 0.0)  # infinite values that stay are no change

@@ -16,6 +16,7 @@ from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
+from fl_lightning.parts.summed_updates import of_sums
 
 Invalid = Literal["skip", "raise"]
 
@@ -89,6 +90,14 @@ class Composition:
         check_part("objective", self.objective, LocalObjective)
         check_part("aggregation", self.aggregation, Aggregation)
         check_part("server", self.server_optimizer, ServerOptimizer)
+        self.aggregation = of_sums(self.exchange, self.aggregation)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Let every part look at the others."""
+        parts = {**self.parts, "participation": self.participation}
+        for part in self.parts.values():
+            part.check_beside(parts)
 
     @property
     def federation(self) -> Federation:
@@ -124,8 +133,14 @@ class Composition:
 
         Raises:
             TypeError: If it is no :class:`ClientSampler`.
+            ValueError: If it does not suit another part.
         """
-        self.sampler = check_part("sampler", sampler, ClientSampler)
+        before, self.sampler = self.sampler, check_part("sampler", sampler, ClientSampler)
+        try:
+            self._check_parts()
+        except ValueError:
+            self.sampler = before
+            raise
         if self._federation is not None:
             sampler.attach(self._federation)
 

@@ -147,6 +147,22 @@ class LocalClient(Protocol):
         """
         ...
 
+    def loss(self) -> float:
+        """Return the mean loss of the client's samples at the module's present weights, in eval mode."""
+        ...
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _alone(mine: Any) -> list[Any]:
+    return [mine]
+
+
+def _unknown(kind: str) -> Sequence[int]:
+    return []
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -168,6 +184,7 @@ class Federation:
         shapes: Their shapes.
         bits_per_value: Bits of a parameter's number, as the module holds it.
         replicates_states: Whether every process keeps the vectors of all clients.
+        max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
     """
 
     sizes: np.ndarray
@@ -177,13 +194,18 @@ class Federation:
     rank: int = 0
     num_ranks: int = 1
     state_dir: Path | None = None
-    sum_over_ranks: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor)
-    gather: Callable[[Any], list[Any]] = field(default=lambda mine: [mine])
-    local_work: Callable[[str], Sequence[int]] = field(default=lambda kind: [])
+    sum_over_ranks: Callable[[Tensor], Tensor] = _same
+    gather: Callable[[Any], list[Any]] = _alone
+    local_work: Callable[[str], Sequence[int]] = _unknown
     names: Sequence[str] = ()
     shapes: Sequence[torch.Size] = ()
     bits_per_value: int = 32
     replicates_states: bool = False
+    max_rounds: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the ways to other processes and to the trainer."""
+        return {**self.__dict__, "sum_over_ranks": _same, "gather": _alone, "local_work": _unknown}
 
     @property
     def num_clients(self) -> int:

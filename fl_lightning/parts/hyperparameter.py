@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from fl_lightning.arguments import check_text, first_value, plain
+
 #: A number, or a function from the round (from 0) to a number.
 Scheduled = float | Callable[[int], float]
 
@@ -25,10 +27,17 @@ class Hyperparameter:
         value: A number, or a function from the round (from 0) to a number.
         check: Raises ``ValueError`` for a number that is not allowed.
         hint: The way out, for the error.
+
+    Raises:
+        TypeError: If the function fails for the first round.
+        ValueError: If the number, or the first round's, is not allowed.
     """
 
     def __init__(self, name: str, value: Scheduled, check: Check, hint: str = "") -> None:
+        check_text("name", name)
         self._name, self._value, self._check, self._hint = name, value, check, hint
+        if callable(value):
+            first_value(name, value, 0)
         self.at(0)
 
     def at(self, round_index: int) -> float:
@@ -39,7 +48,7 @@ class Hyperparameter:
         """
         if not callable(self._value):
             self._check(self._name, self._value, self._hint)
-            return self._value
+            return float(plain(self._value))
         value = self._value(round_index)
         self._check(f"{self._name}({round_index})", value, self._hint)
-        return value
+        return float(plain(value))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_not_negative, check_positive
+from fl_lightning.arguments import check_choice, check_count, check_not_negative, check_positive, plain
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
@@ -90,6 +90,20 @@ class Proximal(LocalObjective):
         return Correction(pull=self._mu.at(client.task.round))
 
 
+def proximal(mu: Scheduled, name: str = "mu") -> Proximal | None:
+    """Return the proximal objective; ``None``, the plain one, for a weight of 0.
+
+    Args:
+        mu: As for :class:`Proximal`.
+        name: What the user calls it, for errors.
+
+    Raises:
+        ValueError: If ``mu`` is negative or not finite.
+    """
+    objective = Proximal(mu, name)
+    return None if not callable(mu) and mu == 0 else objective
+
+
 class DynamicRegularizer(LocalObjective):
     """FedDyn's objective (Acar et al. 2021; eq. (5), (6)): ``F_k(w) - <g_k, w> + alpha_k/2 |w - w_t|^2``.
 
@@ -118,7 +132,7 @@ class DynamicRegularizer(LocalObjective):
         check_positive("alpha", alpha, "Usual values are 0.1, 0.01 and 0.001.")
         check_choice("scale_alpha", scale_alpha, ("size", "none"))
         check_choice("penalty", penalty, ("gradient", "weight_decay"))
-        self.alpha, self.scale_alpha, self.penalty = alpha, scale_alpha, penalty
+        self.alpha, self.scale_alpha, self.penalty = plain(alpha), scale_alpha, penalty
         self._alphas = np.empty(0)
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -171,7 +185,8 @@ class ControlVariates(LocalObjective):
     starts_from_server = True
 
     def __init__(self, option: Literal[1, 2] = 2) -> None:
-        if option not in (1, 2):
+        check_count("option", option, hint="It is 1 or 2, as in the paper's Algorithm 1.")
+        if option > 2:
             raise ValueError(f"`option` must be 1 or 2, as in the paper's Algorithm 1, got {option!r}.")
         self.option = option
         self.needs_summed_lr = option == 2

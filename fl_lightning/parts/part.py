@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fl_lightning.parts.federation import Federation
@@ -43,6 +44,14 @@ class Part(ShowsArguments):
         if fresh:
             self.on_fit_start(federation)
 
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if the part cannot work together with the others; called when an algorithm is made.
+
+        Args:
+            parts: All parts by name: ``"sampler"``, ``"schedule"``, ``"objective"``, ``"aggregation"``, ``"exchange"``,
+                ``"server_optimizer"``, and ``"participation"``.
+        """
+
     @property
     def keeps_client_states(self) -> bool:
         """Whether clients keep vectors between rounds; each client then belongs to one process."""
@@ -59,6 +68,10 @@ class Part(ShowsArguments):
 
     def on_round_abort(self) -> None:
         """Called when a round breaks off: forget what clients handed in since the last round's end."""
+
+    def values(self) -> dict[str, float]:
+        """Return what the part logs at a round's end, by name; the same on all processes."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state at the last round's end that a resumed run needs: tensors, numbers, lists and dicts."""

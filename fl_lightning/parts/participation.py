@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fl_lightning.arguments import check_fraction
+from fl_lightning.arguments import check_bool, check_fraction, check_interval, plain, to_indices
 from fl_lightning.representation import ShowsArguments
 
 Availability = float | Callable[[int], Sequence[int] | np.ndarray]
@@ -24,6 +24,7 @@ class Participation(ShowsArguments):
         drop_stragglers: Whether stragglers' work is lost, as FedAvg loses it in Li et al.'s comparison.
 
     Raises:
+        TypeError: In a round, if ``available`` gives no whole numbers, but a mask of booleans, say.
         ValueError: If an argument is out of its range; in a round, if ``available`` names a client that does not
             exist, or stragglers have no part of the work to do.
     """
@@ -36,18 +37,15 @@ class Participation(ShowsArguments):
         stragglers: float = 0.0,
         drop_stragglers: bool = False,
     ) -> None:
-        is_chance = isinstance(available, (int, float)) and not isinstance(available, bool) and 0 < available <= 1
-        if not (available is None or callable(available) or is_chance):
-            raise ValueError(
-                "`available` must be a number in (0, 1], each client's chance to be reached, or a function from the "
-                f"round to its clients; got {available!r}."
-            )
+        if available is not None and not callable(available):
+            hint = "It is each client's chance to be reached; for certain clients give a function of the round."
+            check_interval("available", available, hint, within="(0, 1]")
         check_fraction("dropout", dropout, "It is the chance that a client does not report.")
-        if isinstance(stragglers, bool) or not isinstance(stragglers, (int, float)) or not 0 <= stragglers <= 1:
-            raise ValueError(f"`stragglers` must be a number in [0, 1], the fraction of clients, got {stragglers!r}.")
-        self.available = available
-        self.dropout = dropout
-        self.stragglers = stragglers
+        check_interval("stragglers", stragglers, "It is the fraction of clients.", within="[0, 1]")
+        check_bool("drop_stragglers", drop_stragglers)
+        self.available = plain(available)
+        self.dropout = plain(dropout)
+        self.stragglers = plain(stragglers)
         self.drop_stragglers = drop_stragglers
 
     def reachable(self, round_index: int, num_clients: int, rng: np.random.Generator) -> np.ndarray | None:
@@ -56,7 +54,7 @@ class Participation(ShowsArguments):
             return None
         if not callable(self.available):
             return np.flatnonzero(rng.random(num_clients) < self.available)
-        clients = np.unique(np.asarray(self.available(round_index), dtype=np.int64))
+        clients = np.unique(to_indices(f"available({round_index})", self.available(round_index)))
         if len(clients) and not 0 <= clients[0] <= clients[-1] < num_clients:
             raise ValueError(
                 f"`available({round_index})` must give clients from 0 to {num_clients - 1}, got "

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_bool, check_choice, check_count, plain
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
@@ -79,12 +79,15 @@ class Redistribution(Schedule):
         check_count("redistributions", redistributions, 1, "1 is FedAvg with uniform weights.")
         check_choice("evaluate", evaluate, ("virtual", "aggregate"))
         check_choice("unequal", unequal, ("subsample", "reduce", "park", "count"))
+        check_bool("extend_cycle", extend_cycle)
         if extend_cycle and unequal != "count":
             raise ValueError(
                 f'`extend_cycle=True` needs `unequal="count"`, got {unequal!r}: only there trainings are counted.'
             )
-        self.redistributions, self.evaluate = redistributions, evaluate
+        self.redistributions, self.evaluate = plain(redistributions), evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
+        #: Position, trainings, models and journeys before a round ended, until the server has moved.
+        self._before: tuple[int, dict[int, int], dict[int, Tensor], dict[int, Journey]] | None = None
         self._start_cycle()
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -165,9 +168,11 @@ class Redistribution(Schedule):
 
     def publish(self, server: Server, failed: Collection[int]) -> Tensor:
         """Pass the models on; aggregate them when the cycle is complete. A round in which nobody trains is skipped."""
+        self._before = self.position, self.trainings, self.models, self._journeys
         trained, self._trained = self._trained, {}
         if self._planned:
             self.trainings = {slot: self.trainings[slot] for slot in self._circulating}
+            self.models, self._journeys = self.models.copy(), self._journeys.copy()
             for slot in set(self._planned) - set(failed):
                 self.trainings[slot] += 1
             for slot, result in trained.items():
@@ -179,9 +184,10 @@ class Redistribution(Schedule):
             self._hand_over(server)
             server.move()
             self._start_cycle()
-        elif self.evaluate == "virtual" and self.in_cycle:
-            return self._virtual_mean(server)
-        return server.model
+        shows_mean = self.evaluate == "virtual" and self.in_cycle
+        shown = self._virtual_mean(server) if shows_mean else server.model
+        self._before = None
+        return shown
 
     def _is_complete(self) -> bool:
         if self.extend_cycle:
@@ -213,6 +219,9 @@ class Redistribution(Schedule):
     def on_round_abort(self) -> None:
         """Forget the models of the broken-off round; the circulating ones are as they were."""
         self._trained = {}
+        if self._before is not None:
+            self.position, self.trainings, self.models, self._journeys = self._before
+            self._before = None
         if not self.in_cycle:
             self._start_cycle()
 

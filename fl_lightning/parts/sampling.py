@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice
+from fl_lightning.arguments import (
+    check_choice,
+    check_fraction,
+    check_interval,
+    check_names,
+    got,
+    is_number,
+    plain,
+)
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
 from fl_lightning.representation import represent
@@ -69,6 +78,23 @@ class ClientSampler(Part, ABC):
         """Take the scores of the clients that trained in a round that has ended, on all processes."""
 
 
+def fraction_or_number(clients_per_round: int | float) -> int | float:
+    """Return clients per round as a plain number: a float in (0, 1] is a fraction, an int of at least 1 their number.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if is_number(clients_per_round):
+        if isinstance(clients_per_round, numbers.Integral) and clients_per_round >= 1:
+            return int(clients_per_round)
+        if isinstance(clients_per_round, (float, np.floating)) and 0.0 < clients_per_round <= 1.0:
+            return float(plain(clients_per_round))
+    raise ValueError(
+        "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
+        f"their number; got {got(clients_per_round)}. For all clients give 1.0."
+    )
+
+
 class UniformSampler(ClientSampler):
     """Draws ``m`` distinct clients uniformly, without replacement.
 
@@ -84,15 +110,8 @@ class UniformSampler(ClientSampler):
     draws_in_random_order = True
 
     def __init__(self, clients_per_round: int | float, rounding: Rounding = "floor") -> None:
-        is_count = isinstance(clients_per_round, int) and not isinstance(clients_per_round, bool)
-        is_fraction = isinstance(clients_per_round, float) and 0.0 < clients_per_round <= 1.0
-        if not (is_fraction or (is_count and clients_per_round >= 1)):
-            raise ValueError(
-                "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
-                f"their number; got {clients_per_round!r}. For all clients give 1.0."
-            )
         check_choice("rounding", rounding, ("floor", "round", "ceil"))
-        self.clients_per_round = clients_per_round
+        self.clients_per_round = fraction_or_number(clients_per_round)
         self.rounding = rounding
 
     def cohort_size(self, num_clients: int) -> int:
@@ -135,7 +154,7 @@ class Arrivals(UniformSampler):
 
 
 class BernoulliSampler(ClientSampler):
-    """Draws each client independently with one probability; again if nobody is drawn (as FedDyn's code does).
+    """Draws each client independently with one probability: Poisson sampling. A round may be empty.
 
     Args:
         probability: In (0, 1].
@@ -147,12 +166,9 @@ class BernoulliSampler(ClientSampler):
     draws_in_random_order = True
 
     def __init__(self, probability: float) -> None:
-        if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 < probability <= 1:
-            raise ValueError(
-                f"`probability` must be a number in (0, 1], got {probability!r}. It is each client's chance to train "
-                "in a round; 0.1 lets a tenth of them train on average."
-            )
-        self.probability = float(probability)
+        hint = "It is each client's chance to train in a round; 0.1 lets a tenth of them train on average."
+        check_interval("probability", probability, hint, within="(0, 1]")
+        self.probability = float(plain(probability))
 
     def cohort_size(self, num_clients: int) -> int:
         """Return the expected number, rounded, at least 1."""
@@ -161,10 +177,7 @@ class BernoulliSampler(ClientSampler):
     def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
         """Return the clients that were drawn, in random order."""
         candidates = np.arange(num_clients) if available is None else available
-        drawn = candidates[:0]
-        while len(candidates) and not len(drawn):
-            drawn = candidates[rng.random(len(candidates)) < self.probability]
-        return rng.permutation(drawn)
+        return rng.permutation(candidates[rng.random(len(candidates)) < self.probability])
 
 
 class ImportanceSampler(UniformSampler):
@@ -200,21 +213,20 @@ class ImportanceSampler(UniformSampler):
         gamma: float | None = 0.9,
         score: Literal["batch", "sample", "sum", "full"] = "batch",
         initial: Literal["scores", "uniform"] = "scores",
-        parameters: list[str] | None = None,
+        parameters: Sequence[str] | None = None,
         floor: float = 1e-12,
         rounding: Rounding = "floor",
     ) -> None:
         super().__init__(clients_per_round, rounding)
         check_choice("score", score, ("batch", "sample", "sum", "full"))
         check_choice("initial", initial, ("scores", "uniform"))
-        if gamma is not None and (isinstance(gamma, bool) or not 0 <= gamma < 1):
-            raise ValueError(
-                f"`gamma` must be a number in [0, 1), got {gamma!r}. It weighs the newest score; 0.9 is usual, None "
-                "takes the mean of all scores."
-            )
-        if isinstance(floor, bool) or not 0 < floor <= 1:
-            raise ValueError(f"`floor` must be a number in (0, 1], got {floor!r}. It keeps every client drawable.")
-        self.gamma, self.kind, self.initial, self.floor = gamma, score, initial, floor
+        if gamma is not None:
+            hint = "It weighs the newest score; 0.9 is usual, None takes the mean of all scores."
+            check_fraction("gamma", gamma, hint)
+        check_interval("floor", floor, "It keeps every client drawable.", within="(0, 1]")
+        if parameters is not None:
+            check_names("parameters", parameters, "They are beginnings of parameters' names, such as ['classifier'].")
+        self.gamma, self.kind, self.initial, self.floor = plain(gamma), score, initial, plain(floor)
         self.parameters = None if parameters is None else tuple(parameters)
         self.scores = np.empty(0)
         """The accumulated score p_k of each client, shape ``(K,)``; NaN before its first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,8 @@ class Server:
         self._tracks_buffers = not aggregation.merges_buffers and len(self.model) > self._num_parameters
         self._buffers = RunningMean()
         self._waiting: list[ClientResult] = []
+        self._end_of_round: Callable[[], None] | None = None
+        self._shared = False
 
     def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
         """Take one result: the only way into an aggregation.
@@ -54,7 +58,10 @@ class Server:
                 that has it.
         """
         federation = self.federation
-        if self._aggregation.reduces_over_ranks:
+        if self._exchange.colludes:  # before any of them is merged, all must be there
+            self._waiting.append(result)
+            self._shared = on_all_ranks
+        elif self._aggregation.reduces_over_ranks:
             if not on_all_ranks or result.task.slot % federation.num_ranks == federation.rank:
                 self._add(result)
         elif on_all_ranks:
@@ -75,14 +82,16 @@ class Server:
         n = self._num_parameters
         aggregate = self._aggregation.merge(self.model if self._aggregation.merges_buffers else self.model[:n])
         buffers = self._merged_buffers()
+        if aggregate is not None:
+            if aggregate.shape == (n,) and buffers is not None:
+                aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
+            self._check(aggregate)
         states = self._aggregation.states
         if states is not None and not self._aggregation.reduces_over_ranks:
             states.on_round_end()  # `update` came after the parts' own
+        self.complete_round()
         if aggregate is None:
             return False
-        if aggregate.shape == (n,) and buffers is not None:
-            aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
-        self._check(aggregate)
         aggregate = self._exchange.merged(aggregate)
         moved = self._optimizer.step(self.model[:n], aggregate[:n])
         model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
@@ -90,16 +99,34 @@ class Server:
         self.aggregations += 1
         return True
 
+    def end_round(self, change: Callable[[], None]) -> None:
+        """Let parts change their state as soon as the results are merged, but not if that fails.
+
+        Args:
+            change: Changes it; called once, when the server moves or by :meth:`complete_round`.
+        """
+        self._end_of_round = change
+
+    def complete_round(self) -> None:
+        """Let parts change their state, if they have not done so."""
+        change, self._end_of_round = self._end_of_round, None
+        if change is not None:
+            change()
+
     def _take_waiting(self) -> None:
-        """Hand the aggregation the results of all processes, in the order of slots."""
-        mine, self._waiting = self._waiting, []
-        if self._aggregation.reduces_over_ranks:
+        """Hand the aggregation the results of all processes, in the order of slots, or of arrivals."""
+        federation, reduces = self.federation, self._aggregation.reduces_over_ranks
+        results, self._waiting = self._waiting, []
+        if reduces and not self._exchange.colludes:
             return
-        if self.federation.num_ranks > 1:
-            shares = self.federation.gather([result.to(torch.device("cpu")) for result in mine])
-            mine = [result.to(self.model.device) for share in shares for result in share]
-        for result in sorted(mine, key=lambda result: result.task.slot):
-            self._add(result)
+        if not self._shared:
+            if federation.num_ranks > 1:
+                shares = federation.gather([result.to(torch.device("cpu")) for result in results])
+                results = [result.to(self.model.device) for share in shares for result in share]
+            results = sorted(results, key=lambda result: result.task.slot)
+        for result in self._exchange.colluded(results):
+            if not reduces or result.task.slot % federation.num_ranks == federation.rank:
+                self._add(result)
 
     def _merged_buffers(self) -> Tensor | None:
         """Return the plain mean of the clients' buffers, if the aggregation does not merge them."""
@@ -130,5 +157,5 @@ class Server:
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""
-        self._waiting = []
+        self._waiting, self._end_of_round = [], None
         self._buffers.reset()

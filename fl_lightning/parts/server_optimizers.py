@@ -8,7 +8,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_fraction, check_not_negative, check_positive
+from fl_lightning.arguments import (
+    check_bool,
+    check_choice,
+    check_fraction,
+    check_instance,
+    check_not_negative,
+    check_positive,
+    plain,
+)
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.objectives import DynamicRegularizer
@@ -41,13 +49,14 @@ class Mixing(ServerOptimizer):
 
     Args:
         lr: Server learning rate, greater than 0; a function of the round makes a schedule.
+        name: What the user calls the learning rate, for errors.
 
     Raises:
         ValueError: If ``lr`` is not a finite number greater than 0.
     """
 
-    def __init__(self, lr: Scheduled = 1.0) -> None:
-        self._lr = Hyperparameter("server_lr", lr, check_positive, "1.0 replaces the server's model by the aggregate.")
+    def __init__(self, lr: Scheduled = 1.0, *, name: str = "lr") -> None:
+        self._lr = Hyperparameter(name, lr, check_positive, "1.0 replaces the server's model by the aggregate.")
         self.lr = self._lr.at(0)
 
     def on_round_start(self, round_index: int) -> None:
@@ -68,14 +77,15 @@ class Momentum(ServerOptimizer):
     Args:
         momentum: beta in [0, 1); with 0 and ``lr=1`` the aggregate replaces the model.
         lr: Server learning rate, greater than 0. Both may be functions of the round.
+        name: What the user calls the learning rate, for errors.
 
     Raises:
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, momentum: Scheduled = 0.9, lr: Scheduled = 1.0) -> None:
+    def __init__(self, momentum: Scheduled = 0.9, lr: Scheduled = 1.0, *, name: str = "lr") -> None:
         self._momentum = Hyperparameter("momentum", momentum, check_fraction)
-        self._lr = Hyperparameter("server_lr", lr, check_positive)
+        self._lr = Hyperparameter(name, lr, check_positive)
         self._velocity: Tensor | None = None
         self.on_round_start(0)
 
@@ -121,6 +131,7 @@ class Adaptive(ServerOptimizer):
         v0: The initial v, at least 0.
         bias_correction: Whether m is divided by ``1 - beta1^t`` and (but for Adagrad) v by ``1 - beta2^t`` in step t,
             as other implementations do; the paper does not.
+        name: What the user calls the learning rate, for errors.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -136,6 +147,7 @@ class Adaptive(ServerOptimizer):
         v0: float = 0.0,
         *,
         bias_correction: bool = False,
+        name: str = "lr",
     ) -> None:
         check_choice("rule", rule, ("adagrad", "adam", "yogi"))
         lr = (0.1 if rule == "adagrad" else 0.01) if lr is None else lr
@@ -144,10 +156,11 @@ class Adaptive(ServerOptimizer):
         check_fraction("beta2", beta2)
         check_positive("tau", tau)
         check_not_negative("v0", v0)
-        self._lr = Hyperparameter("server_lr", lr, check_positive)
+        check_bool("bias_correction", bias_correction)
+        self._lr = Hyperparameter(name, lr, check_positive)
         self.lr = self._lr.at(0)
-        self.rule, self.bias_correction = rule, bias_correction
-        self.beta1, self.beta2, self.tau, self.v0 = beta1, beta2, tau, v0
+        self.rule, self.bias_correction = rule, bool(bias_correction)
+        self.beta1, self.beta2, self.tau, self.v0 = plain(beta1), plain(beta2), plain(tau), plain(v0)
         self._m: Tensor | None = None
         self._v: Tensor | None = None
         self._steps = 0
@@ -196,9 +209,13 @@ class DynamicServer(ServerOptimizer):
 
     Args:
         objective: The clients' objective, which keeps lambda_k; the mean of all is ``-h / alpha``.
+
+    Raises:
+        TypeError: If it is another one.
     """
 
     def __init__(self, objective: DynamicRegularizer) -> None:
+        check_instance("objective", objective, DynamicRegularizer)
         self._objective = objective
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,9 @@ from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
 from fl_lightning.seeding import Stream, numpy_generator
+
+#: A client, its score, and what it uploaded.
+_Done = tuple[int, float | None, Payload]
 
 
 class SynchronousAlgorithm(Algorithm):
@@ -33,7 +37,7 @@ class SynchronousAlgorithm(Algorithm):
         super().__init__(**parts)
         self._tasks: list[Task] = []
         self._dropped = 0
-        self._done: dict[int, tuple[int, float | None, Payload]] = {}  # slot -> client, score, upload
+        self._done: dict[int, _Done] = {}
         self._failed: list[int] = []
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
@@ -118,12 +122,28 @@ class SynchronousAlgorithm(Algorithm):
         shares = self.federation.gather((self._done, self._failed, self.changing_buffers.seen))
         done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
         failed = sorted(slot for _, slots, _ in shares for slot in slots)
-        self.changing_buffers.add(set().union(*(seen for _, _, seen in shares)))
+        seen = set().union(*(seen for _, _, seen in shares))
         if forgotten := {task.slot for task in self._tasks} - set(done) - set(failed):
             raise RuntimeError(
                 f"The executor handed in no result for {len(forgotten)} of {len(self._tasks)} tasks of the round. It "
                 "must call `algorithm.receive` once for each."
             )
+        self.server.end_round(partial(self._change, done, failed, seen))
+        self.schedule.on_round_end()
+        shown = self.schedule.publish(self.server, failed)
+        self.server.complete_round()
+        self._done, self._failed = {}, []
+        return self._publish(shown)
+
+    def _change(self, done: Mapping[int, _Done], failed: Sequence[int], seen: set[int]) -> None:
+        """Let traffic and all parts but the schedule go on, once the results are merged.
+
+        Args:
+            done: Client, score and upload by slot.
+            failed: Slots whose client handed in nothing usable.
+            seen: Places of the buffers that clients changed.
+        """
+        self.changing_buffers.add(seen)
         client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
         self.report = RoundReport(reported, self._dropped, [client_of[slot] for slot in failed])
@@ -132,9 +152,8 @@ class SynchronousAlgorithm(Algorithm):
         self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)
         self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
         for part in self.parts.values():
-            part.on_round_end()
-        self._done, self._failed = {}, []
-        return self._publish(self.schedule.publish(self.server, failed))
+            if part is not self.schedule:
+                part.on_round_end()
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""

@@ -16,6 +16,7 @@ from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid,
 from fl_lightning.report.experiment import Experiment, read_experiment, settings_as_text
 from fl_lightning.report.figures import comparisons, curves, diagnostics, missing_columns, spread
 from fl_lightning.report.pages import Grid, Page, Picture, Section
+from fl_lightning.report.privacy import privacy_grid
 from fl_lightning.report.reference import reference_grid
 from fl_lightning.report.settings import dates_of, failed_grid, run_grid, time_of, tuning_grid, version_grid
 from fl_lightning.report.significance import power_sentences, significance_grid
@@ -70,6 +71,7 @@ def _sections(experiment: Experiment) -> Iterator[Section]:
     yield Section("Comparisons of data sets", pictures=list(comparisons(experiment)))
     yield Section("Distance and divergence", pictures=list(diagnostics(experiment)))
     yield Section("Communication to target", grids=_known(communication_grid(experiment)))
+    yield Section("Privacy", grids=_known(privacy_grid(experiment)))
     yield Section("Chosen hyper-parameters", grids=_known(tuning_grid(experiment)))
     yield Section("Failed runs", grids=_known(failed_grid(experiment)))
     yield Section(

@@ -197,7 +197,7 @@ def function(*args: Any) -> None:
         (lambda: RADFed(2, server=function), r"`server` must be a ServerOptimizer .*, got <function"),
         (lambda: RADFed(2, server=Momentum), r"`server` must be a ServerOptimizer .* Call it: Momentum\("),
         (lambda: FedBuff(2, server=Clip(1.0)), r"`server` must be a ServerOptimizer .* got Clip"),
-        (lambda: RADFed(2, local=function), r"`objective` must be a LocalObjective .*, got <function"),
+        (lambda: RADFed(2, local=function), r"`local` must be a LocalObjective .*, got <function"),
         (lambda: Federated(objective=Proximal), r"`objective` must be a LocalObjective .* Call it: Proximal\("),
         (lambda: Federated(schedule=Redistribution), r"`schedule` must be Synchronous, .* Call it: Redistribution\("),
         (lambda: Federated(schedule=Mixing()), r"`schedule` must be Synchronous, .* got Mixing"),

@@ -155,5 +155,5 @@ def test_a_kill_between_any_two_steps_leaves_a_whole_file(
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`save_last` must be True or False, got 'link'"):
+    with pytest.raises(TypeError, match=r"`save_last` must be True or False, got 'link'"):
         FederatedCheckpoint(tmp_path, save_last="link")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import lightning as L
 import pytest
 import torch
+from helpers.full_disk import limited_files
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -105,7 +106,7 @@ def fit(module: L.LightningModule, data: L.LightningDataModule, *callbacks: L.Ca
 
 
 def files(folder) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".sha256")
 
 
 def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
@@ -230,13 +231,41 @@ def test_interrupted_computation_leaves_no_file(tmp_path, monkeypatch):
     assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path)), fit(Net(), Images()))
 
 
-def test_damaged_file_is_computed_again(tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "one bit"])
+def test_damaged_file_is_computed_again(tmp_path, damage):
     plain = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-8])
+    path = tmp_path / files(tmp_path)[0]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content[:-8] if damage == "cut" else content)
     with pytest.warns(UserWarning, match="is damaged .* it is computed again"):
         again = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
     assert_same(again, plain)
+
+
+def test_a_file_without_a_checksum_is_read(tmp_path):
+    plain = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    (tmp_path / f"{files(tmp_path)[0]}.sha256").unlink()
+    BATCHES_SEEN.clear()
+    assert_same(fit(Net(), Images(), FrozenPrefixCache(tmp_path)), plain)
+    assert BATCHES_SEEN == []
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    left = tmp_path / f".frozen-prefix-{'1' * 32}.npy.{'0123456789abcdef' * 2}.tmp"
+    left.write_bytes(b"half")
+    (tmp_path / "of somebody else.tmp").touch()
+    fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    assert files(tmp_path)[1:] == ["of somebody else.tmp"]
+    assert files(tmp_path)[0].startswith("frozen-prefix-")
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
+    # 56 rows of 4 x 6 x 6 float32 take 32,256 bytes, and the header 128
+    message = r"32,384 bytes are wanted for a file that is mapped into memory.*frozen-prefix"
+    with limited_files(32_000), pytest.raises(OSError, match=message):
+        fit(Net(), Images(), FrozenPrefixCache(tmp_path))
+    assert files(tmp_path) == []
 
 
 def test_augmented_data_are_refused(tmp_path):
@@ -280,5 +309,5 @@ def test_checkpoint_with_another_prefix_is_refused(tmp_path, stage):
 
 
 def test_batch_size_must_be_positive():
-    with pytest.raises(ValueError, match="batch_size is 0; give at least 1 sample per forward pass"):
+    with pytest.raises(ValueError, match="`batch_size` must be a whole number of at least 1, got 0"):
         FrozenPrefixCache(batch_size=0)

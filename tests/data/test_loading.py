@@ -18,6 +18,7 @@ from datamodules import DigitsDataModule
 from fl_lightning import ClientDatasetsModule, FedAvg, FederatedDataModule, TensorDataModule
 from fl_lightning.data import ClientSplit, ImageDataModule, SampleSplit, Source, find_targets
 from fl_lightning.data.order import EvaluationShare, shared_batch_size
+from fl_lightning.diagnostics import CentralTwin
 from fl_lightning.partitioners import IIDPartitioner
 
 SIZES = (8, 3, 5)
@@ -289,6 +290,13 @@ def test_a_client_of_one_sample_under_batchnorm_is_named_beside_drop_last() -> N
         ValueError, match=r"Client 1 \(1 sample\) has a batch of one sample.*Give the partitioner a minimum size"
     ):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Normalised(), datamodule=data)
+
+
+def test_clients_together_under_batchnorm_are_named_too() -> None:
+    data = TensorDataModule(clients_of((4,), (4, 5)), batch_size=8, shuffle=False)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), CentralTwin()])
+    with pytest.raises(ValueError, match=r"data of 2 clients together \(9 samples\) has a batch of one sample"):
+        trainer.fit(Normalised(), datamodule=data)
 
 
 # ---- a process's share ----

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.wrong_values import GRAPH, IID, KINDS, PARTITION, Makers, X, Y, arguments_of, labels_of, name_of, problems
 from torch.utils.data import TensorDataset
 
 import datamodules
@@ -77,97 +78,9 @@ from fl_lightning.partitioners import (
     quantile_buckets,
 )
 
-X, Y = torch.arange(120.0).view(40, 3), torch.arange(40) % 4
-IID = IIDPartitioner(5)
-PARTITION = Partition((np.arange(5), np.arange(5, 9)))
-GRAPH = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
 LABELS = Y.numpy()
 
-VALUES: dict[str, Any] = {
-    "None": None,
-    "True": True,
-    "False": False,
-    "np.True_": np.True_,
-    "0": 0,
-    "-1": -1,
-    "3": 3,
-    "10**30": 10**30,
-    "np.int64(3)": np.int64(3),
-    "0.5": 0.5,
-    "2.0": 2.0,
-    "np.float32(0.5)": np.float32(0.5),
-    "nan": float("nan"),
-    "inf": float("inf"),
-    "-inf": -float("inf"),
-    "1j": 1j,
-    "np.array(3)": np.array(3),
-    "tensor(3)": torch.tensor(3),
-    "''": "",
-    "'classifier'": "classifier",
-    "b'x'": b"x",
-    "[]": [],
-    "[True, False]": [True, False],
-    "[0.5]": [0.5],
-    "['a']": ["a"],
-    "[None]": [None],
-    "[[1], [1, 2]]": [[1], [1, 2]],
-    "{}": {},
-    "{1, 2}": {1, 2},
-    "numbers": np.arange(40),
-    "mask": np.arange(40) % 2 == 0,
-    "nans": np.full(40, np.nan),
-    "inputs": X,
-    "object": object(),
-    "class": dict,
-    "function": lambda value: None,
-    "partitioner": IID,
-    "partition": PARTITION,
-    "split": ClientSplit(),
-    "graph": GRAPH,
-}
-
-CALLABLE = {"class", "function", "partitioner"}
-KINDS: dict[str, set[str]] = {
-    "count": {"3", "np.int64(3)", "10**30"},
-    "count or 0": {"0", "3", "np.int64(3)", "10**30"},
-    "index": {"0", "3", "np.int64(3)"},
-    "positive": {"3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
-    "not negative": {"0", "3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
-    "any number": {"0", "-1", "3", "10**30", "np.int64(3)", "0.5", "2.0", "np.float32(0.5)", "nan", "inf", "-inf"},
-    "share": {"0", "0.5", "np.float32(0.5)"},
-    "positive share": {"0.5", "np.float32(0.5)"},
-    "above 1": {"3", "2.0", "np.int64(3)", "10**30", "inf"},
-    "bool": {"True", "False", "np.True_"},
-    "choice": set(),
-    "text": {"'classifier'"},
-    "texts": {"[]", "['a']"},
-    "some texts": {"['a']", "'classifier'"},
-    "path": {"'classifier'"},
-    "partitioner": {"function", "partitioner"},
-    "callable": CALLABLE,
-    "split": {"split"},
-    "graph": {"graph"},
-    "partition": {"partition"},
-    "inputs": {"inputs"},
-    "labels": {"numbers", "mask"},
-    "keys": {"numbers", "mask"},
-    "numbers": {"numbers"},
-    "some numbers": {"numbers", "[]", "[0.5]"},
-    "indices": {"numbers", "[]"},
-    "data set": {"numbers", "mask", "nans", "inputs"},
-    "any data set": {"[]", "[True, False]", "[0.5]", "['a']", "[None]", "[[1], [1, 2]]", "numbers", "mask", "nans"}
-    | {"inputs"},
-    "file of a partition": {"partition"},
-    "edges": {"[]"},
-    "evaluation set": {"[]"},
-    "lists of samples": {"[[1], [1, 2]]"},
-    "sets by client": {"[]", "[None]", "[[1], [1, 2]]"},
-    "channels": {"[0.5]", "numbers"},
-    "positive channels": {"[0.5]"},
-    "data files": {"'classifier'", "''", "[]", "['a']", "{}"},
-}
-
-MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], dict[str, str]]] = {
+MAKERS: Makers = {
     # what makes it: arguments that are right, and the kind of each of its own
     IIDPartitioner: ({"num_clients": 3}, {"num_clients": "count", "seed": "count or 0"}),
     DirichletPartitioner: (
@@ -482,34 +395,11 @@ KINDS |= {
 }
 
 
-def name_of(make: Callable[..., Any]) -> str:
-    return str(getattr(make, "__qualname__", make))
-
-
-ARGUMENTS = [
-    pytest.param(make, argument, kind, id=f"{name_of(make)}-{argument}")
-    for make, (_, kinds) in MAKERS.items()
-    for argument, kind in kinds.items()
-]
-
-
-@pytest.mark.parametrize(("make", "argument", "kind"), ARGUMENTS)
-def test_a_value_means_something_or_is_refused_by_name(make: Callable[..., Any], argument: str, kind: str) -> None:
-    accepted = KINDS[kind.removesuffix("?")] | ({"None"} if kind.endswith("?") else set())
-    right = MAKERS[make][0]
-    problems = []
-    for label, value in VALUES.items():
-        try:
-            repr(make(**{**right, argument: value}))
-            outcome = "accepted"
-        except (TypeError, ValueError, FileNotFoundError) as error:
-            named = f"`{argument}`" in str(error) or f"`{argument}[" in str(error)
-            outcome = "refused" if named else f"not named: {error}"
-        except Exception as error:
-            outcome = f"{type(error).__name__}: {error}"
-        if outcome != ("accepted" if label in accepted else "refused"):
-            problems.append(f"{label}: {outcome}")
-    assert not problems
+@pytest.mark.parametrize(("make", "right", "argument", "kind"), arguments_of(MAKERS))
+def test_a_value_means_something_or_is_refused_by_name(
+    make: Callable[..., Any], right: dict[str, Any], argument: str, kind: str
+) -> None:
+    assert not problems(make, right, argument, labels_of(kind))
 
 
 def test_the_catalogue_is_complete() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -170,3 +171,6 @@ def test_two_rounds(modules: dict[str, FederatedDataModule], name: str) -> None:
     trainer = fit(modules[name], CASES[name].model())
     assert 0 <= float(trainer.callback_metrics["test_acc"]) <= 1
     assert float(trainer.callback_metrics["test_loss"]) < 100
+    again = pickle.loads(pickle.dumps(modules[name]))  # after the fit
+    assert again.client_sizes.tolist() == modules[name].client_sizes.tolist()
+    pickle.dumps(modules[name].test_dataloader())

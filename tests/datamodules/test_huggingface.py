@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import datasets
@@ -263,6 +264,19 @@ def test_numbers_on_demand_are_those_in_memory(tmp_path, column):
     )
     assert (lazy.dtype, lazy.shape) == (x.dtype, x.shape)
     assert torch.equal(lazy, x)
+
+
+@pytest.mark.parametrize("column", ["pair", "half"])
+def test_rows_on_demand_can_be_pickled_and_made_by_other_processes(tmp_path, column):
+    path = write(tmp_path, "t.parquet")
+    batches = []
+    for num_workers in (0, 1):
+        data = pickle.loads(pickle.dumps(ready(path, column, in_memory=False, num_workers=num_workers)))
+        batches += data.client_batches(0, generator=torch.Generator(), shuffle=False)
+        data.end_workers()
+    (x, y), (other_x, other_y) = batches
+    assert torch.equal(x, other_x)
+    assert torch.equal(y, other_y)
 
 
 def test_missing_inputs_are_named_before_they_are_asked_for(tmp_path):

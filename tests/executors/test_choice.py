@@ -1,9 +1,11 @@
-"""``executor="auto"`` measures, says what it chose, and keeps to it."""
+"""``executor="auto"`` counts, says what it chose, and keeps to it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +15,13 @@ import torch
 from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from torch import nn
+from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import SequentialExecutor
 from fl_lightning.executors import auto as choices
 from fl_lightning.executors.auto import ExecutorChoice
-from fl_lightning.executors.stacked.memory import clients_that_fit, memory_budget
-from fl_lightning.executors.stacked.timing import StepTiming
+from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.parts.federation import Task
 
 
@@ -35,38 +37,73 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
-@pytest.mark.parametrize(("alone", "at_once", "chosen"), [(2e-4, 1e-5, "vectorized"), (2e-4, 1.9e-4, "sequential")])
-def test_the_faster_one_is_chosen(
-    alone: float, at_once: float, chosen: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: alone)
-    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: at_once)
+class Convolutions(nn.Module):
+    def __init__(self, end: nn.Module | None = None, *between: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Unflatten(1, (2, 6, 6)), nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), *between)
+        self.layers.extend([end or nn.Flatten(), nn.Linear(16, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.message.startswith('executor="auto"')]
+
+
+@pytest.mark.auto_decides
+def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fitter = fit(FedAvg(4, seed=1), linear())
-    assert fitter.fit_loop.executor.choice.executor == chosen
-    told = [record.message for record in caplog.records if record.message.startswith('executor="auto"')]
-    assert len(told) == 1
-    assert ("at once" if chosen == "vectorized" else "one after the other") in told[0]
+    assert fitter.fit_loop.executor.choice.executor == "vectorized"
+    [message] = told(caplog)
+    assert "at once" in message
+    # the first client has 8 samples, 2 steps of 4: 2 x 4 x (6 x 5 + 5 x 3) forward, as many for the weights' gradients,
+    # and 2 x 4 x 5 x 3 for the hidden layer's
+    assert "840 floating-point operations" in message
 
 
-def test_slow_steps_on_a_cpu_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: 0.02)
-    fitter = fit(FedAvg(4, seed=1), linear())
-    assert "arithmetic bounds" in fitter.fit_loop.executor.choice.cause
-
-
-def test_modules_that_draw_random_numbers_are_trained_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: 2e-4)
-    fitter = fit(FedAvg(4, seed=1), nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)))
+@pytest.mark.auto_decides
+def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    # 4 samples x 4e6 weights x 2 x 3 passes are 9.6e7 operations a layer; four of them are beyond 3e8
+    wide = nn.Sequential(nn.Linear(6, 2000), *(nn.Linear(2000, 2000) for _ in range(4)), nn.Linear(2000, 3))
+    with caplog.at_level(logging.INFO):
+        fitter = fit(FedAvg(2, seed=1), wide, epochs=1)
     assert fitter.fit_loop.executor.choice.executor == "sequential"
-    assert "random numbers" in fitter.fit_loop.executor.choice.cause
+    assert "one after the other" in told(caplog)[0]
 
 
-def test_measuring_leaves_no_trace() -> None:
+@pytest.mark.auto_decides
+def test_the_clock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fits, one of them with a clock that runs wild, end with the same bits."""
+    states = []
+    for wild in (False, True):
+        if wild:
+            for clock in ("perf_counter", "monotonic"):
+                monkeypatch.setattr(f"time.{clock}", partial(next, count(0.0, 997.0)))
+        layers = nn.Sequential(*linear(), nn.Dropout(0.2))
+        fitter = fit(FedAvg(4, seed=1), layers)
+        states.append((fitter.fit_loop.executor.choice, layers.state_dict()))
+    assert states[0][0] == states[1][0]
+    assert all(torch.equal(value, states[1][1][key]) for key, value in states[0][1].items())
+
+
+@pytest.mark.auto_decides
+def test_what_is_free_of_the_memory_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("os.sysconf", lambda name: asked.append(name) or 2**12)
+    fit(FedAvg(4, seed=1), linear())
+    assert set(asked) == {"SC_PHYS_PAGES", "SC_PAGE_SIZE"}
+
+
+@pytest.mark.auto_decides
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_choice_leaves_no_trace(dropout: float) -> None:
     states = []
     for executor in ("sequential", "auto"):
         torch.manual_seed(0)
-        layers = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        layers = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(dropout), nn.Linear(5, 3))
         fitter = fit(FedAvg(4, seed=1, executor=executor), layers)
         states.append((layers.state_dict(), dict(fitter.callback_metrics), fitter.global_step))
     assert states[1][2] == states[0][2]
@@ -76,12 +113,11 @@ def test_measuring_leaves_no_trace() -> None:
         torch.testing.assert_close(states[1][1][key], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.auto_decides
 def test_a_resumed_run_keeps_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepTiming, "seconds_alone", lambda self: 2e-4)
-    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: 1e-5)
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
     fit(FedAvg(4, seed=1), linear(), callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
-    monkeypatch.setattr(StepTiming, "seconds_at_once", lambda self: 1.0)
+    monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda counts: False)
     fitter = fit(FedAvg(4, seed=1), linear(), epochs=4, ckpt_path=tmp_path / "last.ckpt")
     assert fitter.fit_loop.executor.choice.executor == "vectorized"
 
@@ -117,9 +153,6 @@ def test_a_choice_travels_in_a_checkpoint() -> None:
 # ---- channels last ----
 
 
-SECONDS_CHANNELS_LAST = StepTiming.seconds_channels_last  # as it is outside of tests
-
-
 class FlattenByView(nn.Module):
     """Fails on channels that are last in memory."""
 
@@ -137,57 +170,48 @@ class RefusesChannelsLast(nn.Module):
 
 
 def fit_images(
-    monkeypatch: pytest.MonkeyPatch,
-    *between: nn.Module,
-    end: nn.Module | None = None,
-    executor: str = "auto",
-    callbacks: Sequence[Callback] = (),
+    *between: nn.Module, end: nn.Module | None = None, executor: Any = "auto", callbacks: Sequence[Callback] = ()
 ) -> tuple[Any, set[bool]]:
-    """Train a convolutional network whose steps seem to take half as long with channels last."""
+    """Train a convolutional network; return the trainer, and whether what it pooled was contiguous."""
     torch.manual_seed(0)
-    layers = nn.Sequential(nn.Unflatten(1, (2, 6, 6)), nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), *between)
-    layers.extend([end or nn.Flatten(), nn.Linear(16, 3)])
-    measured, weight = StepTiming.seconds_alone, layers[1].weight
-
-    def seconds_alone(timing: StepTiming) -> float:
-        measured(timing)
-        [tried] = [p for p in timing._clients.vector.parameters if p.dim() == 4]  # of the copy that is measured
-        return 0.02 if tried.is_contiguous() else 0.01
-
+    module = Convolutions(end, *between)
     contiguous: set[bool] = set()
-    layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
-    with monkeypatch.context() as patched:
-        patched.setattr(StepTiming, "seconds_alone", seconds_alone)
-        patched.setattr(StepTiming, "seconds_channels_last", SECONDS_CHANNELS_LAST)
-        fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
-        fitter.fit(Module(layers), datamodule=TensorDataModule(clients_of((72,), (8, 12, 6)), batch_size=4))
-    assert weight.is_contiguous()  # as the user gave it
+    if executor != "auto":  # it leaves modules alone that change something
+        module.layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
+    fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
+    fitter.fit(Module(module), datamodule=TensorDataModule(clients_of((72,), (8, 12, 6)), batch_size=4))
+    assert module.layers[1].weight.is_contiguous()  # as the user gave it
     return fitter, contiguous
 
 
-def test_convolutions_train_with_channels_last_where_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.auto_decides
+def test_convolutions_train_with_channels_last(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        fitter, contiguous = fit_images(monkeypatch)
+        fitter, _ = fit_images()
     assert fitter.fit_loop.executor.choice.channels_last
     assert any("channels last in memory" in record.message for record in caplog.records)
-    assert contiguous == {True, False}  # it was tried both ways
-    plain, contiguous = fit_images(monkeypatch, executor="sequential")
+    plain, contiguous = fit_images(executor="sequential")
     assert contiguous == {True}
     for one, other in zip(fitter.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_modules_that_cannot_take_channels_last_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    for end in (FlattenByView(), RefusesChannelsLast()):
-        fitter, _ = fit_images(monkeypatch, end=end)
-        choice = fitter.fit_loop.executor.choice
-        assert not choice.channels_last
-        assert "arithmetic bounds" in choice.cause  # it works as it is
+def test_the_layout_can_be_given() -> None:
+    _, contiguous = fit_images(executor=SequentialExecutor(channels_last=True))
+    assert contiguous == {False}
+    with pytest.raises(TypeError, match="channels_last"):
+        SequentialExecutor(channels_last="yes")  # type: ignore[arg-type]
 
 
-def test_callbacks_that_see_clients_see_the_users_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.auto_decides
+@pytest.mark.parametrize("end", [FlattenByView(), RefusesChannelsLast()])
+def test_modules_that_cannot_take_channels_last_are_left_as_they_are(end: nn.Module) -> None:
+    fitter, _ = fit_images(end=end)
+    assert not fitter.fit_loop.executor.choice.channels_last
+
+
+@pytest.mark.auto_decides
+def test_callbacks_that_see_clients_see_the_users_layout() -> None:
     seen: list[bool] = []
 
     class Watch(Callback):
@@ -195,13 +219,14 @@ def test_callbacks_that_see_clients_see_the_users_layout(monkeypatch: pytest.Mon
             seen.append(all(p.is_contiguous() for p in pl_module.parameters()))
             torch.nn.utils.parameters_to_vector(pl_module.parameters())
 
-    fitter, _ = fit_images(monkeypatch, callbacks=[Watch()])
+    fitter, _ = fit_images(callbacks=[Watch()])
     assert seen == [True] * 6
     assert not fitter.fit_loop.executor.choice.channels_last
 
 
-def test_the_clock_does_not_decide_over_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitter, _ = fit_images(monkeypatch, nn.Dropout2d(0.5))
+@pytest.mark.auto_decides
+def test_masks_do_not_depend_on_the_layout() -> None:
+    fitter, _ = fit_images(nn.Dropout2d(0.5))
     assert not fitter.fit_loop.executor.choice.channels_last
 
 
@@ -231,14 +256,15 @@ def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     loop.algorithm.on_round_start(0)
     tasks = loop.algorithm.planned_tasks
     assert len(tasks) == 4
-    for free, expected in ((4 * 2 * need, 2), (1, 1), (float("inf"), 4)):
-        monkeypatch.setattr("fl_lightning.executors.stacked.memory.free_memory", lambda device, free=free: free)
-        assert clients_that_fit(loop.clients, tasks, memory_budget(loop.clients)) == expected
+    # an eighth of the memory is theirs
+    for memory, expected in ((8 * 2 * need, 2), (1, 1), (float("inf"), 4)):
+        monkeypatch.setattr("fl_lightning.executors.stacked.memory.total_memory", lambda device, m=memory: m)
+        assert clients_that_fit(loop.clients, tasks) == expected
 
 
 def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_lightning.executors.stacked.memory.free_memory", lambda device: 1e12)
+    monkeypatch.setattr("fl_lightning.executors.stacked.memory.total_memory", lambda device: 1e12)
     # 6 x 100,000 + 100,000 + 100,000 x 3 + 3 = 1,000,003 weights in double precision: 4 x 8,000,024 bytes fit
     tasks = [Task(slot, slot, 8) for slot in range(10)]
     fitter = fit(FedAvg(1, seed=1), nn.Sequential(nn.Linear(6, 100_000), nn.Linear(100_000, 3)), epochs=1)
-    assert clients_that_fit(fitter.fit_loop.clients, tasks, 1e12) == 4
+    assert clients_that_fit(fitter.fit_loop.clients, tasks) == 4

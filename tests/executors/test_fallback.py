@@ -40,8 +40,7 @@ class WithMetric(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         logits = self.layers(batch[0])
         self.train_acc(logits, batch[1])
-        self.log("train_acc", self.train_acc, on_epoch=True, on_step=False)
-        return F.cross_entropy(logits, batch[1])
+        return F.cross_entropy(logits, batch[1]) * (2.0 - self.train_acc.compute())
 
 
 class KeepsLosses(Module):
@@ -98,12 +97,12 @@ class Watching(Callback):
 
 CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "manual": (lambda: Manual(linear()), [], "Manual optimises manually"),
-    "metric": (lambda: WithMetric(linear()), [], "the metric"),
+    "metric": (lambda: WithMetric(linear()), [], "calls `compute` of a metric object"),
     "list": (lambda: KeepsLosses(linear()), [], "changes `self.losses`"),
     "closure": (keeps_losses_elsewhere, [], "changes `held`"),
     "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
-    "reference": (lambda: KeepsReference(linear()), [], "another one on stacked models"),
+    "reference": (lambda: KeepsReference(linear()), [], "depends on something that a stack does not keep"),
     "callback": (lambda: Module(linear()), [Watching()], "the callback Watching overrides `on_train_batch_end`"),
     "optimizer": (
         lambda: Module(linear(), lambda p: torch.optim.LBFGS(p, max_iter=2)),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import yaml
+from faults.forked import Forked
+from helpers.nursery import Nursery
 from helpers.small_table import small
 
-ROOT = Path(__file__).parents[2]
+from fl_lightning.experiment.__main__ import main
 
 
 def table() -> dict:
@@ -27,13 +28,18 @@ def table() -> dict:
     return content
 
 
-def start(path: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "fl_lightning.experiment", str(path), "--output", str(out), "--workers", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with (out.parent / f"{out.name}.log").open("ab") as log:
-        return subprocess.Popen(
-            [*command, "--checkpoint-seconds", "0"], stdout=log, stderr=log, cwd=out.parent, env=environment
-        )
+def run(path: Path, out: Path) -> None:
+    """Run the command, with workers that are forked instead of started."""
+    nursery = Nursery()
+    nursery.replace_popen()
+    os.chdir(out.parent)
+    command = [str(path), "--output", str(out), "--workers", "2", "--checkpoint-seconds", "0"]
+    if main(command) != 0:
+        raise RuntimeError("a cell failed")
+
+
+def start(path: Path, out: Path) -> Forked:
+    return Forked(partial(run, path, out), out.parent / f"{out.name}.log")
 
 
 def rounds_done(out: Path) -> int:
@@ -52,18 +58,20 @@ def test_killed_five_times_at_random_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(table()))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(path, whole).wait(timeout=300) == 0
+    runner = start(path, whole)
+    assert runner.wait(300) == 0, runner.output()
     # eight cells: of three points that are tried for seed 0, one is the table's
     goals = sorted(random.Random(7).sample(range(1, 8 * 12), 5))
     for goal in goals:
         runner = start(path, killed)
         until = time.monotonic() + 120
-        while rounds_done(killed) < goal and runner.poll() is None and time.monotonic() < until:
+        while rounds_done(killed) < goal and runner.wait(0.0) is None and time.monotonic() < until:
             time.sleep(0.002)
-        assert runner.poll() is None, (tmp_path / "killed.log").read_text()
+        assert runner.wait(0.0) is None, runner.output()
         os.kill(runner.pid, signal.SIGKILL)
-        runner.wait()
-    assert start(path, killed).wait(timeout=300) == 0, (tmp_path / "killed.log").read_text()
+        runner.wait(60.0)
+    runner = start(path, killed)
+    assert runner.wait(300) == 0, runner.output()
     for name in ("results.csv", "tuning.csv"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     curves = {path.relative_to(whole) for path in whole.glob("cells/*/curve.csv")}

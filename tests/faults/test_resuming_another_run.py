@@ -54,9 +54,9 @@ def table(seed: int) -> Table:
     return Table(IIDPartitioner(num_clients=5, seed=seed), batch_size=3)
 
 
-def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2)) -> TensorDataModule:
+def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **options: Any) -> TensorDataModule:
     clients = quadratic_clients([1, 1, 1], [1, 2, 3], [4, 4, 4])
-    return TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size)
+    return TensorDataModule(clients=[clients[place] for place in order], batch_size=batch_size, **options)
 
 
 def resume(
@@ -141,10 +141,19 @@ def test_other_settings_are_told(
     assert re.search(line, message), message
 
 
-def test_another_batch_size_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ({"batch_size": 2}, "batch_size None -> 2"),
+        ({"drop_last": True}, "drop_last False -> True"),
+    ],
+)
+def test_other_batches_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: dict[str, Any], line: str
+) -> None:
     with caplog.at_level("INFO"):
-        resume(tmp_path, FedAvg(2), FedAvg(2), other=toy(batch_size=2))
-    assert told(caplog) == ["Resuming with other settings than the checkpoint's: batch_size None -> 2."]
+        resume(tmp_path, FedAvg(2), FedAvg(2), other=toy(**other))
+    assert told(caplog) == [f"Resuming with other settings than the checkpoint's: {line}."]
 
 
 def test_the_same_settings_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,3 +179,19 @@ def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCapture
     (message,) = [r.getMessage() for r in caplog.records if "hyperparameters differ" in r.getMessage()]
     assert "lr 0.1 -> 0.2. The optimizers and schedules go on" in message
     assert second.optimizers[0].param_groups[0]["lr"] == 0.1
+
+
+def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(tmp_path: Path) -> None:
+    def fit(callback: FedAvg, rounds: int, **options: Any) -> float:
+        module = Quadratic(lr=0.1)
+        quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(module, datamodule=toy(), **options)
+        return module.w.item()
+
+    first = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1, seed=1)])
+    first.fit(Quadratic(lr=0.1), datamodule=toy())
+    first.save_checkpoint(tmp_path / "run.ckpt")
+    callback = FedAvg(1, seed=2)
+    assert fit(callback, 8, ckpt_path=tmp_path / "run.ckpt") == fit(FedAvg(1, seed=1), 8)
+    assert callback.seed == 1
+    assert fit(callback, 8) == fit(FedAvg(1, seed=2), 8) != fit(FedAvg(1, seed=1), 8)
+    assert callback.seed == 2

@@ -20,18 +20,23 @@ from fl_lightning import (
     FedAvgM,
     FedBuff,
     FedDyn,
+    FedNova,
     FedProx,
     FedYogi,
+    QFedAvg,
     RADFed,
     Scaffold,
     TensorDataModule,
 )
 from fl_lightning.parts import (
+    QSGD,
     Adaptive,
     Aggregation,
+    ALittleIsEnough,
     BernoulliSampler,
     ClientResult,
     Clip,
+    DifferentialPrivacy,
     Exchange,
     ImportanceSampler,
     Mixing,
@@ -39,8 +44,11 @@ from fl_lightning.parts import (
     Participation,
     PersonalParameters,
     Proximal,
+    SecureAggregation,
+    TopK,
     VirtualClock,
 )
+from fl_lightning.parts import Median as CoordinateMedian
 
 SPEEDS = [100, 95, 50, 25, 20, 5]
 Make = Callable[..., AggregationCallback]
@@ -65,6 +73,18 @@ def personal() -> list[Exchange]:
     return [PersonalParameters("layers.4"), Clip(0.05)]
 
 
+def compressed() -> dict[str, Any]:
+    """The largest values up, eight bits down, and a median of what arrives."""
+    return {"exchange": [TopK(0.3), QSGD(8, link="down")], "aggregation": CoordinateMedian()}
+
+
+def private() -> dict[str, Any]:
+    """Clients drawn by chance, a bound that adapts, and noise."""
+    privacy = DifferentialPrivacy(0.5, noise_multiplier=2.0, delta=1e-3, adaptive_quantile=0.5, noise_cohort=36)
+    options = {"sampler": BernoulliSampler(0.6), "weighting": "uniform", "buffers": "server"}
+    return {"exchange": [TopK(0.5), privacy], **options}
+
+
 ALGORITHMS: dict[str, Make] = {
     "FedAvg": lambda **k: FedAvg(4, server_lr=0.7, **k),
     "FedAvg-stale": lambda **k: FedAvg(4, partial="stale", **k),
@@ -85,12 +105,25 @@ ALGORITHMS: dict[str, Make] = {
     "FedBuff-personal-median": lambda **k: FedBuff(
         3, 4, exchange=personal(), aggregation=Median(), speeds=SPEEDS, buffers="local", **k
     ),
+    "FedAvg-compressed-median": lambda **k: FedAvg(4, **compressed(), **k),
+    "FedAdam-compressed-median": lambda **k: FedAdam(clients_per_round=4, **compressed(), **k),
+    "RADFed-compressed-median": lambda **k: RADFed(3, 4, **compressed(), **k),
+    "FedBuff-compressed-median": lambda **k: FedBuff(3, 4, speeds=SPEEDS, **compressed(), **k),
+    "FedAvg-attacked": lambda **k: FedAvg(4, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
+    "FedBuff-attacked": lambda **k: FedBuff(3, 4, speeds=SPEEDS, exchange=ALittleIsEnough([1, 3], z=1.0), **k),
+    "FedAvg-secure": lambda **k: FedAvg(
+        4, weighting="uniform", buffers="server", exchange=SecureAggregation(0.1, bits=12, precision=11), **k
+    ),
+    "FedAvg-private": lambda **k: FedAvg(**private(), **k),
+    "FedAdam-private": lambda **k: FedAdam(**private(), **k),
     "FedProx": lambda **k: FedProx(lambda t: 0.1 / (1 + t), clients_per_round=4, **k),
     "FedDyn": lambda **k: FedDyn(0.1, 4, **k),
     "FedDyn-all": lambda **k: FedDyn(0.1, 4, evaluate="all", penalty="weight_decay", **k),
     "FedDyn-active": lambda **k: FedDyn(0.1, 4, evaluate="active", scale_alpha="none", **k),
     "Scaffold": lambda **k: Scaffold(4, **k),
     "Scaffold-1": lambda **k: Scaffold(4, option=1, server_lr=lambda t: 0.9**t, **k),
+    "FedNova": lambda **k: FedNova(4, momentum=0.9, mu=0.1, **k),
+    "QFedAvg": lambda **k: QFedAvg(0.5, 4, **k),
     "FedAvgM": lambda **k: FedAvgM(0.9, clients_per_round=4, **k),
     "FedAdagrad": lambda **k: FedAdagrad(clients_per_round=4, **k),
     "FedAdam": lambda **k: FedAdam(clients_per_round=4, bias_correction=True, **k),

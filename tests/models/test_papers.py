@@ -159,10 +159,10 @@ def test_adam_moves_by_its_learning_rate_first() -> None:
         ),
         (
             lambda: MLPClassifier(metrics="acc"),  # type: ignore[arg-type]
-            "`metrics` must be one of 'acc', 'f1', 'auroc', got 'a'. Give a sequence of names",
+            "`metrics` must be a sequence of texts, got 'acc'. Give",
         ),
     ],
 )
 def test_arguments_are_checked(make: Callable[[], Classifier], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make()

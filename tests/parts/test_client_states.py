@@ -210,7 +210,7 @@ def test_a_schedule_that_leaves_its_range_names_the_round() -> None:
     with pytest.raises(ValueError, match=r"`server_lr\(1\)` must be a finite number greater than 0, got 0.0"):
         fit_quadratic(callback, module, quadratic_clients([1.0], [1.0]), rounds=2)
     assert float(module.w.detach()) == 1.0
-    with pytest.raises(ValueError, match=r"`server_lr\(0\)` must be a finite number greater than 0, got -1"):
+    with pytest.raises(ValueError, match=r"`lr\(0\)` must be a finite number greater than 0, got -1"):
         Mixing(lambda t: t - 1)
 
 

@@ -113,8 +113,11 @@ def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
     [
         (lambda: Clip(0.0), r"`norm` must be a finite number greater than 0, got 0\.0"),
         (lambda: Clip(float("nan")), r"`norm` must be a finite number greater than 0, got nan"),
-        (lambda: PersonalParameters([]), r"`pattern` must be the name of a submodule or parameter, .* got \[\]"),
-        (lambda: PersonalParameters(["head", ""]), r"`pattern` must be the name of a submodule"),
+        (
+            lambda: PersonalParameters([]),
+            r"`pattern` must be names, and none empty, got \[\]. They are names of submodules",
+        ),
+        (lambda: PersonalParameters(["head", ""]), r"`pattern` must be names, and none empty"),
     ],
 )
 def test_arguments_out_of_range(make: Any, message: str) -> None:

@@ -87,7 +87,7 @@ def test_server_learning_rate() -> None:
 
 @pytest.mark.parametrize("lr", [0.0, -1.0, float("nan"), float("inf")])
 def test_server_learning_rate_out_of_range(lr: float) -> None:
-    with pytest.raises(ValueError, match="`server_lr` must be a finite number greater than 0, got"):
+    with pytest.raises(ValueError, match="`lr` must be a finite number greater than 0, got"):
         Mixing(lr)
 
 

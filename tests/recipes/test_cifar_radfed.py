@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 
 from fl_lightning.experiment.wandb_file import read_history, read_records
 
@@ -100,11 +101,35 @@ def test_resuming_nothing_is_an_error(parse: Parse) -> None:
 
 def test_another_method_for_as_many_rounds(tmp_path: Path) -> None:
     options = [option for option in SMALL if "redistributions" not in option]
-    finished = run(tmp_path, "--dataset=digits", "--method=FedAvg", *options, "--trainer.max_epochs=2", "--seed=3")
+    options += ["--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=3"]
+    finished = run(tmp_path, "--dataset=digits", "--method=FedAvg", *options, "--seed=3")
     assert finished.returncode == 0, finished.stderr
     assert "STAND-IN" not in finished.stdout
+    assert "No aggregated model was validated in these rounds: the last round's model is evaluated" in finished.stdout
     [row] = list(csv.DictReader((tmp_path / "runs/cifar_radfed/digits-fedavg-seed3/results.csv").open()))
     assert (row["method"], row["rounds"], row["aggregations"]) == ("FedAvg", "2", "2")
+
+
+def test_other_processes_make_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = runpy.run_path(str(RECIPE))
+    options = Namespace(resume=None, output=str(tmp_path / "runs"))
+    first = recipe["run_folder"](options, "run")
+    monkeypatch.setattr(recipe["rank_zero_only"], "rank", 1)
+    assert recipe["run_folder"](options, "run") == first
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
+
+
+@pytest.mark.long
+def test_two_processes_write_one_run(tmp_path: Path) -> None:
+    parallel = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
+    options = ["--dataset=digits", *SMALL, "--method.executor=sequential", "--trainer.max_epochs=2"]
+    finished = [run(tmp_path, *options, "--output=one"), run(tmp_path, *options, *parallel, "--output=two")]
+    assert [process.returncode for process in finished] == [0, 0], finished[1].stderr
+    rows = [
+        next(csv.DictReader((tmp_path / name / "digits-radfed-seed1/results.csv").open())) for name in ("one", "two")
+    ]
+    assert rows[0] == rows[1]
+    assert len(list((tmp_path / "two").glob("*"))) == len(list((tmp_path / "two").rglob("offline-run-*"))) == 1
 
 
 def test_cifar10_by_name_has_no_fallback(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zoo.outcome import ASPECTS
-
 BOTH = ("vectorized", "auto")
 
 
@@ -27,13 +25,7 @@ class Difference:
     executors: Sequence[str] = BOTH
 
 
-KNOWN = [
-    Difference("uses a reference after the trial's last batch", ["list used from the ninth batch on"], ASPECTS),
-    Difference(
-        "a program is not traced for the sizes of last batches", ["single samples skipped", "penalty for small batches"]
-    ),
-    Difference("on_client_start sets something after the trial", ["own attribute in the second round"]),
-]
+KNOWN: list[Difference] = []
 
 
 def cause_of(name: str, executor: str, aspect: str) -> str | None:

@@ -31,7 +31,7 @@ class StackedBatch:
         return self.rebuild([tensor[0] for tensor in self.tensors])
 
 
-class Unequal:
+class Differing:
     """Stands in a batch for a value that is no tensor and differs among clients; using it is an error.
 
     Args:
@@ -53,7 +53,7 @@ class Unequal:
 def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     """Stack batches: tensors in any container that Lightning moves to a device.
 
-    Values that are no tensors and differ among clients become :class:`Unequal`.
+    Values that are no tensors and differ among clients become :class:`Differing`.
 
     Raises:
         CannotVectorize: If a batch holds an object that is neither a tensor, nor a container, nor a plain value.
@@ -82,7 +82,7 @@ def _in_common(values: Sequence[Any]) -> Any:
         return values[0]
     if not all(isinstance(value, _PLAIN) for value in values):
         raise CannotVectorize(f"batches hold objects of {type(values[0]).__name__}, which cannot be stacked")
-    return values[0] if all(value == values[0] for value in values) else Unequal(values[0])
+    return values[0] if all(value == values[0] for value in values) else Differing(values[0])
 
 
 class _LeafKind(type):

@@ -32,7 +32,7 @@ class Circumstances:
     """
 
     def __init__(self, clients: LocalTraining) -> None:
-        trainer = clients.trainer
+        trainer: Any = clients.trainer
         seen: list[Any] = [*trainer.callbacks, trainer.accumulate_grad_batches, trainer.gradient_clip_val]
         for module in clients.vector.module.modules():
             if not isinstance(module, (Metric, MetricCollection)):

@@ -34,7 +34,9 @@ class StepCounts(TorchDispatchMode):
         if packet in flop_registry:
             self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
         self._slow = self._slow or any(name in str(packet) for name in _SLOW)
-        self._draws = self._draws or torch.Tag.nondeterministic_seeded in function.tags
+        # the order of samples comes from a generator of its own
+        seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
+        self._draws = self._draws or seeded
         return out
 
     @property
@@ -54,7 +56,7 @@ class StepCounts(TorchDispatchMode):
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers are drawn."""
+        """Whether random numbers are drawn from the global generators."""
         return self._draws
 
     def __str__(self) -> str:

@@ -153,7 +153,9 @@ class StackTraining:
         at_once = self._terms.quadratic and not self._clip[0] and self._decays is None and self._optimizer.is_plain
         self._sgd = InPlaceSgd(self._optimizer, self._terms) if at_once else None
         self._weights: list[Tensor] = []
-        return ProgramSteps(traced, form, stack.source, active, size, parameters, stack.generators)
+        return ProgramSteps(
+            self._steps.programs, traced, form, stack.source, active, size, parameters, stack.generators
+        )
 
     def _program_step(self, step: int) -> list[bool]:
         """Take one optimizer step of the clients at work; return which parameters were stepped."""

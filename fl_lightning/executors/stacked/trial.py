@@ -21,6 +21,7 @@ from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
+from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
@@ -98,7 +99,12 @@ class Trial:
         device = vector.device
         with preserved_generators(device):
             for members in self._alike():
-                self._compare_stack(members, journal)
+                length = len(journal)
+                try:
+                    self._compare_stack(members, journal)
+                except NoProgram:  # once a fit at most
+                    journal.cut(length)
+                    self._compare_stack(members, journal)
             for self.jointly in (True, False):
                 journal.jointly = self.jointly
                 journal.update_metrics()
@@ -116,7 +122,7 @@ class Trial:
     @property
     def read_epoch(self) -> bool:
         """Whether the stacked ``training_step`` read the round's number, known after :meth:`compare`."""
-        return self._watched.read_epoch
+        return bool(self._watched.read_epoch)
 
     def _alike(self) -> list[list[_Done]]:
         """Return the clients whose optimizers have the same options together, the longest first."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_not_negative
+from fl_lightning.arguments import check_choice, check_interval, check_not_negative, plain
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.asynchronous.staleness import Staleness, StalenessFunction, staleness_function
+from fl_lightning.parts.asynchronous.staleness import Staleness, staleness_function
 from fl_lightning.parts.client_states import accumulator
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
@@ -35,7 +36,9 @@ class StalenessMixing(Aggregation):
     merges_buffers = True
 
     def __init__(self, mixing: Scheduled = 0.6, staleness: Staleness = "polynomial") -> None:
-        self._mixing = Hyperparameter("mixing", mixing, _check_mixing)
+        self._mixing = Hyperparameter(
+            "mixing", mixing, partial(check_interval, within="(0, 1]"), "1 replaces the server's model."
+        )
         self._weight = staleness_function(staleness)
         self.mixing = self._mixing.at(0)
         self._results: list[ClientResult] = []
@@ -91,9 +94,8 @@ class StalenessWeightedDeltas(Aggregation):
         check_choice("divide_by", divide_by, ("count", "weights", "none"))
         check_not_negative("average_staleness", average_staleness)
         self.weighting, self.divide_by = weighting, divide_by
-        weight: StalenessFunction = staleness_function(staleness)
-        usual = weight(average_staleness)  # type: ignore[arg-type]
-        self._weight: StalenessFunction = lambda d: weight(d) / usual
+        self._decay = staleness_function(staleness)
+        self._usual = self._decay(plain(average_staleness))  # type: ignore[arg-type]
         self._clear()
 
     def _clear(self) -> None:
@@ -104,7 +106,8 @@ class StalenessWeightedDeltas(Aggregation):
         """Add the client's update."""
         examples = _EXAMPLES[self.weighting]
         mean_size = float(self.federation.sizes.mean())
-        weight = self._weight(result.staleness) * examples(result.num_samples) / examples(mean_size)
+        lateness = self._decay(result.staleness) / self._usual
+        weight = lateness * examples(result.num_samples) / examples(mean_size)
         n = len(result.parameters)
         start, vector = (v.to(accumulator(v)) for v in (result.start, result.vector))
         addend = weight * torch.cat([vector[:n] - start[:n], vector[n:]])
@@ -146,10 +149,10 @@ class DynamicWeightMean(Aggregation):
         staleness_at: Literal["receipt", "flush"] = "receipt",
         frequency: Literal["flush", "arrival"] = "flush",
     ) -> None:
-        _check_exponent(alpha)
+        check_interval("alpha", alpha, "It is the exponent of staleness.", within="[0, 1]")
         check_choice("staleness_at", staleness_at, ("receipt", "flush"))
         check_choice("frequency", frequency, ("flush", "arrival"))
-        self.alpha, self.staleness_at, self.frequency = alpha, staleness_at, frequency
+        self.alpha, self.staleness_at, self.frequency = plain(alpha), staleness_at, frequency
         self._results: list[ClientResult] = []
 
     def update(self, result: ClientResult) -> None:
@@ -179,13 +182,3 @@ class DynamicWeightMean(Aggregation):
             scores.append(result.num_samples * math.exp((1 + late) ** -self.alpha / frequency))
         total = sum(scores)
         return [score / total for score in scores]
-
-
-def _check_mixing(name: str, value: float, hint: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError(f"`{name}` must be a number in (0, 1], got {value!r}. 1 replaces the server's model.")
-
-
-def _check_exponent(value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"`alpha` must be a number in [0, 1], got {value!r}. It is the exponent of staleness.")

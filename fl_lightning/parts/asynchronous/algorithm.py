@@ -164,7 +164,7 @@ class AsynchronousAlgorithm(Algorithm):
         late = [record.staleness for record in self.report.arrivals if record.outcome != "lost"]
         threshold = self.schedule.broadcast_threshold
         return {
-            **self.schedule.values(),
+            **super().values(),
             "fed/staleness": float(np.mean(late)) if late else 0.0,
             "fed/staleness_max": max(late, default=0),
             "fed/rejected": sum(record.outcome == "rejected" for record in self.report.arrivals),
@@ -278,6 +278,7 @@ class AsynchronousAlgorithm(Algorithm):
         """Return the present state of all that changes inside a round; the schedule's is yet to be written out."""
         return {
             **self._own_state(),
+            "aggregation": self.aggregation.state_dict(),
             "server_optimizer": self.server_optimizer.state_dict(),
             "changing_buffers": self.changing_buffers.state_dict(),
             "schedule": schedule,
@@ -290,7 +291,7 @@ class AsynchronousAlgorithm(Algorithm):
         server = self.server
         server.model, server.aggregations = state["model"], state["aggregations"]
         self.traffic, self.broadcasts = Traffic(**state["traffic"]), state["broadcasts"]
-        for name in ("server_optimizer", "changing_buffers", "schedule"):
+        for name in ("aggregation", "server_optimizer", "changing_buffers", "schedule"):
             self.parts[name].load_state_dict(state[name])
 
     def _restore(self, state: dict[str, Any]) -> None:

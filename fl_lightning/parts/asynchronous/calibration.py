@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_count, check_interval, check_positive, first_value, got, to_array
 
 Durations = Literal["exponential"] | Sequence[float] | Callable[[np.random.Generator], float]
 
@@ -43,8 +43,7 @@ def calibrate_staleness(
     check_count("clients_per_round", clients_per_round)
     check_count("arrivals", arrivals, minimum=10)
     check_count("seed", seed, minimum=0)
-    if isinstance(quantile, bool) or not 0 < quantile < 1:
-        raise ValueError(f"`quantile` must be a number in (0, 1), got {quantile!r}. 0.97 rejects 3 %.")
+    check_interval("quantile", quantile, "0.97 rejects 3 %.", within="(0, 1)")
     draw = _drawer(durations)
     rng = np.random.default_rng(seed)
     under_way = [(draw(rng), client, 0) for client in range(clients_per_round)]
@@ -54,19 +53,20 @@ def calibrate_staleness(
         now, client, received = under_way[0]
         staleness[version] = version - received
         duration = draw(rng)
-        if not duration > 0:
-            raise ValueError(f"`durations` must give numbers greater than 0, got {duration!r}.")
+        check_positive("durations(generator)", duration)
         heapq.heapreplace(under_way, (now + duration, client, version + 1))
     return int(np.quantile(staleness[arrivals // 10 :], quantile, method="inverted_cdf"))
 
 
 def _drawer(durations: Durations) -> Callable[[np.random.Generator], float]:
     if callable(durations):
+        check_positive("durations(generator)", first_value("durations", durations, np.random.default_rng(0)))
         return durations
     if isinstance(durations, str):
         check_choice("durations", durations, ("exponential",), "Give a sequence or a function for another one.")
         return lambda rng: float(rng.exponential())
-    values = np.asarray(durations, dtype=np.float64)
-    if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError(f"`durations` must be a sequence of finite numbers greater than 0, got {durations!r}.")
+    values = to_array("durations", durations)
+    numeric = values.ndim == 1 and len(values) and values.dtype.kind in "iuf"
+    if not numeric or not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError(f"`durations` must be a sequence of finite numbers greater than 0, got {got(durations)}.")
     return lambda rng: float(values[rng.integers(len(values))])

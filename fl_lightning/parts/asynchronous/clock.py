@@ -8,12 +8,25 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive
+from fl_lightning.arguments import (
+    check_choice,
+    check_count,
+    check_fraction,
+    check_instance,
+    check_not_negative,
+    check_positive,
+    got,
+    is_finite,
+    is_number,
+    is_sequence,
+    plain,
+)
 from fl_lightning.parts.federation import Federation
 from fl_lightning.representation import represent
 from fl_lightning.seeding import Stream, numpy_generator
@@ -47,7 +60,8 @@ class VirtualClock:
         seed: Seed of drawn speeds, of jitter and of drop-out; the run's if ``None``.
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if there is not one speed for each client.
+        ValueError: If an argument is out of its range; when the fit begins, if there is not one speed for each client,
+            or ``online`` is of a client that does not exist.
     """
 
     def __init__(
@@ -62,20 +76,20 @@ class VirtualClock:
         seed: int | None = None,
     ) -> None:
         if not callable(speeds):
-            for client, speed in enumerate(_listed(speeds)):
-                _check_speed(client, speed)
+            _check_speeds(speeds)
         if isinstance(work, str):
             check_choice("work", work, ("samples", "steps"), "A number gives every task the same work.")
         else:
-            check_positive("work", float(work))
-        for each in _listed(delay):
-            check_not_negative("delay", float(each))
+            check_positive("work", work, 'Or give "samples" or "steps".')  # type: ignore[arg-type]
+        for each in _listed("delay", delay):
+            check_not_negative("delay", each)  # type: ignore[arg-type]
         check_not_negative("jitter", jitter)
         check_fraction("dropout", dropout, "It is the chance that a task's result is lost.")
         if seed is not None:
             check_count("seed", seed, minimum=0)
-        self.speeds, self.work, self.delay, self.jitter, self.dropout = speeds, work, delay, jitter, dropout
-        self.online = {client: _check_windows(client, windows) for client, windows in (online or {}).items()}
+        self.speeds, self.work, self.delay = speeds, plain(work), plain(delay)
+        self.jitter, self.dropout = plain(jitter), plain(dropout)
+        self.online = _check_online({} if online is None else online)
         self.seed = seed
         self.ticks_per_unit = 1
         self._durations: list[int] = []
@@ -142,8 +156,12 @@ class VirtualClock:
         speeds = self.speeds
         if callable(speeds):
             speeds = speeds(number, numpy_generator(self._seed, Stream.CLOCK))
-            for client, speed in enumerate(_listed(speeds)):
-                _check_speed(client, speed)
+            _check_speeds(speeds)
+        if absent := [client for client in self.online if client >= number]:
+            raise ValueError(
+                f"`online` must be of clients from 0 to {number - 1}, which train, got {absent[0]}. Clients are "
+                "numbered by position."
+            )
         paces, delays = _one_each("speeds", speeds, number), _one_each("delay", self.delay, number)
         work = federation.local_work(self.work) if isinstance(self.work, str) else self.work
         works = _one_each("work", work, number)
@@ -205,12 +223,17 @@ class VirtualClock:
 _FOREVER = 2**200
 
 
-def _listed(values: Any) -> Sequence[Number]:
-    return [values] if isinstance(values, (int, float, Fraction)) else list(values)
+def _listed(name: str, values: Any) -> Sequence[Number]:
+    """Return one number, or one for each client, as a list."""
+    if is_number(values):
+        return [values]
+    if not is_sequence(values) or not len(values):
+        raise TypeError(f"`{name}` must be a number, or a sequence with one for each client, got {got(values)}.")
+    return list(values)
 
 
 def _one_each(name: str, values: Any, number: int) -> list[Fraction]:
-    if isinstance(values, (int, float, Fraction)):
+    if is_number(values):
         return [_exact(values)] * number
     if len(values) != number:
         raise ValueError(
@@ -226,27 +249,40 @@ def _exact(value: Any) -> Fraction:
         return Fraction(int(value))
     if isinstance(value, Fraction):
         return value
-    return Fraction(repr(float(value))) if math.isfinite(value) else value
+    return Fraction(repr(float(plain(value)))) if math.isfinite(value) else value
 
 
-def _check_speed(client: int, speed: Any) -> None:
-    is_number = isinstance(speed, (int, float, Fraction, np.integer, np.floating)) and not isinstance(speed, bool)
-    if not is_number or not math.isfinite(speed) or speed <= 0:
-        raise ValueError(
-            "`speeds` must be finite numbers greater than 0, in work units per unit of virtual time; got "
-            f"{speed!r} for client {client}. A client that never finishes is left out of the federation."
-        )
+def _check_speeds(speeds: Any) -> None:
+    for client, speed in enumerate(_listed("speeds", speeds)):
+        if not is_finite(speed) or speed <= 0:
+            raise ValueError(
+                "`speeds` must be finite numbers greater than 0, in work units per unit of virtual time; got "
+                f"{got(speed)} for client {client}. A client that never finishes is left out of the federation."
+            )
+
+
+def _check_online(online: Windows) -> dict[int, list[tuple[Number, Number]]]:
+    check_instance("online", online, Mapping, "It has a list of windows (from, until) for each client.")
+    for client in online:
+        if not isinstance(client, (int, np.integer)) or isinstance(client, bool) or client < 0:
+            raise ValueError(f"`online` must be of clients, whole numbers from 0, got {got(client)}.")
+    return {int(client): _check_windows(client, windows) for client, windows in online.items()}
 
 
 def _check_windows(client: int, windows: Sequence[tuple[Number, Number]]) -> list[tuple[Number, Number]]:
-    ordered = sorted(windows)
-    edges = [edge for window in ordered for edge in window]
-    if not ordered or edges != sorted(edges) or edges[0] < 0 or any(begin >= end for begin, end in ordered):
+    are_windows = is_sequence(windows) and len(windows) > 0 and all(map(_is_window, windows))
+    ordered = sorted((begin, end) for begin, end in windows) if are_windows else []
+    if not ordered or any(before[1] > after[0] for before, after in pairwise(ordered)):
         raise ValueError(
             f"`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
-            f"{list(windows)!r} for client {client}. A client that is always there is left out."
+            f"{got(windows)} for client {client}. A client that is always there is left out."
         )
     return ordered
+
+
+def _is_window(window: Any) -> bool:
+    is_pair = is_sequence(window) and len(window) == 2 and all(map(is_number, window))
+    return is_pair and 0 <= window[0] < window[1]
 
 
 def _common_ticks(durations: Sequence[Fraction], random: bool) -> int:

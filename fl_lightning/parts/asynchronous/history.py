@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, plain
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.flights import ARRIVAL, Flight
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
@@ -24,18 +24,24 @@ class SampledStaleness(Asynchronous):
 
     Args:
         history: D, at least 1; staleness is 0 to D - 1.
-        options: Further arguments of :class:`Asynchronous`, without a clock.
+        options: Further arguments of :class:`Asynchronous`, without ``clock``, ``concurrency`` and ``stamp``.
 
     Raises:
-        ValueError: If ``history`` is below 1.
+        ValueError: If ``history`` is below 1, or another argument is out of its range or has no meaning here.
     """
 
     repeats_clients = True
 
     def __init__(self, history: int, **options: Any) -> None:
         check_count("history", history, hint="It is the number of models that a client's may be drawn from.")
-        super().__init__(VirtualClock(), **{**options, "stamp": "upload"})
-        self.history = history
+        for name in ("clock", "concurrency", "stamp"):
+            if name in options:
+                raise ValueError(
+                    f"`{name}={options[name]!r}` has no meaning beside `history`, which draws staleness without a "
+                    "clock and counts results. Leave it out."
+                )
+        super().__init__(VirtualClock(), stamp="upload", **options)
+        self.history = plain(history)
         self._models: dict[int, Tensor] = {}
         self._drawn: list[tuple[int, int, int]] = []  # which result, its client, its model's number
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_count, check_positive
+from fl_lightning.arguments import check_bool, check_choice, check_count, check_instance, check_positive, plain
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Sky
 from fl_lightning.parts.federation import ClientResult, Federation, Task
@@ -68,6 +68,7 @@ class Asynchronous(Part):
         broadcast_threshold: float | None = None,
         lookahead: int | None = None,
     ) -> None:
+        check_instance("clock", clock, VirtualClock)
         check_count("buffer_size", buffer_size, hint="It is the number of results that make the server move.")
         check_count("concurrency", 1 if concurrency is None else concurrency)
         check_choice("stamp", stamp, ("version", "upload", "upload-literal"))
@@ -75,10 +76,13 @@ class Asynchronous(Part):
         if broadcast_threshold is not None:
             check_positive("broadcast_threshold", broadcast_threshold)
         check_count("lookahead", 1 if lookahead is None else lookahead)
-        self.buffer_size, self.max_staleness, self.once_per_buffer = buffer_size, max_staleness, once_per_buffer
-        self.broadcast_threshold = broadcast_threshold
-        self.clock, self.concurrency, self.stamp = clock, concurrency, stamp
-        self.wait_for_flush, self.flush_rounds, self.lookahead = wait_for_flush, flush_rounds, lookahead
+        check_bool("wait_for_flush", wait_for_flush)
+        check_bool("flush_rounds", flush_rounds)
+        check_bool("once_per_buffer", once_per_buffer)
+        self.buffer_size, self.max_staleness, self.once_per_buffer = buffer_size, plain(max_staleness), once_per_buffer
+        self.broadcast_threshold = plain(broadcast_threshold)
+        self.clock, self.concurrency, self.stamp = clock, plain(concurrency), stamp
+        self.wait_for_flush, self.flush_rounds, self.lookahead = wait_for_flush, flush_rounds, plain(lookahead)
         self.uploads = 0
         self.sky = Sky()
         self.lost: list[Flight] = []

@@ -4,12 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-from fl_lightning.arguments import check_choice, check_positive
+from fl_lightning.arguments import check_choice, check_interval, check_not_negative, check_positive, first_value, plain
 
 StalenessFunction = Callable[[int], float]
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | StalenessFunction
+
+
+@dataclass(frozen=True)
+class PolynomialDecay:
+    """``s(d) = (1 + d)^-a``; :func:`polynomial` makes one."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return float((1 + staleness) ** -self.a)
+
+
+@dataclass(frozen=True)
+class HingeDecay:
+    """``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)``; :func:`hinge` makes one."""
+
+    a: float
+    b: int
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """``s(d) = exp(-a d)``; :func:`exponential` makes one."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d)."""
+        return math.exp(-self.a * staleness)
 
 
 def constant(staleness: int) -> float:
@@ -26,12 +61,9 @@ def polynomial(a: float = 0.5) -> StalenessFunction:
     Raises:
         ValueError: If ``a`` is outside [0, 1].
     """
-    if isinstance(a, bool) or not isinstance(a, (int, float)) or not 0 <= a <= 1:
-        raise ValueError(
-            f"The exponent `a` of polynomial staleness must be a number in [0, 1], got {a!r}. 0.5 is usual, 0 weighs "
-            "all results alike."
-        )
-    return lambda staleness: float((1 + staleness) ** -a)
+    hint = "It is the exponent of polynomial staleness: 0.5 is usual, 0 weighs all results alike."
+    check_interval("a", a, hint, within="[0, 1]")
+    return PolynomialDecay(plain(a))
 
 
 def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
@@ -45,9 +77,8 @@ def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
         ValueError: If an argument is out of its range.
     """
     check_positive("a", a)
-    if isinstance(b, bool) or not isinstance(b, (int, float)) or b < 0:
-        raise ValueError(f"`b` must be a number of at least 0, got {b!r}. Up to it results count in full.")
-    return lambda staleness: 1.0 if staleness <= b else 1.0 / (a * (staleness - b) + 1.0)
+    check_not_negative("b", b, "Up to it results count in full.")
+    return HingeDecay(plain(a), plain(b))
 
 
 def exponential(a: float = 0.5) -> StalenessFunction:
@@ -60,16 +91,18 @@ def exponential(a: float = 0.5) -> StalenessFunction:
         ValueError: If ``a`` is not greater than 0.
     """
     check_positive("a", a)
-    return lambda staleness: math.exp(-a * staleness)
+    return ExponentialDecay(plain(a))
 
 
 def staleness_function(staleness: Staleness) -> StalenessFunction:
     """Return the function that a name stands for, with its usual constants; a function as it is.
 
     Raises:
-        ValueError: If the name is unknown.
+        TypeError: If the function fails for a staleness of 0.
+        ValueError: If the name is unknown, or the function gives a fresh result no weight.
     """
     if callable(staleness):
+        check_positive("staleness(0)", first_value("staleness", staleness, 0), "It is the weight of a fresh result.")
         return staleness
     check_choice(
         "staleness",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fl_lightning.parts.client_states import StatefulPart
@@ -18,6 +20,22 @@ class Exchange(StatefulPart):
     The defaults send the whole model both ways. A subclass overrides what it changes. All methods run on the process
     that trains the client, but :meth:`merged` and :meth:`published`, which run on all.
     """
+
+    #: Whether the server sees the sum of all updates alone, by :meth:`summed`. It is then the last of the exchanges.
+    sums_updates = False
+    #: Whether some clients know what others send, so that :meth:`colluded` is called.
+    colludes = False
+    #: The exchanges of which this is one; none outside of an algorithm.
+    chain: Exchange | None = None
+    #: Its place among them, from the client to the server.
+    place = 0
+    _traveling: Tensor | None = None
+    _knows_places = False
+
+    def attach(self, federation: Federation, *, fresh: bool = True) -> None:
+        """Take the federation of a fit."""
+        self._knows_places = False
+        super().attach(federation, fresh=fresh)
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``.
@@ -35,6 +53,23 @@ class Exchange(StatefulPart):
         """
         return result
 
+    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """Return all results that the server is about to merge, when some clients' depend on others'; on all processes.
+
+        Args:
+            results: As they left :meth:`upload`, those of all processes, in the order in which they are merged.
+        """
+        return list(results)
+
+    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+        """Return the sum of updates that the server sees, and the number that it divides it by; runs on all processes.
+
+        Args:
+            total: The true sum, shape ``(num_parameters,)``, float64; 0 if no client took part.
+            count: The true number of clients.
+        """
+        return total, count
+
     def merged(self, aggregate: Tensor) -> Tensor:
         """Return what the server moves to, given the merged results, shape ``(size,)``, float64."""
         return aggregate
@@ -50,6 +85,39 @@ class Exchange(StatefulPart):
     def payload_down(self, payload: Payload) -> Payload:
         """Return what the server sends to one client, given what it would send of the parameters otherwise."""
         return payload
+
+    # ---- for subclasses: the part of an update that travels ----
+
+    def sent_places(self) -> Tensor | None:
+        """Return the places of the parameters that all exchanges of the chain send; ``None`` if that is all of them."""
+        if not self._knows_places:
+            federation, chain = self.federation, self.chain or self
+            sent = [chain.travels(name) for name in federation.names[: len(federation.lengths)]]
+            self._traveling, self._knows_places = None, True
+            if not all(sent):
+                flags = torch.tensor(sent).repeat_interleave(torch.tensor(federation.lengths))
+                self._traveling = flags.nonzero().squeeze(1).to(federation.model.device)
+        return self._traveling
+
+    def sent_update(self, result: ClientResult) -> Tensor:
+        """Return what is sent of a client's update: all but personal parameters, shape ``(num_sent,)``."""
+        places = self.sent_places()
+        return result.delta if places is None else result.delta[places]
+
+    def with_sent_update(self, result: ClientResult, update: Tensor, payload: Payload | None = None) -> ClientResult:
+        """Return the result with another :meth:`sent_update`; personal parameters are left as they are.
+
+        Args:
+            result: The client's.
+            update: Shape ``(num_sent,)``.
+            payload: What is sent of it; as before if ``None``.
+        """
+        places = self.sent_places()
+        if places is None:
+            return result.with_delta(update, payload)
+        moved = (result.start[places] + update).to(result.vector.dtype)
+        payload = result.payload if payload is None else payload
+        return replace(result, vector=result.vector.index_copy(0, places, moved), payload=payload)
 
 
 class Chain(Exchange):
@@ -82,8 +150,29 @@ class Chain(Exchange):
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Let all members take the federation."""
         super().attach(federation, fresh=fresh)
-        for member in self.members:
+        for place, member in enumerate(self.members):
+            member.chain, member.place = self, place
             member.attach(federation, fresh=fresh)
+
+    @property
+    def colludes(self) -> bool:  # type: ignore[override]
+        """Whether a member's clients know what others send."""
+        return any(member.colludes for member in self.members)
+
+    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """Return all results that the server is about to merge."""
+        for member in self.members:
+            results = member.colluded(results)
+        return list(results)
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Let all members look at the other parts."""
+        for member in self.members:
+            member.check_beside(parts)
+
+    def values(self) -> dict[str, float]:
+        """Return what the members log."""
+        return {name: value for member in self.members for name, value in member.values().items()}
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fl_lightning.arguments import check_positive
+from fl_lightning.arguments import check_positive, plain
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult
 
@@ -12,7 +12,9 @@ from fl_lightning.parts.federation import ClientResult
 class Clip(Exchange):
     """Scales a client's update down so that its L2 norm is at most ``norm`` (McMahan et al. 2018, DP-FedAvg).
 
-    The norm is that of ``delta``, trained parameters alone; buffers pass as they are. Shorter updates pass unchanged.
+    The norm is that of the trained parameters that are sent: buffers and personal parameters pass as they are. Shorter
+    updates pass unchanged. After an attack in the list of exchanges, this is the server's norm bounding (Sun et al.
+    2019).
 
     Args:
         norm: Largest norm, greater than 0.
@@ -23,9 +25,10 @@ class Clip(Exchange):
 
     def __init__(self, norm: float) -> None:
         check_positive("norm", norm)
-        self.norm = norm
+        self.norm = plain(norm)
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update."""
-        length = float(torch.linalg.vector_norm(result.delta.double()))
-        return result if length <= self.norm else result.with_delta(result.delta * (self.norm / length))
+        update = self.sent_update(result)
+        length = float(torch.linalg.vector_norm(update.double()))
+        return result if length <= self.norm else self.with_sent_update(result, update * (self.norm / length))

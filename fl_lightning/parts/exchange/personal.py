@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from fl_lightning.arguments import check_names
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task
@@ -23,16 +24,14 @@ class PersonalParameters(Exchange):
             patterns of names (``"*.bn*"``); one or a list.
 
     Raises:
+        TypeError: If a pattern is no text.
         ValueError: If there is no pattern; when the fit begins, if one matches nothing, or all parameters are personal.
     """
 
     def __init__(self, pattern: str | Sequence[str]) -> None:
-        self.pattern = [pattern] if isinstance(pattern, str) else list(pattern)
-        if not self.pattern or not all(isinstance(each, str) and each for each in self.pattern):
-            raise ValueError(
-                f'`pattern` must be the name of a submodule or parameter, such as "head", or a list of such names, '
-                f"got {pattern!r}."
-            )
+        patterns = [pattern] if isinstance(pattern, str) else pattern
+        check_names("pattern", patterns, 'They are names of submodules or parameters, such as "head".')
+        self.pattern = list(patterns)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model's values."""

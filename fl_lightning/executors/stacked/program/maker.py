@@ -68,10 +68,14 @@ class _BatchIndex:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = _use
 
 
+class NoProgram(CannotVectorize):
+    """A training step turned out not to be a program; its stack has to be trained again, mapped."""
+
+
 class ProgramMaker:
     """Traces a module's training step once a round.
 
-    A new step is traced for two sizes of a batch: where anything but the size differs, it is no program.
+    It is traced for each size of a batch that comes: where anything but the size differs, it is no program.
 
     Args:
         stacked: Runs the module's ``training_step`` and records what it logs.
@@ -87,6 +91,11 @@ class ProgramMaker:
         self._key: Any = None  # what batches looked like
         self._round: int | None = None
         self._logs: Any = None
+        # what the step was first traced for, and the sizes for which it has been found to be the same
+        self._form: BatchForm | None = None
+        self._first: Any = None
+        self._first_size = 0
+        self._sizes: set[int] = set()
 
     def make(self, form: BatchForm, size: int, round_index: int) -> TracedStep | None:
         """Return the step, ``None`` if it is no program.
@@ -109,6 +118,25 @@ class ProgramMaker:
             self._key, self._round = key, round_index
         return self._step
 
+    def check_sizes(self, sizes: set[int]) -> None:
+        """Make sure that the step does the same for batches of these sizes.
+
+        Raises:
+            NoProgram: If it does not; from now on it is no program.
+        """
+        assert self._form is not None
+        for size in sorted(sizes - self._sizes):
+            try:
+                other, loss, logged = self._record(self._form, size)
+                _compare(self._first[0], other, self._first_size, size)
+                if loss != self._first[1]:
+                    raise CannotVectorize("another loss for another size")
+                self._joint(self._first[2], logged, self._first_size, size)
+            except Exception as error:
+                self._possible, self._step = False, None
+                raise NoProgram("what is computed depends on a batch's size") from error
+            self._sizes.add(size)
+
     def _is_same(self, graph: Graph, logged: Logged, size: int) -> bool:
         """Whether the step is the one that was traced before."""
         traced = self._step
@@ -117,29 +145,37 @@ class ProgramMaker:
             _compare(traced.plan.graph, graph, size, size)
         except CannotVectorize:
             return False
-        return self._logs == _log_key(logged)
+        return bool(self._logs == _log_key(logged))
 
     def _make(self, form: BatchForm, size: int, graph: Graph, loss: int, logged: Logged) -> TracedStep:
         other = size - 1 if size > 1 else 2
         again, _, logged_again = self._record(form, other)
         _compare(graph, again, size, other)
         self._logs = _log_key(logged)
-        calls = [_without_size(*calls, size, other) for calls in zip(logged.calls, logged_again.calls, strict=True)]
-        if [c.leaves for c in logged.metric_calls] != [c.leaves for c in logged_again.metric_calls]:
+        calls, tensors = self._joint(logged, logged_again, size, other)
+        plan = make_plan(graph, loss)
+        self._form, self._first, self._first_size, self._sizes = form, (graph, loss, logged), size, {size, other}
+        if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
+            raise CannotVectorize("weights in half precision")
+        leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
+        return TracedStep(plan, Logged(calls, logged.metric_calls, []), tensors, sorted(leaves | {plan.target}))
+
+    def _joint(
+        self, logged: Logged, other: Logged, size: int, other_size: int
+    ) -> tuple[list[LogCall], list[int | Tensor]]:
+        """Return what a step logs for batches of any size, from what it logs for batches of two sizes."""
+        calls = [_without_size(*calls, size, other_size) for calls in zip(logged.calls, other.calls, strict=True)]
+        if [call.leaves for call in logged.metric_calls] != [call.leaves for call in other.metric_calls]:
             raise CannotVectorize("metric objects take numbers that depend on a batch's size")
         tensors: list[int | Tensor] = []
-        for value, second in zip(logged.tensors, logged_again.tensors, strict=True):
+        for value, second in zip(logged.tensors, other.tensors, strict=True):
             if isinstance(value, Traced):
                 tensors.append(value.number)
             elif torch.equal(value, second):
                 tensors.append(value)
             else:
                 raise CannotVectorize("a number that depends on a batch's size is logged")
-        plan = make_plan(graph, loss)
-        if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
-            raise CannotVectorize("weights in half precision")
-        leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
-        return TracedStep(plan, Logged(calls, logged.metric_calls, []), tensors, sorted(leaves | {plan.target}))
+        return calls, tensors
 
     def _record(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
         def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fl_lightning._lightning.journal import Entry
 from fl_lightning._lightning.recording import Logged
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.program.maker import BatchForm, TracedStep
+from fl_lightning.executors.stacked.program.maker import BatchForm, ProgramMaker, TracedStep
 from fl_lightning.executors.stacked.program.program import Program, StepBatch, Update
 from fl_lightning.executors.stacked.program.values import Given, evaluate
 from fl_lightning.executors.stacked.randomness import ClientGenerators
@@ -47,6 +47,7 @@ class ProgramSteps:
     """Takes the steps of a stack's clients.
 
     Args:
+        maker: Traces the training step.
         traced: The training step.
         form: What batches look like.
         source: Gives batches.
@@ -58,6 +59,7 @@ class ProgramSteps:
 
     def __init__(
         self,
+        maker: ProgramMaker,
         traced: TracedStep,
         form: BatchForm,
         source: PaddedSource,
@@ -66,6 +68,7 @@ class ProgramSteps:
         parameters: Sequence[Tensor],
         generators: ClientGenerators | None,
     ) -> None:
+        self._maker = maker
         self._traced, self._plan, self._source, self._active, self._size = traced, traced.plan, source, active, size
         self._program = Program(traced.plan, active[0], size, parameters, generators)
         like = parameters[0]
@@ -95,6 +98,7 @@ class ProgramSteps:
         active = self._active[step : step + self._most]
         self._from, self._until = step, step + len(active)
         tensors, self._sizes = self._source.padded(active, self._size)
+        self._maker.check_sizes({size for own in self._sizes for size in own})
         plan, number, first = self._plan, len(tensors[0]), self._traced.plan.graph.parameters
         self._tensors = dict(enumerate(tensors, start=first))
         like, classes = self._like, self._program.classes
@@ -111,7 +115,7 @@ class ProgramSteps:
             if bool((counted.any(2) != (sizes > 0)).any()):
                 raise CannotVectorize("there are batches without any class")
         # the weight of each sample in its client's mean loss; 0 of void ones
-        weights = counted / counted.sum(2, keepdim=True).clamp(min=1)
+        weights = counted.to(like.dtype) / counted.sum(2, keepdim=True).clamp(min=1)
         along = 1 if self._program.transposed else 2  # classes lie along this dimension
         self._weights = weights.flatten(1).unsqueeze(along).to(like)
         if plan.loss == "cross_entropy":

@@ -215,5 +215,6 @@ def _padded(rows: Sequence[Tensor | None]) -> Tensor:
     whole = given[0].new_zeros(len(rows), *shape)
     for place, row in enumerate(rows):
         if row is not None:
-            whole[(place, *map(slice, row.shape))] = row
+            spans: tuple[Any, ...] = (place, *map(slice, row.shape))
+            whole[spans] = row
     return whole

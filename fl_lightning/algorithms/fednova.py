@@ -1,0 +1,88 @@
+"""FedNova: updates count by their direction, not by their number of steps."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import lightning.pytorch as pl
+import torch
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
+from fl_lightning.parts.aggregation import Aggregation, Weighting
+from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.normalized_mean import NormalizedMean
+from fl_lightning.parts.objectives import LocalObjective, Proximal
+from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.server_optimizers import Mixing
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
+
+
+class MeasuredProximal(Proximal):
+    """The proximal objective, with the sum of the clients' learning rates."""
+
+    needs_summed_lr = True
+
+
+class FedNova(AggregationCallback):
+    """FedNova (Wang et al. 2020): the mean of updates that are divided by the reach of their local steps.
+
+    Clients may make different numbers of steps (they have more samples, are stragglers, ...): FedAvg then heads for the
+    optimum of another objective than ``sum_k p_k F_k``, FedNova does not. The local optimizer is plain SGD or SGD with
+    momentum, at one learning rate within a round.
+
+    Args:
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        momentum: That of the clients' SGD, in [0, 1); the module's optimizer must have the same.
+        mu: Weight of a proximal term ``mu/2 |w - w_t|^2`` in the clients' objective, at least 0.
+        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` all alike.
+        server_lr: Server learning rate; a function of the round makes a schedule.
+        aggregation: Takes the place of the normalised mean; then this is FedProx.
+        options: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if the module's optimizer is no SGD of this
+            momentum.
+    """
+
+    def __init__(
+        self,
+        clients_per_round: int | float | None = None,
+        *,
+        momentum: float = 0.0,
+        mu: float = 0.0,
+        weighting: Weighting = "samples",
+        server_lr: Scheduled = 1.0,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        check_beside_aggregation(aggregation, momentum=(momentum, 0.0), weighting=(weighting, "samples"))
+        self._mean = NormalizedMean(momentum, mu, weighting)
+        self.momentum, self.mu, self.weighting, self.server_lr = momentum, mu, weighting, server_lr
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
+
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        """Return the parts."""
+        return SynchronousAlgorithm(
+            sampler=self.sampler,
+            schedule=Synchronous(),
+            objective=MeasuredProximal(self.mu) if self.mu else LocalObjective(),
+            aggregation=self._mean,
+            server=Mixing(self.server_lr),
+        )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check that the clients' optimizer is the one whose steps are normalised."""
+        if self.aggregation is not None:
+            return
+        for optimizer in trainer.optimizers:
+            plain = isinstance(optimizer, torch.optim.SGD)
+            for group in optimizer.param_groups:
+                known = plain and not group["nesterov"] and (not group["dampening"] or not group["momentum"])
+                if not known or group["momentum"] != self.momentum:
+                    own = f"momentum={group['momentum']}" if plain else "no momentum of that kind"
+                    raise ValueError(
+                        f"`momentum={self.momentum}` of FedNova must be that of the clients' torch.optim.SGD, without "
+                        f"Nesterov's rule and dampening; the module has {type(optimizer).__name__} with {own}. The "
+                        "reach of other optimizers' steps is not known."
+                    )

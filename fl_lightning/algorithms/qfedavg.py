@@ -1,0 +1,60 @@
+"""q-FedAvg: clients with larger losses count more."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
+from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.fair_mean import FairMean, MeasuredLoss
+from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.server_optimizers import Mixing
+from fl_lightning.parts.synchronous import SynchronousAlgorithm
+
+
+class QFedAvg(AggregationCallback):
+    """q-FedAvg (Li et al. 2020, Fair Resource Allocation): minimises ``sum_k p_k F_k^(q+1) / (q+1)``.
+
+    The larger q, the more the clients with the largest losses count, and the more alike the losses become. Clients
+    compute their loss at the received model before they train: one more pass over their data, without gradients.
+    Clients are drawn uniformly and count alike otherwise; with ``q=0`` this is FedAvg with uniform weights.
+
+    Args:
+        q: At least 0.
+        clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
+        lipschitz: L, the inverse of a learning rate that suits q = 0; 1 over the clients' own if ``None``.
+        server_lr: Server learning rate; a function of the round makes a schedule.
+        aggregation: Takes the place of the fair mean; then this is FedAvg.
+        options: The other arguments of :class:`AggregationCallback`.
+
+    Raises:
+        ValueError: If an argument is out of its range; in a round, if a client's loss is negative.
+    """
+
+    def __init__(
+        self,
+        q: float,
+        clients_per_round: int | float | None = None,
+        *,
+        lipschitz: float | None = None,
+        server_lr: Scheduled = 1.0,
+        aggregation: Aggregation | None = None,
+        **options: Unpack[FederatedOptions],
+    ) -> None:
+        check_beside_aggregation(aggregation, lipschitz=(lipschitz, None))
+        self._objective = MeasuredLoss()
+        self._mean = FairMean(q, self._objective, lipschitz)
+        self.q, self.lipschitz, self.server_lr = q, lipschitz, server_lr
+        super().__init__(clients_per_round, aggregation=aggregation, **options)
+
+    def configure_algorithm(self) -> SynchronousAlgorithm:
+        """Return the parts."""
+        return SynchronousAlgorithm(
+            sampler=self.sampler,
+            schedule=Synchronous(),
+            objective=self._objective,
+            aggregation=self._mean,
+            server=Mixing(self.server_lr),
+        )

@@ -1,0 +1,181 @@
+"""Differential privacy of single training samples: DP-SGD inside clients."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from fl_lightning.arguments import check_not_negative, check_positive
+from fl_lightning.parts.fair_mean import MeasuredLoss
+from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.objectives import ControlVariates
+from fl_lightning.parts.privacy import Mechanism, check_installed, check_open_share, epsilon_of
+
+
+class ExamplePrivacy(Callback):
+    """DP-SGD inside clients (Abadi et al. 2016): each sample's gradient is clipped, and their sum gets noise.
+
+    The gradient of a batch becomes ``(sum_i g_i min(1, clip / |g_i|) + N(0, (z clip)^2)) / n``, with the gradients of
+    single samples by ``torch.func`` through the module's own ``training_step``. Put it before the aggregation callback,
+    which may add a local objective's term.
+
+    The guarantee is for a single sample, against whoever sees what clients send, the server too; two federations are
+    neighbours if one sample of one is left empty in the other. A sample is in one batch of each local epoch, so that
+    an epoch is one Gaussian mechanism; ``fed/example_epsilon`` counts the local epochs of the client that trained most
+    often. Nothing is gained by the shuffling of batches or the draw of clients: no analysis covers both as they are.
+
+    Args:
+        clip: Largest norm of a sample's gradient, greater than 0.
+        noise_multiplier: z, at least 0.
+        delta: In (0, 1); well below 1 over the number of samples.
+
+    Raises:
+        ModuleNotFoundError: If dp-accounting is not installed.
+        ValueError: If an argument is out of its range; when the fit begins, for a module, data or an algorithm for
+            which the figure would not be right.
+    """
+
+    def __init__(self, clip: float, *, noise_multiplier: float, delta: float) -> None:
+        check_positive("clip", clip)
+        check_not_negative("noise_multiplier", noise_multiplier)
+        check_open_share("delta", delta, "It should be well below 1 over the number of samples.")
+        check_installed()
+        self.clip, self.noise_multiplier, self.delta = clip, noise_multiplier, delta
+        self._epochs: Counter[int] = Counter()
+        self._new: list[tuple[int, int]] = []
+        self._batch: tuple[Any, int] = (None, 0)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon so far, of a sample of the client that trained most often."""
+        return epsilon_of([(Mechanism(self.noise_multiplier, 1.0), max(self._epochs.values(), default=0))], self.delta)
+
+    # ---- what is refused ----
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check that the figure will be right.
+
+        Raises:
+            ValueError: If it would not be.
+        """
+        if reason := self._reason(trainer, pl_module):
+            raise ValueError(f"ExamplePrivacy would log an epsilon that is not that of the run: {reason}")
+
+    def _reason(self, trainer: Any, module: pl.LightningModule) -> str:
+        callbacks = trainer.callbacks
+        after = [hasattr(callback, "algorithm") for callback in callbacks[callbacks.index(self) :]]
+        if not any(after):
+            return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
+        algorithm = trainer.fit_loop.algorithm
+        if isinstance(algorithm.objective, (MeasuredLoss, ControlVariates)) or algorithm.sampler.needs_scores:
+            return "clients send losses, control variates or scores, which have no noise. Use FedAvg or FedProx."
+        if any(isinstance(each, _BatchNorm) for each in module.modules()):
+            return "BatchNorm mixes the samples of a batch. Use GroupNorm."
+        if not module.automatic_optimization or trainer.accumulate_grad_batches != 1:
+            return "it needs automatic optimisation, and a step for each batch."
+        limit = trainer.limit_train_batches
+        if getattr(trainer.datamodule, "sampler", None) is not None or isinstance(limit, int) or limit != 1.0:
+            return "a sample must be in one batch of each local epoch. Leave out `sampler` and `limit_train_batches`."
+        return ""
+
+    # ---- steps ----
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Keep the batch for the step."""
+        self._batch = batch, batch_idx
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Replace the gradient by a private one."""
+        parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
+        try:
+            with trainer.fit_loop.clients.quiet.unnoticed():  # type: ignore[attr-defined]
+                gradients = self._of_samples(pl_module, parameters)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "`training_step` cannot be mapped over single samples by torch.func, which ExamplePrivacy needs: no "
+                f"`.item()`, no branch on values, no layer that changes buffers. {error}"
+            ) from error
+        norms = (
+            torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in gradients.values()])
+            .sum(0)
+            .sqrt()
+        )
+        shares = (self.clip / norms).clamp(max=1.0)  # a norm of 0 gives 1
+        for name, parameter in parameters.items():
+            total = torch.tensordot(shares, gradients[name], dims=1)
+            noise = self.noise_multiplier * self.clip * torch.randn_like(total)
+            parameter.grad = (total + noise) / len(shares)
+
+    def _of_samples(self, module: pl.LightningModule, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+        """Return each sample's gradient of the loss by parameter name, shape ``(n, *shape)``."""
+        batch, batch_idx = self._batch
+        leaves, structure = pytree.tree_flatten(batch)
+        step = _Step(module)
+
+        def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:
+            alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in sample], structure)
+            named = {f"module.{name}": value for name, value in values.items()}
+            output = torch.func.functional_call(step, named, (alone, batch_idx))
+            found: Tensor = output if isinstance(output, Tensor) else output["loss"]
+            return found
+
+        values = {name: parameter.detach() for name, parameter in parameters.items()}
+        places = (None, *([0] * len(leaves)))
+        return torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")(values, *leaves)  # type: ignore[no-any-return]
+
+    # ---- accounts ----
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin a round."""
+        self._new = []
+
+    def on_client_end(self, trainer: Any, pl_module: pl.LightningModule, result: ClientResult) -> None:
+        """Note how often the client went through its data."""
+        task, settings = result.task, trainer.fit_loop.settings
+        if settings.local_steps is None:
+            epochs = task.work or settings.epochs
+        else:
+            epochs = math.ceil((task.work or settings.local_steps) / trainer.datamodule.num_client_batches(task.client))
+        self._new.append((task.client, epochs))
+
+    def on_round_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
+        """Add the round up."""
+        for client, epochs in (entry for share in trainer.fit_loop.gather_objects(self._new) for entry in share):
+            self._epochs[client] += epochs
+        self._new = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log epsilon."""
+        pl_module.log("fed/example_epsilon", self.spent, prog_bar=True, sync_dist=trainer.world_size > 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was spent."""
+        return {"epochs": dict(self._epochs), "epsilon": self.spent, "delta": self.delta}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what a checkpoint's run has spent."""
+        self._epochs = Counter(state_dict["epochs"])
+
+
+class _Step(nn.Module):
+    """``training_step`` as a forward pass."""
+
+    def __init__(self, module: pl.LightningModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Any, batch_idx: int) -> Any:
+        return self.module.training_step(batch, batch_idx)

@@ -1,0 +1,127 @@
+"""Training samples of some clients that are changed on purpose, for studies of robustness."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_count, got, is_number, to_indices
+from fl_lightning.representation import ShowsArguments
+
+
+class Poison(ShowsArguments, ABC):
+    """Changes training samples of chosen clients; evaluation samples stay as they are.
+
+    Args:
+        clients: Positions of the clients among those that train, 0 to K-1.
+
+    Raises:
+        TypeError: If they are no whole numbers.
+    """
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self.clients = to_indices("clients", clients).tolist()
+
+    def apply(self, x: Tensor, y: Tensor, train: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Return copies of all samples with those of the chosen clients changed.
+
+        Args:
+            x: Inputs, shape (N, ...).
+            y: Classes, shape (N,).
+            train: Indices of each training client's samples.
+
+        Raises:
+            ValueError: If a client does not exist.
+        """
+        wrong = [client for client in self.clients if not 0 <= client < len(train)]
+        if wrong:
+            raise ValueError(
+                f"`clients` of {type(self).__name__} must be from 0 to {len(train) - 1}, the clients that train, got "
+                f"{wrong}."
+            )
+        x, y = x.clone(), y.clone()
+        for client in self.clients:
+            indices = torch.from_numpy(np.asarray(train[client], dtype=np.int64))
+            x[indices], y[indices] = self.changed(x[indices], y[indices], np.random.default_rng([client, 97]))
+        return x, y
+
+    @abstractmethod
+    def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return one client's changed inputs, shape (n, ...), and classes, shape (n,)."""
+
+
+class LabelFlipping(Poison):
+    """Class c becomes ``num_classes - 1 - c`` (Fang et al. 2020).
+
+    Args:
+        clients: Positions of the clients among those that train, 0 to K-1.
+        num_classes: Number of classes.
+
+    Raises:
+        TypeError: If positions are no whole numbers.
+        ValueError: If an argument is out of its range; at set-up, if a class is.
+    """
+
+    def __init__(self, clients: Sequence[int], num_classes: int) -> None:
+        check_count("num_classes", num_classes, 2)
+        super().__init__(clients)
+        self.num_classes = int(num_classes)
+
+    def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return the flipped classes."""
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes:
+            raise ValueError(
+                f"`num_classes` must be larger than every class, got {self.num_classes}; there are classes from "
+                f"{int(y.min())} to {int(y.max())}."
+            )
+        return x, self.num_classes - 1 - y
+
+
+class Backdoor(Poison):
+    """A square in the lower right corner of an image makes its class ``target`` (Gu et al. 2017, BadNets).
+
+    :class:`~fl_lightning.diagnostics.BackdoorSuccess` measures whether the server's model has learned that.
+
+    Args:
+        clients: Positions of the clients among those that train, 0 to K-1.
+        target: The class.
+        fraction: Share of a client's samples that are changed, in (0, 1], rounded down, at least one.
+        size: Side of the square, in pixels.
+        value: Its brightness, in the units of the inputs after standardisation.
+
+    Raises:
+        TypeError: If positions are no whole numbers.
+        ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size.
+    """
+
+    def __init__(
+        self, clients: Sequence[int], target: int = 0, fraction: float = 0.5, size: int = 4, value: float = 1.0
+    ) -> None:
+        check_count("target", target, 0)
+        check_count("size", size)
+        if not is_number(fraction) or not 0 < fraction <= 1:
+            raise ValueError(f"`fraction` must be a number in (0, 1], got {got(fraction)}. 0.5 changes half of them.")
+        super().__init__(clients)
+        self.target, self.fraction, self.size, self.value = int(target), float(fraction), int(size), value
+
+    def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return the samples, a share of them stamped."""
+        number = max(1, int(round(self.fraction * len(y), 9)))
+        places = torch.from_numpy(rng.permutation(len(y))[:number])
+        x[places], y[places] = self.stamped(x[places]), self.target
+        return x, y
+
+    def stamped(self, x: Tensor) -> Tensor:
+        """Return images, shape (n, channels, height, width) or (n, height, width), with the square."""
+        if x.ndim < 3 or min(x.shape[-2:]) < self.size:
+            raise ValueError(
+                f"`size={self.size}` needs images of at least {self.size} x {self.size} pixels, got inputs of shape "
+                f"{tuple(x.shape[1:])}."
+            )
+        x = x.clone()
+        x[..., -self.size :, -self.size :] = self.value
+        return x

@@ -1,0 +1,68 @@
+"""Whether a backdoor works."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from fl_lightning.arguments import check_callable, check_count
+
+
+class Trigger(Protocol):
+    """A backdoor, such as :class:`~fl_lightning.data.Backdoor`."""
+
+    target: int
+
+    def stamped(self, x: Tensor) -> Tensor:
+        """Return inputs with the trigger."""
+        ...
+
+
+class BackdoorSuccess(Callback):
+    """Logs ``fed/backdoor_success``: the share of stamped validation samples that are taken for the target class.
+
+    Samples of the target class itself are left out. The module is called on a batch's first element, in eval mode, and
+    returns scores of classes.
+
+    Args:
+        backdoor: The pattern and the class.
+
+    Raises:
+        TypeError: If it cannot stamp inputs.
+        ValueError: If it has no target class.
+    """
+
+    def __init__(self, backdoor: Trigger) -> None:
+        check_callable("backdoor.stamped", getattr(backdoor, "stamped", None), "Give fl_lightning.data.Backdoor(...).")
+        check_count("backdoor.target", backdoor.target, 0)
+        self.backdoor = backdoor
+        self._counts = torch.zeros(2)
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start to count."""
+        self._counts = torch.zeros(2, dtype=torch.float64, device=pl_module.device)
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Count the batch's samples."""
+        x, y = batch[:2]
+        others = y != self.backdoor.target
+        taken = pl_module(self.backdoor.stamped(x[others])).argmax(1) == self.backdoor.target
+        self._counts += torch.stack([taken.sum(), others.sum()])
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the share."""
+        taken, stamped = trainer.strategy.reduce(self._counts, reduce_op="sum")  # type: ignore[misc]
+        if stamped:
+            pl_module.log("fed/backdoor_success", taken / stamped, sync_dist=trainer.world_size > 1)

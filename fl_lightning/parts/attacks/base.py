@@ -1,0 +1,138 @@
+"""Clients that send something else than what they trained, for studies of robustness."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import got, is_number, to_indices
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.seeding import Stream, numpy_generator, torch_generator
+
+
+class Attack(Exchange):
+    """Some clients are attackers.
+
+    Attackers send parameters other than they trained; buffers and personal parameters are left as they are.
+
+    Args:
+        clients: The attackers: a share of the clients in [0, 1), rounded down and drawn by the run's seed, or the
+            positions of the clients.
+
+    Raises:
+        TypeError: If positions are no whole numbers.
+        ValueError: If the share is out of its range; when the fit begins, if a client does not exist.
+    """
+
+    def __init__(self, clients: float | Sequence[int]) -> None:
+        self.clients = clients if is_number(clients) else to_indices("clients", clients).tolist()
+        if is_number(clients) and (not isinstance(clients, float) or not 0 <= clients < 1):
+            raise ValueError(
+                f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got(clients)}. "
+                "[3] is client 3."
+            )
+        self.attackers: frozenset[int] = frozenset()
+        """The attackers' positions, once the fit has begun."""
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Choose the attackers."""
+        self.attackers = chosen(self.clients, federation.num_clients, federation.seed)
+
+
+class LocalAttack(Attack):
+    """An attacker knows its own update alone."""
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return what the client sends."""
+        task = result.task
+        if task.client not in self.attackers:
+            return result
+        generator = torch_generator(self.federation.seed, Stream.ATTACK, self.place, *task.seeds)
+        return self.with_sent_update(result, self.forged(self.sent_update(result), generator))
+
+    @abstractmethod
+    def forged(self, update: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what an attacker sends, shape ``(num_sent,)``.
+
+        Args:
+            update: What it trained, shape ``(num_sent,)``.
+            generator: For what is drawn, on the CPU.
+        """
+
+
+class Collusion(Attack):
+    """The attackers of a round know what the honest clients send, and all send the same.
+
+    They speak last: what exchanges after this one do to updates has happened already. A bound that the server applies
+    to them is ``NormBounding`` of a robust aggregation.
+    """
+
+    colludes = True
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` where the server has no updates of clients to look at."""
+        if getattr(parts["schedule"], "keeps_models", False):
+            raise ValueError(
+                f"{type(self).__name__} needs the updates of a round's clients, but with "
+                f"{type(parts['schedule']).__name__} the server gets models that many clients trained. Use an attack "
+                "on single updates, such as SignFlipping, or another schedule."
+            )
+        members: list[Exchange] = getattr(parts["exchange"], "members", [])
+        for member in members:
+            if member.sums_updates:
+                raise ValueError(
+                    f"{type(self).__name__} needs the updates of a round's clients, but {type(member).__name__} gives "
+                    "the server their sum alone. Use an attack on single updates, such as SignFlipping."
+                )
+
+    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """Return a round's results with the attackers' replaced; unchanged if all or none are attackers."""
+        honest = [result for result in results if result.task.client not in self.attackers]
+        if not honest or len(honest) == len(results):
+            return list(results)
+        honest.sort(key=lambda result: (result.task.client, result.task.slot))
+        rows = torch.stack([self.sent_update(result).double() for result in honest])
+        forged = self.forged(rows, len(results) - len(honest)).to(results[0].vector.dtype)
+        return [
+            self.with_sent_update(result, forged) if result.task.client in self.attackers else result
+            for result in results
+        ]
+
+    @abstractmethod
+    def forged(self, honest: Tensor, attackers: int) -> Tensor:
+        """Return what every attacker sends, shape ``(num_sent,)``.
+
+        Args:
+            honest: The honest clients' updates, in the order of clients, float64 of shape ``(honest, num_sent)``.
+            attackers: How many attackers the round has.
+        """
+
+
+def chosen(clients: float | Sequence[int], num_clients: int, seed: int) -> frozenset[int]:
+    """Return the positions of attackers.
+
+    Args:
+        clients: A share of the clients, rounded down, or their positions.
+        num_clients: K.
+        seed: The run's seed.
+
+    Raises:
+        ValueError: If a client does not exist.
+    """
+    if isinstance(clients, float):
+        number = int(round(clients * num_clients, 9))
+        drawn = numpy_generator(seed, Stream.ATTACK).permutation(num_clients)[:number]
+        return frozenset(int(client) for client in drawn)
+    wrong = [client for client in np.unique(clients).tolist() if not 0 <= client < num_clients]  # type: ignore[arg-type]
+    if wrong:
+        raise ValueError(
+            f"`clients` must be from 0 to {num_clients - 1}, got {wrong}. Clients are numbered by position; a share "
+            "such as 0.2 draws them."
+        )
+    return frozenset(int(client) for client in clients)

@@ -1,0 +1,148 @@
+"""The base of compressions: which way, error feedback, and what is sent."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_bool, check_choice
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.traffic import Payload
+from fl_lightning.seeding import Stream, torch_generator
+
+Link = Literal["up", "down"]
+
+
+class Compressor(Exchange):
+    """Sends an approximation that takes fewer bits: of a client's update, or of the model that it receives.
+
+    Up: the client sends ``C(update)``. With error feedback it sends ``C(update + e)`` and keeps what that leaves out as
+    its next e (Seide et al. 2014, Stich et al. 2018).
+
+    Down: the server remembers which model each client knows, at first the run's first one, and sends the compressed
+    difference to it; a client starts from its known model plus that. What is left out once is part of the next
+    difference, so that this is an error feedback too (Mishchenko et al. 2019, Richtarik et al. 2021).
+
+    Buffers and personal parameters are not compressed. Several compressions in a list follow each other: the second one
+    sees the values alone that the first one sends.
+
+    Args:
+        link: ``"up"`` from the client to the server, or ``"down"``; for both, give two in a list.
+        error_feedback: Whether what was left out is sent later; the class's default if ``None``.
+
+    Raises:
+        TypeError: If ``error_feedback`` is neither True nor False.
+        ValueError: If ``link`` is unknown, or error feedback is to be off on the way down.
+    """
+
+    feeds_back: ClassVar[bool] = False
+    """The default of ``error_feedback`` on the way up."""
+
+    def __init__(self, link: Link = "up", error_feedback: bool | None = None) -> None:
+        check_choice("link", link, ("up", "down"))
+        if error_feedback is not None:
+            check_bool("error_feedback", error_feedback)
+        if link == "down" and error_feedback is False:
+            raise ValueError(
+                '`error_feedback=False` is not possible with `link="down"`: the server sends the difference to what a '
+                "client knows, so that what was left out is always sent later. Leave it out."
+            )
+        self.link = link
+        self.error_feedback = (link == "down" or self.feeds_back) if error_feedback is None else bool(error_feedback)
+        self._received: dict[int, Tensor] = {}
+
+    @abstractmethod
+    def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what the receiver makes of the message, shape ``(n,)``.
+
+        Args:
+            values: What is to be sent, shape ``(n,)``.
+            generator: For what is drawn, on the CPU; the same on both sides.
+        """
+
+    @abstractmethod
+    def encoded(self, payload: Payload) -> Payload:
+        """Return the size of the message, given that of what is compressed."""
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if two compressions follow each other on the way down."""
+        members = getattr(parts["exchange"], "members", [])
+        down = [member for member in members if isinstance(member, Compressor) and member.link == "down"]
+        if len(down) > 1:
+            raise ValueError(
+                f"`exchange` has {len(down)} compressions on the way down, {down[0]!r} and {down[1]!r}: each would "
+                "remember another model of each client. Keep one of them."
+            )
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Let all clients know the first model, and owe nothing."""
+        self._received = {}
+        first = federation.model[: federation.num_parameters]
+        initial = torch.zeros_like(first) if self.link == "up" else first.clone()
+        self.states = ClientStates(federation, initial) if self.error_feedback else None
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model that the client knows then, shape ``(size,)``."""
+        if self.link == "up" or self.states is None:
+            return model
+        known, places = self.states[task.client], self.sent_places()
+        difference = self._at_sent_places(model[: len(known)] - known)
+        renewed = known + self._from_sent_places(self._sent(difference, len(difference), task), known)
+        # kept when the client answers; a client that never does is one that the message did not reach
+        self._received[task.client] = renewed
+        if places is None:
+            return torch.cat([renewed, model[len(known) :]])
+        return model.index_copy(0, places, renewed[places])
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the compressed update."""
+        client = result.task.client
+        if self.link == "down":
+            if self.states is not None and client in self._received:
+                self.states.put(client, self._received.pop(client))
+            return result
+        update, owed = self.sent_update(result), None
+        if self.states is not None:
+            owed = self._at_sent_places(self.states[client])
+            update = update + owed
+        sent = self._sent(update, result.payload.values, result.task)
+        if self.states is not None:
+            self.states.put(client, self._from_sent_places(update - sent, self.states[client]))
+        return self.with_sent_update(result, sent, self.encoded(result.payload))
+
+    def payload_down(self, payload: Payload) -> Payload:
+        """Return what the server sends to one client."""
+        return self.encoded(payload) if self.link == "down" else payload
+
+    def on_round_end(self) -> None:
+        """Keep what clients owe, or know."""
+        super().on_round_end()
+        self._received = {}
+
+    def on_round_abort(self) -> None:
+        """Forget the round."""
+        super().on_round_abort()
+        self._received = {}
+
+    def _sent(self, values: Tensor, number: int, task: Task) -> Tensor:
+        """Compress the ``number`` values that exchanges before this one send; the others are 0."""
+        seeds = (self.place, ("up", "down").index(self.link), *task.seeds)
+        generator = torch_generator(self.federation.seed, Stream.COMPRESSION, *seeds)
+        if number >= len(values):
+            return self.compress(values, generator)
+        kept = values.nonzero().squeeze(1)
+        return torch.zeros_like(values).index_copy(0, kept, self.compress(values[kept], generator))
+
+    def _at_sent_places(self, vector: Tensor) -> Tensor:
+        places = self.sent_places()
+        return vector if places is None else vector[places]
+
+    def _from_sent_places(self, values: Tensor, like: Tensor) -> Tensor:
+        places = self.sent_places()
+        return values if places is None else torch.zeros_like(like).index_copy(0, places, values)

@@ -1,0 +1,44 @@
+"""Values at random places."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.exchange.compressor import Compressor, Link
+from fl_lightning.parts.exchange.top_k import check_share, number_of
+from fl_lightning.parts.traffic import Payload
+
+
+class RandomK(Compressor):
+    """Sends the values at places drawn uniformly, without replacement (Konecny et al. 2016, random mask).
+
+    Both sides draw the places from the run's seed, the round and the client, so that no position is sent. Without error
+    feedback the k of n values are multiplied by ``n / k``: the mean over the places is the update itself, and the mean
+    squared error is ``(n / k - 1) |update|^2``. With error feedback, or on the way down, they are sent as they are.
+
+    Args:
+        fraction: Share of the values that is sent, in (0, 1]; rounded down, at least one value.
+        error_feedback: Whether the client adds what it left out to its next update; on the way down always so.
+        link: ``"up"`` or ``"down"``; see :class:`Compressor`.
+
+    Raises:
+        TypeError: If ``error_feedback`` is no boolean.
+        ValueError: If another argument is out of its range.
+    """
+
+    def __init__(self, fraction: float, error_feedback: bool | None = None, link: Link = "up") -> None:
+        check_share(fraction)
+        super().__init__(link, error_feedback)
+        self.fraction = float(fraction)
+
+    def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the values at the drawn places, and 0 elsewhere."""
+        number = number_of(self.fraction, len(values))
+        places = torch.randperm(len(values), generator=generator)[:number].to(values.device)
+        scale = 1.0 if self.error_feedback else len(values) / max(1, number)
+        return torch.zeros_like(values).index_copy(0, places, scale * values[places])
+
+    def encoded(self, payload: Payload) -> Payload:
+        """Return the size of the values; both sides know their places."""
+        return Payload(number_of(self.fraction, payload.values), payload.bits_per_value, payload.extra_bits)

@@ -1,0 +1,92 @@
+"""Updates divided by how far their local steps reach (FedNova)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_choice, check_fraction, check_not_negative
+from fl_lightning.parts.aggregation import Aggregation, Weighting
+from fl_lightning.parts.client_states import accumulator
+from fl_lightning.parts.federation import ClientResult, Federation
+
+
+class NormalizedMean(Aggregation):
+    """FedNova's mean: ``w + tau_eff sum_k p_k Delta_k / |a_k|`` with ``tau_eff = sum_k p_k |a_k|`` (Wang et al. 2020).
+
+    ``|a_k|`` is the way that a client's steps make along a constant gradient, in units of learning rate times gradient:
+    the number of steps with plain SGD. A client that makes more steps than others counts for no more, and the server
+    heads for the optimum of ``sum_k p_k F_k`` instead of one that depends on the numbers of steps.
+
+    Args:
+        momentum: rho of the clients' SGD, in [0, 1).
+        mu: Weight of the clients' proximal term, at least 0.
+        weighting: p_k in proportion to n_k (``"samples"``), or all alike (``"uniform"``).
+
+    Raises:
+        ValueError: If an argument is out of its range; when the fit begins, if models circulate and ``momentum`` or
+            ``mu`` is given: their steps do not add up over clients.
+    """
+
+    reduces_over_ranks = True
+
+    def __init__(self, momentum: float = 0.0, mu: float = 0.0, weighting: Weighting = "samples") -> None:
+        check_fraction("momentum", momentum, "It is that of the clients' SGD.")
+        check_not_negative("mu", mu, "It is the weight of the clients' proximal term.")
+        check_choice("weighting", weighting, ("samples", "uniform"))
+        self.momentum, self.mu, self.weighting = momentum, mu, weighting
+        self._sum: Tensor | None = None  # (num_parameters + 2,): p Delta / |a|, then p |a|, then p
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if models circulate and steps of several clients do not add up."""
+        if getattr(parts["schedule"], "keeps_models", False) and (self.momentum or self.mu):
+            raise ValueError(
+                f"{self!r} cannot merge circulating models: each client begins with no momentum and with a proximal "
+                "term of its own, so that the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."
+            )
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Start with nothing added."""
+        self._sum = None
+
+    def update(self, result: ClientResult) -> None:
+        """Add a normalised update; a client that made no step does not count."""
+        if not result.num_steps:
+            return
+        weight = float(result.num_samples) if self.weighting == "samples" else 1.0
+        reach = self.reach(result.num_steps, max(result.summed_lr, default=0.0) / result.num_steps)
+        n, total = len(result.parameters), self._opened(result.parameters)
+        kind = total.dtype
+        total[:n].add_(result.parameters.to(kind) - result.start[:n].to(kind), alpha=weight / reach)
+        total[n:] += torch.tensor([weight * reach, weight], dtype=kind, device=total.device)
+
+    def reach(self, steps: int, lr: float = 0.0) -> float:
+        """Return |a| of so many steps with the learning rate ``lr``, which matters beside a proximal term only."""
+        if not self.momentum and not self.mu:
+            return float(steps)
+        way = velocity = 0.0
+        for _ in range(steps):
+            velocity = self.momentum * velocity + 1 - lr * self.mu * way
+            way += velocity
+        return way
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return the server's parameters moved by the normalised updates, float64 of shape ``(num_parameters,)``."""
+        total, self._sum = self.federation.sum_over_ranks(self._opened(model)), None
+        reach, weight = float(total[-2]), float(total[-1])
+        if not weight:
+            return None
+        return model.to(total.dtype) + total[:-2] * (reach / weight / weight)
+
+    def on_round_abort(self) -> None:
+        """Forget everything that was added."""
+        super().on_round_abort()
+        self._sum = None
+
+    def _opened(self, like: Tensor) -> Tensor:
+        if self._sum is None:
+            self._sum = torch.zeros(len(like) + 2, dtype=accumulator(like), device=like.device)
+        return self._sum

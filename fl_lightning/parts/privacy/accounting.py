@@ -1,0 +1,121 @@
+"""Privacy accounting of rounds with the Gaussian mechanism, by Google's dp-accounting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+#: Privacy losses are rounded up to multiples of this: epsilon is at most about so much too large. With little noise
+#: they are of the size of 1 / z^2, and rounded to multiples of so much of that.
+_GRID = 1e-3
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A sum over sampled clients, each of norm 1 at most, with Gaussian noise.
+
+    Attributes:
+        noise: The noise's standard deviation, z.
+        rate: Each client's chance to be sampled, independently (Poisson sampling); the share of the clients if
+            ``cohort`` is given; 1 for all.
+        cohort: Clients that are drawn without replacement; 0 with Poisson sampling.
+        population: Clients there are, with ``cohort``.
+    """
+
+    noise: float
+    rate: float
+    cohort: int = 0
+    population: int = 0
+
+    @property
+    def replaces(self) -> bool:
+        """Whether neighbours differ in what one client has; otherwise in whether one client is there at all."""
+        return 0 < self.cohort < self.population
+
+
+def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
+    """Return epsilon of (epsilon, delta)-differential privacy after rounds of these mechanisms, a valid upper bound.
+
+    Poisson sampling and full participation: privacy loss distributions (Koskela et al. 2020, Doroshenko et al. 2022),
+    for neighbours of which one has a client more. Sampling without replacement: Renyi differential privacy (Wang et al.
+    2019), for neighbours of which one client has other data: the sum then changes by up to 2.
+
+    Args:
+        rounds: Mechanisms, and for how many rounds each ran.
+        delta: In (0, 1).
+
+    Raises:
+        ValueError: If the two kinds of sampling are mixed: their neighbours differ.
+    """
+    ran = [(mechanism, count) for mechanism, count in rounds if count]
+    if not ran:
+        return 0.0
+    if any(mechanism.noise == 0 for mechanism, _ in ran):
+        return math.inf
+    if len({mechanism.replaces for mechanism, _ in ran}) > 1:
+        raise ValueError(
+            "Rounds with Poisson sampling and rounds with a fixed number of clients have no common epsilon: their "
+            "neighbouring federations differ. Keep one kind of sampler for the whole run."
+        )
+    return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
+
+
+def noise_for(epsilon: float, delta: float, mechanism: Mechanism, rounds: int) -> float:
+    """Return the smallest noise, to 0.1 per cent, with which so many rounds spend at most ``epsilon``."""
+    low, high = 0.0, 1.0
+    while _spent(mechanism, high, rounds, delta) > epsilon:
+        low, high = high, 2 * high
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _spent(mechanism, middle, rounds, delta) <= epsilon else (middle, high)
+    return high
+
+
+def _spent(mechanism: Mechanism, noise: float, rounds: int, delta: float) -> float:
+    # less noise than this is of no use to anybody, and its privacy losses fill the memory
+    return math.inf if noise < 0.05 else epsilon_of([(replace(mechanism, noise=noise), rounds)], delta)
+
+
+def check_installed() -> None:
+    """Raise ``ModuleNotFoundError`` if dp-accounting is not there."""
+    if find_spec("dp_accounting") is None:
+        raise ModuleNotFoundError(
+            "Epsilon is computed with the package dp-accounting, which is not installed. Install it by "
+            '`pip install "fl-lightning[privacy]"`.'
+        )
+
+
+@lru_cache(maxsize=64)
+def _loss_distribution(noise: float, rate: float, grid: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise, value_discretization_interval=grid, sampling_prob=rate
+    )
+
+
+@lru_cache(maxsize=8)  # logs and checkpoints ask for the same figure
+def _epsilon_added(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
+    total, grid = None, _GRID * max(1.0, max(mechanism.noise**-2 for mechanism, _ in rounds))
+    for mechanism, count in rounds:
+        part = _loss_distribution(mechanism.noise, mechanism.rate, grid).self_compose(count)
+        total = part if total is None else total.compose(part)
+    assert total is not None
+    return float(total.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=8)
+def _epsilon_replaced(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    for mechanism, count in rounds:
+        gaussian = dp_accounting.GaussianDpEvent(mechanism.noise / 2)  # in units of the sum's largest change
+        event = dp_accounting.SampledWithoutReplacementDpEvent(mechanism.population, mechanism.cohort, gaussian)
+        accountant.compose(event, count)
+    return float(accountant.get_epsilon(delta))

@@ -1,0 +1,242 @@
+"""Client-level differential privacy: clipped updates, and noise on their sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_count, check_not_negative, check_positive, got, is_number
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of, noise_for
+from fl_lightning.parts.privacy.analysed import cohort_of, refuse_unanalysed
+from fl_lightning.seeding import Stream, torch_generator
+
+_CLIP_LR = 0.2  # eta_C of Andrew et al. 2021
+_COUNT_NOISE = 1 / 20  # of the cohort, for the count of unclipped updates, as they recommend
+
+
+class DifferentialPrivacy(Exchange):
+    """DP-FedAvg (McMahan et al. 2018): updates are clipped, noise is added to their sum, once a round, by the server.
+
+    The server moves by ``(sum_k Delta_k min(1, clip / |Delta_k|) + N(0, (z clip)^2)) / m``, m the *expected* number of
+    clients, q K. The guarantee is for a whole client, against whoever sees all models that the server sends; the server
+    itself is trusted. A round that no client joins adds its noise too. What it does not protect: ``docs/privacy.md``.
+
+    The noise comes from the run's seed, so that a run can be repeated: who knows the seed can take the noise away.
+
+    Args:
+        clip: Largest L2 norm of an update; the first one, with ``adaptive_quantile``. Infinite only without noise.
+        noise_multiplier: z, at least 0.
+        epsilon: In the place of ``noise_multiplier``: the least noise is taken with which ``Trainer(max_epochs=...)``
+            rounds spend no more.
+        delta: In (0, 1); well below 1 over the number of clients.
+        adaptive_quantile: The bound moves to this quantile of the updates' norms (Andrew et al. 2021): after each round
+            by ``exp(-0.2 (b - quantile))``, b the share of unclipped updates, with noise of a 20th of m, which z pays
+            for. ``None`` keeps the bound.
+        noise_cohort: Add as much noise as if so many clients had joined in a round, ``m / noise_cohort`` of it, to see
+            what a larger federation would reach. The epsilon that is logged is that of the run as it is.
+
+    Raises:
+        TypeError: If neither or both of ``noise_multiplier`` and ``epsilon`` are given.
+        ModuleNotFoundError: If dp-accounting is not installed.
+        ValueError: If an argument is out of its range, or sampler, schedule, objective, aggregation, participation or
+            later exchanges are none for which the figure would be right.
+    """
+
+    sums_updates = True
+
+    def __init__(
+        self,
+        clip: float,
+        *,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        delta: float,
+        adaptive_quantile: float | None = None,
+        noise_cohort: int | None = None,
+    ) -> None:
+        if (noise_multiplier is None) == (epsilon is None):
+            raise TypeError(
+                "Give either `noise_multiplier` or `epsilon`, from which the noise follows; got "
+                f"{noise_multiplier!r} and {epsilon!r}."
+            )
+        _check_clip(clip, noise_multiplier)
+        if noise_multiplier is not None:
+            check_not_negative("noise_multiplier", noise_multiplier)
+        if epsilon is not None:
+            check_positive("epsilon", epsilon)
+        check_open_share("delta", delta, "It should be well below 1 over the number of clients; 1e-5 is usual.")
+        if adaptive_quantile is not None:
+            check_open_share("adaptive_quantile", adaptive_quantile, "0.5 is usual.")
+        if noise_cohort is not None:
+            check_count("noise_cohort", noise_cohort)
+        check_installed()
+        self.clip, self.noise_multiplier, self.epsilon, self.delta = clip, noise_multiplier, epsilon, delta
+        self.adaptive_quantile, self.noise_cohort = adaptive_quantile, noise_cohort
+        self._sampler: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._bound = float(self.clip)
+        self._noise = self.noise_multiplier
+        self._rounds_planned = 0
+        self._ran: dict[Mechanism, int] = {}
+        self._unclipped = self._round = 0
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for parts with which epsilon would not be known."""
+        refuse_unanalysed(parts, "DifferentialPrivacy")
+        self._sampler = parts["sampler"]
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Start with nothing spent."""
+        self._forget()
+
+    def on_round_start(self, round_index: int) -> None:
+        """Find the noise that ``epsilon`` asks for, if it is not known."""
+        self._round, self._unclipped = round_index, 0
+        if self.epsilon is not None:
+            self._plan(round_index, self.epsilon)
+        self._deviations()  # it fails before any work is done
+
+    def _plan(self, round_index: int, epsilon: float) -> None:
+        planned = self.federation.max_rounds
+        if self._noise is None:
+            if planned is None:
+                raise ValueError(
+                    "`epsilon` is spent over all rounds, so that their number must be known. Give "
+                    "`Trainer(max_epochs=...)`, or `noise_multiplier`."
+                )
+            self._noise, self._rounds_planned = self._least_noise(planned, epsilon), planned
+        if round_index >= self._rounds_planned:
+            raise ValueError(
+                f"The noise was chosen such that {self._rounds_planned} rounds spend `epsilon={epsilon}`; another "
+                f"round would spend more. End the fit after {self._rounds_planned} rounds, or start afresh with a "
+                "larger `max_epochs`."
+            )
+
+    def _least_noise(self, rounds: int, epsilon: float) -> float:
+        mechanism = cohort_of(self._sampler, self.federation.num_clients)
+        scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
+        return noise_for(epsilon, self.delta, mechanism, rounds) * scale
+
+    @property
+    def _expected(self) -> float:
+        """The expected number of clients in a round, m."""
+        clients = self.federation.num_clients
+        return cohort_of(self._sampler, clients).rate * clients
+
+    # ---- a round ----
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result with the clipped update."""
+        update = self.sent_update(result)
+        length = float(torch.linalg.vector_norm(update.double()))
+        if length <= self._bound:
+            self._unclipped += 1
+            return result
+        return self.with_sent_update(result, update * (self._bound / length))
+
+    def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
+        """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
+        expected, generator, bound = self._expected, self._generator(), self._bound
+        accounted, deviation, count_deviation = self._deviations()
+        mechanism = cohort_of(self._sampler, self.federation.num_clients, accounted)
+        self._ran[mechanism] = self._ran.get(mechanism, 0) + 1
+        if self.adaptive_quantile is not None:
+            drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
+            self._adapt(count, count_deviation * drawn, expected)
+        if not deviation:
+            return total, expected
+        noise = torch.randn(total.shape, generator=generator, dtype=torch.float64).to(total)
+        return total + deviation * bound * noise, expected
+
+    def _deviations(self) -> tuple[float, float, float]:
+        """Return the noise that is accounted for, that of the sum in units of the bound, and that of the count."""
+        noise, expected = self._noise, self._expected
+        assert noise is not None
+        cohort = expected if self.noise_cohort is None else float(self.noise_cohort)
+        scale = expected / cohort
+        if self.adaptive_quantile is None or not noise:
+            return noise * scale, noise * scale, 0.0
+        return noise * scale, _beside_count(noise, _COUNT_NOISE * cohort) * scale, _COUNT_NOISE * expected
+
+    @property
+    def _device(self) -> torch.device:
+        return self.federation.model.device
+
+    def _generator(self) -> torch.Generator:
+        """Return a generator that is the same for any executor and number of processes."""
+        return torch_generator(self.federation.seed, Stream.PRIVACY, self._round)
+
+    def _adapt(self, count: float, noise: float, expected: float) -> None:
+        """Move the bound by the noised share of unclipped updates."""
+        assert self.adaptive_quantile is not None
+        unclipped = float(self.federation.sum_over_ranks(torch.tensor(self._unclipped, device=self._device)))
+        # each client counts 1/2 or -1/2, so that one changes the sum by 1/2 alone
+        share = (unclipped - count / 2 + noise) / expected + 0.5
+        self._bound *= math.exp(-_CLIP_LR * (share - self.adaptive_quantile))
+
+    def on_round_abort(self) -> None:
+        """Forget the round."""
+        super().on_round_abort()
+        self._unclipped = 0
+
+    # ---- what is spent ----
+
+    @property
+    def clip_norm(self) -> float:
+        """The bound of the next round's updates."""
+        return self._bound
+
+    @property
+    def spent(self) -> float:
+        """Epsilon of all rounds so far, with :attr:`delta`."""
+        return epsilon_of(list(self._ran.items()), self.delta)
+
+    def values(self) -> dict[str, float]:
+        """Return epsilon so far and its delta, and the bound if it adapts."""
+        bound = {} if self.adaptive_quantile is None else {"fed/clip_norm": self._bound}
+        return {"fed/epsilon": self.spent, "fed/delta": self.delta, **bound}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rounds so far with what they spent."""
+        ran = [[*vars(mechanism).values(), count] for mechanism, count in self._ran.items()]
+        state = {"ran": ran, "bound": self._bound, "noise": self._noise, "planned": self._rounds_planned}
+        return {**state, "epsilon": self.spent, "delta": self.delta}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint's run has spent."""
+        self._ran = {Mechanism(*mechanism): count for *mechanism, count in state["ran"]}
+        self._bound, self._noise, self._rounds_planned = state["bound"], state["noise"], state["planned"]
+
+
+def _beside_count(noise: float, count_noise: float) -> float:
+    """Return the noise of updates such that they and the count together spend what ``noise`` alone would."""
+    room = noise**-2 - (2 * count_noise) ** -2
+    if room <= 0:
+        raise ValueError(
+            f"`adaptive_quantile` needs more clients in a round: the count of unclipped updates, with noise of "
+            f"{count_noise:g}, alone spends more than a noise multiplier of {noise:g} allows. Let more than "
+            f"{noise / (2 * _COUNT_NOISE):g} clients be drawn, or give a smaller `noise_multiplier`."
+        )
+    return float(room**-0.5)
+
+
+def _check_clip(clip: float, noise_multiplier: float | None) -> None:
+    if not is_number(clip) or not clip > 0 or (math.isinf(clip) and noise_multiplier != 0):
+        raise ValueError(
+            f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite with "
+            "`noise_multiplier=0` alone."
+        )
+
+
+def check_open_share(name: str, value: float, hint: str) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number in (0, 1)."""
+    if not is_number(value) or not 0 < value < 1:
+        raise ValueError(f"`{name}` must be a number in (0, 1), got {got(value)}. {hint}")

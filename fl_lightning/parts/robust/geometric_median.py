@@ -1,0 +1,53 @@
+"""The point whose distances to all updates are smallest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import check_count, check_not_negative, check_positive
+from fl_lightning.parts.client_states import accumulator
+from fl_lightning.parts.robust.base import PreAggregation, RobustAggregation
+from fl_lightning.parts.robust.updates import Updates
+
+
+class GeometricMedian(RobustAggregation):
+    """The point with the smallest sum of distances to the updates (Pillutla et al. 2022, RFA).
+
+    Found by the smoothed Weiszfeld algorithm: from 0, the mean with the weights ``1 / max(smoothing, distance)``, again
+    and again. Fewer than half of the updates may be arbitrary.
+
+    Args:
+        smoothing: nu, the distance below which an update pulls no harder, greater than 0, in the units of the updates.
+        max_iterations: At most so many steps; each reads all updates once.
+        tolerance: The steps end when one is shorter than this share of the way so far.
+        before: What the updates go through first; see :class:`RobustAggregation`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        smoothing: float = 1e-6,
+        max_iterations: int = 100,
+        tolerance: float = 1e-6,
+        before: PreAggregation | None = None,
+    ) -> None:
+        check_positive("smoothing", smoothing)
+        check_count("max_iterations", max_iterations)
+        check_not_negative("tolerance", tolerance, "0 makes all steps.")
+        super().__init__(before)
+        self.smoothing, self.max_iterations, self.tolerance = smoothing, max_iterations, tolerance
+
+    def rule(self, updates: Updates) -> Tensor:
+        """Return the geometric median."""
+        first = next(updates.blocks())
+        center = torch.zeros(updates.size, dtype=accumulator(first), device=first.device)
+        for _ in range(self.max_iterations):
+            weights = 1 / updates.distances_to(center).clamp(min=self.smoothing)
+            moved = updates.combined(weights / weights.sum())
+            step, center = torch.linalg.vector_norm(moved - center), moved
+            if step <= self.tolerance * torch.linalg.vector_norm(center):
+                break
+        return center

@@ -1,0 +1,87 @@
+"""The mean of updates of which the server sees the sum alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl_lightning.parts.aggregation import Aggregation, WeightedMean
+from fl_lightning.parts.client_states import accumulator
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.federation import ClientResult, Federation, same_values
+from fl_lightning.parts.running_mean import RunningMean
+
+
+class SummedUpdates(Aggregation):
+    """Moves the server by the sum of the clients' updates over their number, both as an exchange shows them.
+
+    Args:
+        exchange: Gives the sum and the number that the server sees; see :meth:`Exchange.summed`.
+    """
+
+    reduces_over_ranks = True
+    merges_buffers = True
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self._mean = RunningMean()
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Start with nothing added."""
+        self._mean.reset()
+
+    def update(self, result: ClientResult) -> None:
+        """Add a client's model.
+
+        Raises:
+            ValueError: If the client's training changed buffers, which would travel beside the sum.
+        """
+        if not same_values(result.buffers, result.start[len(result.parameters) :]):
+            raise ValueError(
+                f"Training changes buffers of the module, such as BatchNorm's statistics, and "
+                f"{type(self.exchange).__name__} protects trained parameters alone: buffers would tell the server what "
+                'it must not see. Give `buffers="server"`, which drops what clients make of them, or use layers '
+                "without statistics, such as GroupNorm."
+            )
+        self._mean.add(result.vector)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``."""
+        n, current = self.federation.num_parameters, model.to(accumulator(model))
+        mean, weight = self._mean.take(self.federation, model)
+        count = float(weight)
+        total = torch.zeros_like(current[:n]) if mean is None else (mean[:n] - current[:n]) * count
+        seen, divisor = self.exchange.summed(total, count)
+        if seen is total and (mean is None or divisor == count):
+            return mean  # as it is: the way to the sum and back would round it
+        return torch.cat([current[:n] + seen / divisor, current[n:]])
+
+    def on_round_abort(self) -> None:
+        """Forget everything that was added."""
+        super().on_round_abort()
+        self._mean.reset()
+
+
+def of_sums(exchange: Exchange, aggregation: Aggregation) -> Aggregation:
+    """Return what takes the place of a uniform mean if one of the exchanges shows the server sums alone.
+
+    Raises:
+        ValueError: If the aggregation is no uniform mean, or the exchange is not the last one.
+    """
+    members: list[Exchange] = getattr(exchange, "members", [exchange])
+    summing = [member for member in members if member.sums_updates]
+    if not summing:
+        return aggregation
+    name = type(summing[0]).__name__
+    if summing[0] is not members[-1]:
+        raise ValueError(
+            f"`exchange` has {members[-1]!r} after {name}, which must see updates as they reach the server. Put {name} "
+            "last, and only one such exchange."
+        )
+    if type(aggregation) is not WeightedMean or aggregation.weighting != "uniform":
+        raise ValueError(
+            f"{name} gives the server the sum of all updates, in which clients count alike, so that {aggregation!r} "
+            'cannot merge them. Give `weighting="uniform"`, and no `aggregation`, `partial` or algorithm with a mean '
+            "of its own."
+        )
+    return SummedUpdates(summing[0])

@@ -1,0 +1,134 @@
+"""Privacy of single samples: clipped gradients by hand, noise, accounts, refusals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.comparison import ValidatedClassifier, clients_of
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from fl_lightning import ExamplePrivacy, FedAvg, FedProx, ImportanceSampler, QFedAvg, Scaffold, TensorDataModule
+from fl_lightning.parts.privacy import Mechanism, epsilon_of
+
+NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
+
+
+def fit(
+    module: L.LightningModule,
+    clients: Any,
+    *callbacks: Any,
+    rounds: int = 1,
+    batch_size: int | None = None,
+    **trainer: Any,
+) -> None:
+    data = TensorDataModule(clients=clients, batch_size=batch_size)
+    quiet_trainer(max_epochs=rounds, callbacks=list(callbacks), **trainer).fit(module, datamodule=data)
+
+
+def mixed(*optima: float) -> list[tuple[Tensor, Tensor]]:
+    """Return one client with a sample of each optimum."""
+    c = torch.tensor(optima, dtype=torch.float64)
+    return [(torch.ones_like(c), c)]
+
+
+class Plain(Quadratic):
+    """Without a list of what it saw, which would look at values."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        a, c = batch
+        return (0.5 * a * (self.w - c) ** 2).sum() / len(c)
+
+
+def test_each_samples_gradient_is_clipped() -> None:
+    # gradients -1, -10 and 4 become -1, -2 and 2: the mean is -1/3
+    module = Plain(0.3)
+    fit(module, mixed(1.0, 10.0, -4.0), ExamplePrivacy(2.0, **NO_NOISE), FedAvg(1.0))
+    assert float(module.w.detach()) == pytest.approx(0.1, abs=1e-15)
+
+
+def test_a_proximal_term_is_added_after_the_clipping() -> None:
+    # lr 1/2, two steps of one batch: 1 by a clipped gradient of -2, then 1 - 1/2 (-2 + 1/2) with mu = 1/2
+    module = Plain(0.5)
+    fit(module, mixed(10.0), ExamplePrivacy(2.0, **NO_NOISE), FedProx(0.5, 1.0, local_epochs=2))
+    assert float(module.w.detach()) == pytest.approx(1.75, abs=1e-15)
+
+
+def test_without_noise_and_bound_a_network_trains_as_it_does() -> None:
+    ends = []
+    for privacy in ([], [ExamplePrivacy(1e9, **NO_NOISE)]):
+        module = ValidatedClassifier()
+        fit(module, clients_of(9, 14, 6), *privacy, FedAvg(1.0, local_epochs=2, seed=1), rounds=2, batch_size=4)
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert torch.allclose(ends[0], ends[1], rtol=0, atol=1e-6)
+
+
+def test_noise_is_of_the_sum_and_divided_by_the_batch() -> None:
+    class Many(Plain):
+        def __init__(self) -> None:
+            super().__init__(1.0, [0.0] * 20_000)
+
+    clients = [(torch.ones(4, 1, dtype=torch.float64), torch.zeros(4, 20_000, dtype=torch.float64))]
+    module = Many()
+    fit(module, clients, ExamplePrivacy(0.5, noise_multiplier=1.2, delta=1e-5), FedAvg(1.0))
+    assert float(module.w.std()) == pytest.approx(1.2 * 0.5 / 4, rel=0.03)
+
+
+def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> None:
+    clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0], [4, 4, 4])
+
+    def run(rounds: int, ckpt_path: Path | None = None) -> tuple[ExamplePrivacy, Any]:
+        privacy = ExamplePrivacy(1.0, noise_multiplier=8.0, delta=1e-5)
+        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+        data = TensorDataModule(clients=clients, batch_size=2)
+        trainer = quiet_trainer(
+            max_epochs=rounds, callbacks=[privacy, FedAvg(1.0, local_epochs=3), save], enable_checkpointing=True
+        )
+        trainer.fit(Plain(0.1), datamodule=data, ckpt_path=ckpt_path)
+        return privacy, trainer.callback_metrics
+
+    whole, logged = run(4)
+    # four rounds of three epochs: one Gaussian mechanism each, which together are one with z / sqrt(12)
+    assert whole.spent == pytest.approx(epsilon_of([(Mechanism(8.0 / math.sqrt(12), 1.0), 1)], 1e-5), rel=0.01)
+    assert float(logged["fed/example_epsilon"]) == pytest.approx(whole.spent)
+    run(2)
+    assert run(4, tmp_path / "last.ckpt")[0].spent == whole.spent
+
+
+def test_a_step_that_cannot_be_mapped_is_named() -> None:
+    with pytest.raises(RuntimeError, match="`training_step` cannot be mapped over single samples by torch"):
+        fit(Quadratic(0.1), mixed(1.0), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0))
+
+
+class Normed(ValidatedClassifier):
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "callback", "trainer", "message"),
+    [
+        (ValidatedClassifier, lambda: Scaffold(1.0), {}, "losses, control variates or scores"),
+        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "losses, control variates or scores"),
+        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "losses, control variates or scores"),
+        (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
+        (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
+        (ValidatedClassifier, lambda: FedAvg(1.0), {"limit_train_batches": 1}, "in one batch of each local epoch"),
+    ],
+)
+def test_what_has_no_figure_is_refused(module: Any, callback: Any, trainer: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"ExamplePrivacy would log an epsilon.*{message}"):
+        fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback(), batch_size=2, **trainer)
+
+
+def test_it_stands_before_the_aggregation_callback() -> None:
+    with pytest.raises(ValueError, match="it must stand before an aggregation callback"):
+        fit(ValidatedClassifier(), clients_of(4, 4), FedAvg(1.0), ExamplePrivacy(1.0, **NO_NOISE))
+    with pytest.raises(ValueError, match=r"`clip` must be a finite number greater than 0, got 0"):
+        ExamplePrivacy(0, **NO_NOISE)

@@ -1,0 +1,92 @@
+"""A disk that is full is an error before anything has changed, also for files that are mapped into memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.full_disk import in_small_file_system, limited_files
+from helpers.toys import Quadratic, quiet_trainer
+
+from fl_lightning import FedDyn, TensorDataModule
+from fl_lightning.atomic_file import reserve
+from fl_lightning.parts import ClientStates, Federation
+
+VALUES = 1024  # float32: 4 KiB a client
+
+
+def states(folder: Path, num_clients: int = 40) -> ClientStates:
+    federation = Federation(np.ones(num_clients), torch.zeros(VALUES), [VALUES], state_dir=folder)
+    return ClientStates(federation, torch.zeros(VALUES))
+
+
+def hand_in(store: ClientStates, clients: range) -> None:
+    for client in clients:
+        store.put(client, torch.full((VALUES,), float(client)))
+    store.on_round_end()
+
+
+def test_states_without_room_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
+    store = states(tmp_path)
+    with limited_files(100_000):  # the first file has 16 places, the next 32, which take 131,072 bytes
+        hand_in(store, range(16))
+        with pytest.raises(OSError, match="131,072 bytes are wanted for a file that is mapped into memory") as error:
+            hand_in(store, range(10, 20))
+        assert error.value.filename == str(tmp_path)
+        store.on_round_abort()
+    assert store.mean.tolist() == [120 / 40] * VALUES  # 0 + 1 + ... + 15
+    assert [store[client][0].item() for client in (10, 15, 16, 19)] == [10, 15, 0, 0]
+    hand_in(store, range(20))
+    assert store.mean.tolist() == [190 / 40] * VALUES
+    assert store[19][0].item() == 19
+
+
+def vector_clients(number: int) -> TensorDataModule:
+    ones = torch.ones(1, VALUES, dtype=torch.float64)
+    return TensorDataModule([(ones, float(k) * ones) for k in range(number)], batch_size=None)
+
+
+def test_a_fit_on_a_full_file_system_ends_with_an_error_at_the_rounds_start(tmp_path: Path) -> None:
+    folder = tmp_path / "states"
+    folder.mkdir()
+
+    def train() -> str:
+        # 8 KiB a client: 16 places fit into 192 KiB, the 32 of the third round do not
+        module = Quadratic(0.5, [0.0] * VALUES)
+        trainer = quiet_trainer(max_epochs=9, callbacks=[FedDyn(0.1, 8, state_dir=folder, seed=1)])
+        try:
+            trainer.fit(module, datamodule=vector_clients(40))
+        except OSError as error:
+            seen = torch.equal(module.w.detach().flatten(), trainer.callbacks[0].algorithm.server.model)
+            return f"{error.errno == errno.ENOSPC} {seen} {trainer.current_epoch > 0} {error}"
+        return "no error"
+
+    text = in_small_file_system(folder, 192, train)
+    assert text.startswith("True True True ")
+    assert f"262,144 bytes are wanted for a file that is mapped into memory: '{folder}'" in text
+
+
+@pytest.mark.parametrize("missing", ["function", "support"])
+def test_room_is_taken_by_writing_where_the_system_cannot_reserve_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def refuse(*args: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    if missing == "function":
+        monkeypatch.delattr(os, "posix_fallocate")
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+    path = tmp_path / "file"
+    path.write_bytes(b"head")
+    with path.open("r+b") as file:
+        reserve(file, 3_000_000, path)
+    assert path.stat().st_size == 3_000_000
+    assert path.stat().st_blocks * 512 >= 3_000_000
+    assert path.read_bytes()[:6] == b"head\0\0"
+    with path.open("r+b") as file, limited_files(4_000_000), pytest.raises(OSError, match="5,000,000 bytes are wanted"):
+        reserve(file, 5_000_000, path)

@@ -1,0 +1,343 @@
+"""Client-level differential privacy: accounting, noise, clipping, what is logged and kept, refusals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.algorithms import Net
+from helpers.algorithms import data as six_clients
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from scipy.stats import norm
+from torch import Tensor
+
+from fl_lightning import FedAdam, FedAvg, FedBuff, FedDyn, FedNova, QFedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning.parts import (
+    BernoulliSampler,
+    ClientResult,
+    Clip,
+    DifferentialPrivacy,
+    Federation,
+    ImportanceSampler,
+    Median,
+    Participation,
+    Task,
+    TopK,
+    UniformSampler,
+)
+from fl_lightning.parts.privacy import Mechanism, epsilon_of, noise_for
+
+NOISELESS = {"noise_multiplier": 0.0, "delta": 1e-5}
+
+
+# ---- accounting ----
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (2.0, 1), (5.0, 1), (0.7, 1), (10.0, 30)])
+def test_full_participation_is_the_gaussian_mechanism(noise: float, rounds: int) -> None:
+    # delta(epsilon) of Balle and Wang 2018; T rounds are one with noise z / sqrt(T)
+    delta, z = 1e-5, noise / math.sqrt(rounds)
+    epsilon = epsilon_of([(Mechanism(noise, 1.0), rounds)], delta)
+    there = [norm.cdf(0.5 / z - e * z) - math.exp(e) * norm.cdf(-0.5 / z - e * z) for e in (epsilon, epsilon - 2e-3)]
+    assert there[0] <= delta <= there[1]
+
+
+@pytest.mark.parametrize("rounds", [1_000, 3_000, 10_000])
+def test_the_textbook_setting_by_two_libraries(rounds: int) -> None:
+    # q = 0.01, sigma = 1.1, delta = 1e-5
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+    from opacus.accountants import PRVAccountant
+    from opacus.accountants import RDPAccountant as OpacusRDP
+
+    ours = epsilon_of([(Mechanism(1.1, 0.01), rounds)], 1e-5)
+    numerical, renyi = PRVAccountant(), OpacusRDP()
+    numerical.history = renyi.history = [(1.1, 0.01, rounds)]
+    assert ours == pytest.approx(numerical.get_epsilon(delta=1e-5), abs=0.02)
+    google = RdpAccountant()
+    sampled = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1))
+    google.compose(sampled, rounds)
+    bound = renyi.get_epsilon(delta=1e-5)
+    assert bound == pytest.approx(google.get_epsilon(1e-5), rel=0.01)
+    assert ours < bound < 1.2 * ours
+    assert ours == pytest.approx({1_000: 1.516, 3_000: 2.686, 10_000: 5.193}[rounds], abs=0.01)
+
+
+def test_rounds_of_several_kinds_compose() -> None:
+    first, second = Mechanism(1.0, 0.1), Mechanism(2.0, 0.3)
+    apart = [epsilon_of([(mechanism, 20)], 1e-5) for mechanism in (first, second)]
+    both = epsilon_of([(first, 20), (second, 20)], 1e-5)
+    assert max(apart) < both < sum(apart)
+    assert both == pytest.approx(epsilon_of([(second, 20), (first, 10), (first, 10)], 1e-5), abs=5e-3)
+    assert epsilon_of([], 1e-5) == 0.0
+    assert epsilon_of([(first, 20), (Mechanism(0.0, 0.1), 1)], 1e-5) == math.inf
+    with pytest.raises(ValueError, match="have no common epsilon: their neighbouring federations differ"):
+        epsilon_of([(first, 20), (Mechanism(1.0, 0.1, 10, 100), 1)], 1e-5)
+
+
+def test_a_fixed_number_of_clients_has_an_accounting_of_its_own() -> None:
+    # one client's other data change the sum by 2: more than one client more does, less than without sampling
+    fixed = epsilon_of([(Mechanism(2.0, 0.1, 10, 100), 50)], 1e-5)
+    assert epsilon_of([(Mechanism(2.0, 0.1), 50)], 1e-5) < fixed < epsilon_of([(Mechanism(1.0, 1.0), 50)], 1e-5)
+
+
+def test_the_least_noise_for_an_epsilon() -> None:
+    mechanism = Mechanism(0.0, 0.1)
+    noise = noise_for(4.0, 1e-5, mechanism, 100)
+    spent = [epsilon_of([(Mechanism(z, 0.1), 100)], 1e-5) for z in (noise, 0.995 * noise)]
+    assert spent[0] <= 4.0 < spent[1]
+
+
+# ---- clipping and noise ----
+
+
+def attached(exchange: DifferentialPrivacy, size: int, clients: int = 10, seed: int = 0, q: float = 1.0) -> Any:
+    """Return the exchange in a federation whose model of ``size`` parameters is 0."""
+    model = torch.zeros(size, dtype=torch.float64)
+    callback = FedAvg(sampler=BernoulliSampler(q), weighting="uniform", exchange=exchange)
+    callback.algorithm.exchange.attach(Federation(np.ones(clients), model, [size], seed))
+    exchange.on_round_start(0)
+    return exchange
+
+
+def uploaded(exchange: DifferentialPrivacy, update: Tensor, client: int = 0) -> Tensor:
+    start = torch.zeros_like(update)
+    return exchange.upload(ClientResult(Task(client, client, 1), start, update, 1)).delta
+
+
+def test_the_sum_changes_by_no_more_than_the_clip() -> None:
+    updates = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exchange = attached(DifferentialPrivacy(1.5, noise_multiplier=1.0, delta=1e-5), 6)
+    clipped = torch.stack([uploaded(exchange, update) for update in updates])
+    for whole, short in zip(updates, clipped, strict=True):
+        change = float((clipped.sum(0) - (clipped.sum(0) - short)).norm())
+        assert change == pytest.approx(min(1.5, float(whole.norm())), abs=1e-12)
+        assert torch.allclose(short / short.norm(), whole / whole.norm())
+
+
+def test_the_noise_has_the_deviation_that_is_accounted_for() -> None:
+    size, rounds, total = 200, 300, torch.zeros(200, dtype=torch.float64)
+    exchange = attached(DifferentialPrivacy(0.5, noise_multiplier=1.2, delta=1e-5), size, clients=40, q=0.25)
+    noise = []
+    for t in range(rounds):
+        exchange.on_round_start(t)
+        seen, divisor = exchange.summed(total, 7.0)
+        assert divisor == 10.0  # the expected number, whatever the true one is
+        noise.append(seen)
+    drawn = torch.stack(noise)
+    # 60,000 numbers: their deviation is known to 0.3 per cent
+    assert float(drawn.std()) == pytest.approx(1.2 * 0.5, rel=0.015)
+    assert abs(float(drawn.mean())) < 5 * 0.6 / math.sqrt(size * rounds)
+    correlation = float((drawn[:-1] * drawn[1:]).mean() / drawn.square().mean())
+    assert abs(correlation) < 5 / math.sqrt(size * (rounds - 1))
+    assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.2, 0.25), rounds)], 1e-5))
+
+
+def test_less_noise_as_of_a_larger_cohort_is_accounted_for_as_it_is() -> None:
+    exchange = attached(DifferentialPrivacy(1.0, noise_multiplier=4.0, delta=1e-5, noise_cohort=40), 5000)
+    seen, divisor = exchange.summed(torch.zeros(5000, dtype=torch.float64), 10.0)
+    assert divisor == 10.0
+    assert float(seen.std()) == pytest.approx(4.0 * 10 / 40, rel=0.05)
+    assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 1)], 1e-5))
+
+
+def test_an_adaptive_bound_finds_the_quantile() -> None:
+    # 400 clients whose norms are 0.01, 0.02, ... 4.00; the bound starts far below
+    norms = torch.arange(1, 401, dtype=torch.float64) / 100
+    for quantile in (0.5, 0.9):
+        exchange = DifferentialPrivacy(0.1, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=quantile)
+        attached(exchange, 1, clients=400)
+        for t in range(150):
+            exchange.on_round_start(t)
+            for client, length in enumerate(norms):
+                uploaded(exchange, length[None], client)
+            exchange.summed(torch.zeros(1, dtype=torch.float64), 400.0)
+        assert exchange.clip_norm == pytest.approx(4 * quantile, rel=0.08)
+        assert exchange.values()["fed/clip_norm"] == exchange.clip_norm
+        # z pays for the count too
+        assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 150)], 1e-5))
+
+
+def test_the_count_takes_its_share_of_the_noise() -> None:
+    # 1 / z^2 = 1 / z_updates^2 + 1 / (2 sigma_b)^2 with sigma_b = 10 / 20
+    exchange = DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5)
+    seen, _ = attached(exchange, 20_000).summed(torch.zeros(20_000, dtype=torch.float64), 10.0)
+    assert float(seen.std()) == pytest.approx((0.8**-2 - 1.0) ** -0.5, rel=0.03)
+    few = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5, adaptive_quantile=0.5)
+    with pytest.raises(ValueError, match=r"needs more clients in a round.*Let more than 20 clients be drawn"):
+        attached(few, 4)
+
+
+# ---- in fits ----
+
+
+def test_without_noise_and_bound_it_is_fedavg_bit_for_bit() -> None:
+    def fit(**options: Any) -> Net:
+        module = Net()
+        callback = FedAvg(4, weighting="uniform", buffers="server", seed=3, **options)
+        quiet_trainer(max_epochs=3, callbacks=[callback]).fit(module, datamodule=six_clients())
+        return module
+
+    plain, private = fit(), fit(exchange=DifferentialPrivacy(math.inf, **NOISELESS))
+    for name, value in plain.state_dict().items():
+        assert torch.equal(private.state_dict()[name], value), name
+
+
+def test_the_sum_is_divided_by_the_expected_number() -> None:
+    # ten clients at 2 and clip 1, drawn with chance 1/2: the server moves by m / 5
+    clients = clients_that_reach([[2.0]] * 10, [1] * 10)
+    exchange = DifferentialPrivacy(1.0, **NOISELESS)
+    callback = FedAvg(sampler=BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=2)
+    weights = fit_quadratic(callback, Quadratic(1.0, [0.0]), clients, 1)
+    assert float(weights[0]) == pytest.approx(len(callback.algorithm.report.reported) / 5, abs=1e-12)
+    assert len(callback.algorithm.report.reported) != 5
+
+
+def test_an_empty_round_adds_its_noise() -> None:
+    def fit(noise: float) -> tuple[Tensor, int]:
+        exchange = DifferentialPrivacy(1.0, noise_multiplier=noise, delta=1e-5)
+        callback = FedAvg(sampler=BernoulliSampler(1e-9), weighting="uniform", exchange=exchange)
+        weights = fit_quadratic(callback, Quadratic(1.0, [0.0] * 3), clients_that_reach([[1.0] * 3], [1]), 2)
+        return weights, callback.algorithm.server.aggregations
+
+    weights, moves = fit(1.0)
+    assert moves == 2
+    assert float(weights.abs().min()) > 1e6  # the noise over the expected number, 1e-9
+    assert fit(0.0)[0].tolist() == [0.0] * 3
+
+
+def test_epsilon_is_logged_shown_and_kept(tmp_path: Path) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0] * 6, [1.0, 2.0, 3.0] * 2), batch_size=None)
+    seen: list[float] = []
+
+    class Watch(ModelCheckpoint):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            super().on_train_epoch_end(trainer, pl_module)
+            seen.append(float(trainer.callback_metrics["fed/epsilon"]))
+            assert float(trainer.progress_bar_metrics["fed/epsilon"]) == seen[-1]
+
+    def fit(rounds: int, ckpt_path: Path | None = None, **options: Any) -> tuple[Quadratic, DifferentialPrivacy]:
+        exchange = DifferentialPrivacy(0.5, delta=1e-5, adaptive_quantile=0.5, noise_cohort=60, **options)
+        callback = FedAvg(sampler=BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=1)
+        save = Watch(tmp_path, filename="last", enable_version_counter=False)
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, save], enable_checkpointing=True)
+        module = Quadratic(0.3)
+        trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        return module, exchange
+
+    whole, exchange = fit(6, noise_multiplier=1.0)
+    # three clients are expected, and a twentieth of the noise that the figure counts: 1 * 3 / 60
+    expected = [epsilon_of([(Mechanism(3 / 60, 0.5), t)], 1e-5) for t in range(1, 7)]
+    assert seen == pytest.approx(expected)
+    fit(3, noise_multiplier=1.0)
+    resumed, again = fit(6, tmp_path / "last.ckpt", noise_multiplier=1.0)
+    assert torch.equal(whole.w, resumed.w)
+    assert again.spent == exchange.spent
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]["FedAvg"]
+    [kept] = [value for key, value in state["exchange"].items() if "DifferentialPrivacy" in key]
+    assert kept["epsilon"] == exchange.spent
+    assert kept["delta"] == 1e-5
+
+
+def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0] * 6, [1.0, 2.0, 3.0] * 2), batch_size=None)
+
+    def fit(rounds: int, ckpt_path: Path | None = None) -> DifferentialPrivacy:
+        exchange = DifferentialPrivacy(0.5, epsilon=3.0, delta=1e-3)
+        callback = FedAvg(sampler=BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=1)
+        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, save], enable_checkpointing=rounds > 0)
+        trainer.fit(Quadratic(0.3), datamodule=data, ckpt_path=ckpt_path)
+        return exchange
+
+    assert 2.97 < fit(5).spent <= 3.0
+    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`; another round would spend more"):
+        fit(6, tmp_path / "last.ckpt")
+
+
+def test_batch_statistics_are_refused_and_dropped_if_asked_for() -> None:
+    for buffers in ("average", "local"):
+        callback = FedAvg(4, weighting="uniform", buffers=buffers, exchange=DifferentialPrivacy(1.0, **NOISELESS))
+        with pytest.raises(ValueError, match=r"Training changes buffers of the module.*DifferentialPrivacy protects"):
+            quiet_trainer(max_epochs=1, callbacks=[callback]).fit(Net(), datamodule=six_clients())
+
+
+# ---- refusals ----
+
+PRIVATE: dict[str, Any] = {"weighting": "uniform"}
+
+
+def private() -> DifferentialPrivacy:
+    return DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedAvg(exchange=private()), r"clients count alike, so that WeightedMean\(\).* Give `weighting=\"unif"),
+        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"count alike, so that Median\(\) cannot merge"),
+        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so that StaleMean"),
+        (lambda: FedNova(exchange=private(), **PRIVATE), "so that NormalizedMean"),
+        (lambda: QFedAvg(1.0, exchange=private()), "so that FairMean"),
+        (lambda: FedAvg(exchange=[private(), TopK(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
+        (lambda: FedAvg(exchange=[private(), Clip(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
+        (lambda: RADFed(3, exchange=private()), "models go from client to client without noise"),
+        (lambda: FedBuff(3, exchange=private()), "so that StalenessWeightedDeltas"),
+        (
+            lambda: FedAvg(sampler=ImportanceSampler(0.1), exchange=private(), **PRIVATE),
+            "no published analysis covers clients that ImportanceSampler draws",
+        ),
+        (lambda: Scaffold(exchange=private()), "vectors of clients reach the server beside their noised updates"),
+        (lambda: FedDyn(exchange=private()), "vectors of clients reach the server beside their noised updates"),
+        (
+            lambda: FedAvg(exchange=private(), participation=Participation(stragglers=0.5), **PRIVATE),
+            "one client's presence changes what others do",
+        ),
+        (
+            lambda: FedAvg(exchange=private(), participation=Participation(dropout=0.5), **PRIVATE),
+            "with a fixed number of clients, availability and drop-out change",
+        ),
+        (
+            lambda: DifferentialPrivacy(0.0, noise_multiplier=1.0, delta=1e-5),
+            r"`clip` must be a finite .* got 0",
+        ),
+        (lambda: DifferentialPrivacy(math.inf, noise_multiplier=1.0, delta=1e-5), r"`clip` must be .* got inf"),
+        (lambda: DifferentialPrivacy(1.0, noise_multiplier=-1.0, delta=1e-5), "`noise_multiplier` must be"),
+        (lambda: DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1.0), r"`delta` must be a number in \(0, 1\)"),
+        (
+            lambda: DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=1),
+            r"`adaptive_quantile` must be a number in \(0, 1\), got 1",
+        ),
+    ],
+)
+def test_what_has_no_figure_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_another_sampler_is_looked_at_too() -> None:
+    callback = FedAvg(sampler=BernoulliSampler(0.1), exchange=private(), **PRIVATE)
+    callback.sampler = BernoulliSampler(0.2)
+    with pytest.raises(ValueError, match="no published analysis covers clients that ImportanceSampler draws"):
+        callback.sampler = ImportanceSampler(0.1)
+    assert callback.sampler.probability == 0.2
+    assert callback.algorithm.sampler is callback.sampler
+
+
+def test_noise_or_epsilon() -> None:
+    with pytest.raises(TypeError, match="Give either `noise_multiplier` or `epsilon`"):
+        DifferentialPrivacy(1.0, delta=1e-5)
+    with pytest.raises(TypeError, match="Give either `noise_multiplier` or `epsilon`"):
+        DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=1.0, delta=1e-5)
+
+
+def test_adaptive_servers_take_private_updates() -> None:
+    callback = FedAdam(sampler=BernoulliSampler(0.5), exchange=private(), **PRIVATE)
+    weights = fit_quadratic(callback, Quadratic(0.3, [0.0, 0.0]), clients_that_reach([[1.0, 2.0]] * 4, [1] * 4), 3)
+    assert bool(weights.isfinite().all())
+    assert FedAvg(1.0, sampler=UniformSampler(1.0), exchange=private(), **PRIVATE).exchange is not None

@@ -1,0 +1,261 @@
+"""Robust aggregations: values of byzfl 0.0.11, breakdown points, invariances, memory, resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning.parts import (
+    Bucketing,
+    CenteredClipping,
+    ClientResult,
+    Federation,
+    GeometricMedian,
+    Krum,
+    Median,
+    NearestNeighborMixing,
+    RobustAggregation,
+    Task,
+    TrimmedMean,
+)
+from fl_lightning.parts.robust import updates as blocks
+
+SEVEN = [
+    [1.0, -2.0, 0.5, 3.0],
+    [1.5, -1.0, 0.0, 2.5],
+    [0.5, -2.5, 1.0, 3.5],
+    [1.25, -1.5, 0.25, 2.0],
+    [0.75, -1.75, 0.75, 3.25],
+    [40.0, 30.0, -20.0, -10.0],
+    [-35.0, 25.0, 15.0, -30.0],
+]
+
+
+def merged(rule: RobustAggregation, updates: Sequence[Sequence[float]] | Tensor, *, fresh: bool = True) -> Tensor:
+    """Return what a rule makes of updates, from a model that is 0."""
+    rows = torch.as_tensor(updates, dtype=torch.float64)
+    start = torch.zeros(rows.shape[1], dtype=torch.float64)
+    if fresh:
+        rule.attach(Federation(sizes=torch.ones(len(rows)).numpy(), model=start, lengths=[len(start)]))
+    rule.on_round_start(0)
+    for slot, row in enumerate(rows):
+        rule.update(ClientResult(Task(slot, slot, 1), start, row, 1))
+    moved = rule.merge(start)
+    assert moved is not None
+    return moved
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Median(), [1.0, -1.5, 0.5, 2.5]),
+        (TrimmedMean(2), [1.0, -1.4166666666666667, 0.5, 2.5]),
+        (TrimmedMean(0.29), [1.0, -1.4166666666666667, 0.5, 2.5]),
+        (
+            GeometricMedian(smoothing=0.1, max_iterations=3, tolerance=0.0),
+            [1.1472652492120774, -1.4132368926839933, 0.34625729672760874, 2.4988256554875257],
+        ),
+        (
+            GeometricMedian(max_iterations=2000, tolerance=0.0),
+            [1.058399225964482, -1.5338317200355152, 0.43489461625264564, 2.6578982413865866],
+        ),
+        # byzfl's Krum(f) adds up one neighbour more than the paper's: it is that of f - 1
+        (Krum(1), [1.0, -2.0, 0.5, 3.0]),
+        (Krum(1, num_selected=5), [1.0, -1.75, 0.5, 2.85]),
+        (
+            CenteredClipping(2.0, iterations=3),
+            [0.9837795390251354, -1.1482675683867232, 0.3871369881547032, 2.263888849254197],
+        ),
+        (Median(before=NearestNeighborMixing(2)), [1.0, -1.75, 0.5, 2.85]),
+        (TrimmedMean(0, before=NearestNeighborMixing(2)), [1.1142857142857143, -0.035714285714286, 0.3, 1.507142857]),
+    ],
+    ids=repr,
+)
+def test_values_of_byzfl(rule: RobustAggregation, expected: list[float]) -> None:
+    assert merged(rule, SEVEN).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+def test_an_even_number_of_updates() -> None:
+    assert merged(Median(), SEVEN[:6]).tolist() == [1.125, -1.625, 0.375, 2.75]
+    assert merged(TrimmedMean(1), SEVEN[:6]).tolist() == [1.125, -1.5625, 0.375, 2.6875]
+
+
+def test_centered_clipping_goes_on_from_the_last_center() -> None:
+    rule = CenteredClipping(2.0)
+    merged(rule, SEVEN)
+    expected = [0.8329867802837947, -0.8370828811870361, 0.287195766753215, 1.7587476089610423]
+    assert merged(rule, SEVEN, fresh=False).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_krum_by_hand() -> None:
+    # squared distances to the one nearest other (5 - 2 - 2): 1, 1, 4, 49, 49; the first of the smallest is taken
+    line = [[0.0], [1.0], [3.0], [10.0], [17.0]]
+    assert merged(Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
+    with pytest.raises(ValueError, match=r"Krum\(num_byzantine=2\) needs at least 7 updates to merge, but there are 5"):
+        merged(Krum(2), line)
+
+
+def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
+    # powers of two: a sum tells which were added
+    rule = TrimmedMean(0, before=Bucketing(2))
+    rows = [[1.0], [2.0], [4.0], [8.0], [16.0]]
+    seen = []
+    rule.attach(Federation(sizes=torch.ones(5).numpy(), model=torch.zeros(1), lengths=[1], seed=4))
+    assert rule.before is not None
+    for round_index in range(12):
+        rule.on_round_start(round_index)
+        updates = blocks.Updates([_result(slot, row) for slot, row in enumerate(rows)])
+        buckets = next(rule.before.mix(updates).blocks()).flatten().tolist()
+        assert len(buckets) == 3
+        assert 2 * buckets[0] + 2 * buckets[1] + buckets[2] == 31.0
+        seen.append(tuple(buckets))
+    assert len(set(seen)) > 6
+
+
+def _result(slot: int, row: list[float]) -> ClientResult:
+    vector = torch.tensor(row, dtype=torch.float64)
+    return ClientResult(Task(slot, slot, 1), torch.zeros_like(vector), vector, 1)
+
+
+# ---- properties ----
+
+RULES: list[Callable[[int], RobustAggregation]] = [
+    lambda f: Median(),
+    lambda f: TrimmedMean(f),
+    lambda f: Krum(f),
+    lambda f: Krum(f, num_selected=2),
+    lambda f: GeometricMedian(),
+    lambda f: Median(before=NearestNeighborMixing(f)),
+]
+NUMBERS = st.floats(-1.0, 1.0)
+
+
+@st.composite
+def attacked(draw: Any) -> tuple[int, Tensor, Tensor]:
+    """Return f, honest updates within [-1, 1], and f arbitrary ones, of which honest ones are more than f + 2."""
+    f = draw(st.integers(1, 3))
+    honest = draw(st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=f + 3, max_size=f + 6))
+    anywhere = st.sampled_from([-1e12, -30.0, -1.0, 0.0, 2.0, 1e6, 1e15])
+    bad = draw(st.lists(st.lists(anywhere, min_size=2, max_size=2), min_size=f, max_size=f))
+    return f, torch.tensor(honest, dtype=torch.float64), torch.tensor(bad, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("make", RULES, ids=lambda make: type(make(1)).__name__)
+@settings(max_examples=60, deadline=None)
+@given(case=attacked())
+def test_below_the_breakdown_point_no_attack_leads_far_away(make: Any, case: tuple[int, Tensor, Tensor]) -> None:
+    # the geometric median's bound is 2 (m - f) / (m - 2 f) times the largest honest norm (Lopuhaa, Rousseeuw 1991)
+    f, honest, bad = case
+    m = len(honest) + f
+    moved = merged(make(f), torch.cat([honest, bad]))
+    bound = 2 * (m - f) / (m - 2 * f) * max(1e-3, float(honest.norm(dim=1).max()))
+    assert float(moved.norm()) <= bound + 1e-3
+
+
+def test_a_mean_has_no_such_bound() -> None:
+    assert float(merged(TrimmedMean(0), [[0.0], [0.0], [0.0], [1e6]])[0]) == 250_000.0
+
+
+@pytest.mark.parametrize("make", [lambda f: Median(), TrimmedMean], ids=["Median", "TrimmedMean"])
+@settings(max_examples=60, deadline=None)
+@given(case=attacked())
+def test_each_parameter_stays_within_the_range_of_honest_ones(make: Any, case: tuple[int, Tensor, Tensor]) -> None:
+    f, honest, bad = case
+    moved = merged(make(f), torch.cat([honest, bad]))
+    assert bool((moved >= honest.amin(0) - 1e-12).all() and (moved <= honest.amax(0) + 1e-12).all())
+
+
+@pytest.mark.parametrize("make", [*RULES, lambda f: CenteredClipping(0.7, 2)], ids=lambda make: repr(make(1)))
+def test_the_order_of_clients_does_not_matter(make: Any) -> None:
+    rows = torch.randn(9, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for seed in range(5):
+        order = torch.randperm(9, generator=torch.Generator().manual_seed(seed))
+        assert torch.allclose(merged(make(2), rows[order]), merged(make(2), rows), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [*RULES, lambda f: CenteredClipping(0.7, 2)], ids=lambda make: repr(make(1)))
+def test_blocks_of_parameters_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(9, 23, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    whole = merged(make(2), rows)
+    monkeypatch.setattr(blocks, "BLOCK", 4)
+    assert torch.allclose(merged(make(2), rows), whole, rtol=0, atol=1e-12)
+
+
+# ---- in fits ----
+
+
+def test_updates_count_from_the_model_that_each_client_received() -> None:
+    start = torch.tensor([10.0, 20.0], dtype=torch.float64)
+    rule = Median()
+    rule.attach(Federation(sizes=torch.ones(3).numpy(), model=start, lengths=[2]))
+    for slot, row in enumerate([[1.0, 2.0], [2.0, -1.0], [9.0, 1.0]]):
+        own = start + slot
+        rule.update(replace(_result(slot, row), start=own, vector=own + torch.tensor(row, dtype=torch.float64)))
+    moved = rule.merge(start)
+    assert moved is not None
+    assert moved.tolist() == [12.0, 21.0]
+    assert rule.merge(start) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda **k: FedAvg(1.0, **k), lambda **k: RADFed(1, 1.0, **k), lambda **k: FedBuff(5, 5, **k)],
+    ids=["FedAvg", "RADFed", "FedBuff"],
+)
+@pytest.mark.parametrize("rule", [Median(), Krum(1), GeometricMedian(), CenteredClipping(1.0)], ids=repr)
+def test_an_attacker_of_five_hardly_matters(make: Any, rule: RobustAggregation) -> None:
+    clients = clients_that_reach([[1.0], [1.1], [0.9], [1.0], [1e9]], [1] * 5)
+    weights = fit_quadratic(make(aggregation=rule), Quadratic(1.0, [0.0]), clients, 1)
+    assert 0.75 <= float(weights[0]) <= 1.15
+
+
+def test_the_center_is_part_of_checkpoints(tmp_path: Path) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0, 0.5, 0.2], [4.0, 8.0, -3.0]), batch_size=None)
+
+    def fit(rounds: int, ckpt_path: Path | None = None) -> Quadratic:
+        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+        callback = FedAvg(1.0, seed=1, aggregation=CenteredClipping(0.3, before=Bucketing(2)))
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, save], enable_checkpointing=True)
+        module = Quadratic(0.3)
+        trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        return module
+
+    whole = fit(6)
+    fit(3)
+    assert torch.equal(fit(6, tmp_path / "last.ckpt").w, whole.w)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrimmedMean(0.5), r"`trim` must be a whole number of at least 0, .* or a share .*, got 0\.5"),
+        (lambda: TrimmedMean(-1), r"`trim` must be .*, got -1"),
+        (lambda: TrimmedMean(True), r"`trim` must be .*, got True"),
+        (lambda: Krum(-1), r"`num_byzantine` must be a whole number of at least 0, got -1"),
+        (lambda: Krum(1, 0), r"`num_selected` must be a whole number of at least 1, got 0"),
+        (lambda: GeometricMedian(smoothing=0.0), r"`smoothing` must be a finite number greater than 0, got 0\.0"),
+        (lambda: CenteredClipping(float("inf")), r"`radius` must be a finite number greater than 0, got inf"),
+        (lambda: Bucketing(0), r"`size` must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_arguments_out_of_range(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_only_a_mixture_comes_before() -> None:
+    with pytest.raises(TypeError, match=r"`before` must be a PreAggregation, got the class Bucketing\. Make an object"):
+        Median(before=Bucketing)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"TrimmedMean\(trim=2\) needs at least 5 updates to merge, but there are 4"):
+        merged(TrimmedMean(2), SEVEN[:4])

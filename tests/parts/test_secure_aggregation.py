@@ -1,0 +1,109 @@
+"""Secure aggregation, simulated: sums by hand, overflow, unbiased rounding, bits, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+
+from fl_lightning import FedAvg, FedBuff, RADFed, Scaffold, TensorDataModule
+from fl_lightning.diagnostics import Communication
+from fl_lightning.parts import (
+    ClientResult,
+    DifferentialPrivacy,
+    Federation,
+    Median,
+    PersonalParameters,
+    SecureAggregation,
+    Task,
+)
+
+
+def fit(exchange: Any, optima: list[list[float]]) -> tuple[list[float], Any]:
+    """Train one round, in which every client reaches its optimum from 0."""
+    data = TensorDataModule(clients=clients_that_reach(optima, [1] * len(optima)), batch_size=None)
+    module = Quadratic(1.0, [0.0] * len(optima[0]))
+    trainer = quiet_trainer(
+        max_epochs=1, callbacks=[FedAvg(1.0, weighting="uniform", exchange=exchange), Communication()]
+    )
+    trainer.fit(module, datamodule=data)
+    return module.w.tolist(), trainer.callback_metrics
+
+
+def test_sums_of_whole_steps_are_exact() -> None:
+    # clip 7 and 4 bits of precision: steps of 1
+    weights, logged = fit(SecureAggregation(7.0, bits=8, precision=4), [[1.0, -2.0], [3.0, 7.0], [-7.0, 4.0]])
+    assert weights == pytest.approx([-1.0, 3.0], abs=1e-15)
+    assert logged["fed/overflows"] == logged["fed/clipped_values"] == 0
+    assert logged["fed/bytes_up"] == 3 * 2 * 8 / 8
+
+
+def test_a_sum_that_leaves_the_field_wraps_around_and_is_counted() -> None:
+    # a field of 4 bits holds -8 to 7: 5 + 4 = 9 becomes -7, 7 + 7 = 14 becomes -2; 9 is clipped to 7
+    weights, logged = fit(SecureAggregation(7.0, bits=4, precision=4), [[5.0, 7.0, 1.0], [4.0, 9.0, 1.0]])
+    assert weights == [-3.5, -1.0, 1.0]
+    assert logged["fed/overflows"] == 2
+    assert logged["fed/clipped_values"] == 1
+
+
+def test_rounding_has_the_right_mean() -> None:
+    exchange, size = SecureAggregation(1.0, bits=16, precision=3), 20_000  # steps of 1/3
+    start = torch.zeros(size, dtype=torch.float64)
+    exchange.attach(Federation(np.ones(4), start, [size]))
+    exchange.on_round_start(0)
+    update = torch.full_like(start, 0.4)
+    for client in range(4):
+        exchange.upload(ClientResult(Task(client, client, 1), start, update, 1))
+    seen, count = exchange.summed(4 * update, 4.0)
+    assert count == 4.0
+    assert set((3 * seen).round().tolist()) <= {4.0, 5.0, 6.0, 7.0, 8.0}
+    # a value is 1/3 or 2/3, 2/3 with chance 1/5: the standard error is 2 * 0.4 / 3 / sqrt(20000)
+    assert abs(float(seen.mean()) - 1.6) < 5 * 0.267 / 20_000**0.5
+
+
+def test_personal_values_stay_out_of_the_sum() -> None:
+    exchange = [PersonalParameters("other"), SecureAggregation(7.0, bits=8, precision=4)]
+
+    class Two(Quadratic):
+        def __init__(self) -> None:
+            super().__init__(1.0, [0.0])
+            self.other = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) - self.other.sum()
+
+    data = TensorDataModule(clients=clients_that_reach([[1.0], [3.0]], [1, 1]), batch_size=None)
+    module = Two()
+    callbacks = [FedAvg(1.0, weighting="uniform", exchange=exchange), communication := Communication()]
+    quiet_trainer(max_epochs=1, callbacks=callbacks).fit(module, datamodule=data)
+    assert module.w.tolist() == [2.0]
+    assert module.other.tolist() == [1.0] * 3
+    assert communication.values["fed/bytes_up"] == 2 * 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SecureAggregation(0.0), "`clip` must be a finite number greater than 0"),
+        (lambda: SecureAggregation(1.0, bits=33), "`bits` must be at most 32, got 33"),
+        (lambda: SecureAggregation(1.0, bits=8, precision=9), "`precision` must be at most `bits`, 8, got 9"),
+        (lambda: FedAvg(exchange=SecureAggregation(1.0)), r"so that WeightedMean\(\) cannot merge"),
+        (lambda: FedAvg(exchange=SecureAggregation(1.0), aggregation=Median()), r"so that Median\(\) cannot merge"),
+        (lambda: RADFed(2, exchange=SecureAggregation(1.0)), "with the schedule Redistribution the server sees single"),
+        (lambda: FedBuff(2, exchange=SecureAggregation(1.0)), "so that StalenessWeightedDeltas"),
+        (lambda: Scaffold(exchange=SecureAggregation(1.0)), "vectors of single clients reach the server"),
+        (
+            lambda: FedAvg(
+                exchange=[SecureAggregation(1.0), DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)],
+                weighting="uniform",
+            ),
+            "Put SecureAggregation last, and only one such exchange",
+        ),
+    ],
+)
+def test_values_that_cannot_work(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
