@@ -134,21 +134,9 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
             "data set for each client."
         )
 
-    # ---- pickling ----
-
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the trainer and the processes that make batches."""
         return {**self.__dict__, "trainer": None, "_workers": None}
-
-    def teardown(self, stage: str | None = None) -> None:
-        """Serve the source's own inputs again, and end the processes that make batches."""
-        super().teardown(stage)
-        self.end_workers()
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Do what :meth:`teardown` does: none follows an exception."""
-        super().on_exception(exception)
-        self.end_workers()
 
     # ---- methods for subclasses ----
 
@@ -208,6 +196,20 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
         x, y, *rest = self._tensors_of(source)
         changed = self._poison.apply(x, y, list(split.train.values()))
         return replace(source, dataset=TensorDataset(*changed, *rest))
+
+    def teardown(self, stage: str | None = None) -> None:
+        """End the stage: serve the source's own inputs again, and end the processes that make batches."""
+        super().teardown(stage)
+        self._end_serving()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Do what :meth:`teardown` does: none follows an exception."""
+        super().on_exception(exception)
+        self._end_serving()
+
+    def _end_serving(self) -> None:
+        self.end_workers()
+        self.shares_evaluation = False  # the next trainer may have no aggregation callback
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
         """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""

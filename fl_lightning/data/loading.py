@@ -52,7 +52,7 @@ class ServesBatches(ABC):
 
     Attributes:
         shares_evaluation: Whether several processes share evaluation samples, each in one share. An aggregation
-            callback sets it, and joins what they log; otherwise Lightning's own shares repeat samples.
+            callback sets it for a stage, and joins what they log; otherwise Lightning's own shares repeat samples.
     """
 
     trainer: L.Trainer | None

@@ -45,7 +45,7 @@ class PartitionView(ABC):
         whole = split.partition.num_clients
         clients = f"{number:,} of {whole:,} clients" if number < whole else f"{number:,} client{'s' * (number != 1)}"
         sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
-        return f"{clients} train{'s' * (number == 1)} ({samples:,} samples), {' and '.join(sets)}"
+        return f"{clients} train{'s' * (number == 1)} ({_samples(samples)}), {' and '.join(sets)}"
 
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients, those that validate and test too."""
@@ -86,8 +86,12 @@ class PartitionView(ABC):
         return self.labels
 
 
+def _samples(number: int) -> str:
+    return f"{number:,} sample{'s' * (number != 1)}"
+
+
 def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:
     """Return how many clients do something, or on how many samples of no client the server does."""
     if GLOBAL in parts:
-        return f"the server {what}s on {len(parts[GLOBAL]):,} samples"
+        return f"the server {what}s on {_samples(len(parts[GLOBAL]))}"
     return f"{len(parts):,} {what}{'s' * (len(parts) == 1)}" if parts else f"none {what}s"

@@ -22,11 +22,12 @@ from fl_lightning.parts.federation import Task
 
 ExecutorName = Literal["auto", "sequential", "vectorized"]
 
-# Of a client's step on a CPU, measured on several machines (see docs/benchmarks.md): below, a stack saves the calls
-# of operations, which take most of the time; above, arithmetic takes it, which a stack does not save.
-_LARGE_STEP = 3e8  # floating-point operations
-_MIXED_STEP = 3e7  # the same for steps of many operations, whose stacks have slower kernels
-_FEW_OPERATIONS = 60
+# Of a client's step on a CPU (see docs/benchmarks.md): below, a stack saves the calls of operations, which take most of
+# the time; above, arithmetic takes it, which a stack does not save. Floating-point operations.
+_LARGE_STEP = 3e8  # of products of matrices alone
+_MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
+_CONVOLVING_STEP = 2e6
+_MAPPED_MODELS = 8  # that a stack of such steps needs at least
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class AutoExecutor(Executor):
 
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
     arithmetic are stacked, unless the trial of the next clients shows that a stack trains them otherwise. On a CPU
-    convolutions and recurrent layers train one client after the other, convolutions with channels last in memory
-    unless somebody hooks into batches or clients, and steps of much arithmetic with several threads. The choice is
-    part of a checkpoint, so that a resumed run ends as the uninterrupted one.
+    larger steps train one client after the other, convolutions with channels last in memory unless somebody hooks into
+    batches or clients, and steps of much arithmetic with several threads. The choice is part of a checkpoint, so that
+    a resumed run ends as the uninterrupted one.
 
     To choose yourself, give ``VectorizedExecutor(clients_at_once=...)`` or ``SequentialExecutor(channels_last=...)``,
     and set ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
@@ -154,17 +155,19 @@ class AutoExecutor(Executor):
             vectorized.check()
         except CannotVectorize as error:
             return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
-        if vectorized.first_stack(tasks) == 1:
+        models = vectorized.first_stack(tasks)
+        if models == 1:
             return ExecutorChoice("sequential", "one client at a time", threads, last)
-        if on_cpu and not _gains(counts):
+        if on_cpu and not _gains(counts, models):
             return ExecutorChoice("sequential", str(counts), threads, last)
         return ExecutorChoice("vectorized", str(counts), threads)
 
 
-def _gains(counts: StepCounts) -> bool:
-    """Whether a stack is faster than one client after the other, on a CPU."""
-    matrices_alone = counts.operations < _FEW_OPERATIONS
-    return not counts.slow_in_stacks and counts.flops < (_LARGE_STEP if matrices_alone else _MIXED_STEP)
+def _gains(counts: StepCounts, models: int) -> bool:
+    """Whether a stack of so many models is faster than one client after the other, on a CPU."""
+    if counts.only_matrices:
+        return counts.flops < _LARGE_STEP
+    return models >= _MAPPED_MODELS and counts.flops < (_CONVOLVING_STEP if counts.convolves else _MAPPED_STEP)
 
 
 def adjustable_threads() -> int | None:

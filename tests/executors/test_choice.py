@@ -117,7 +117,7 @@ def test_a_choice_leaves_no_trace(dropout: float) -> None:
 def test_a_resumed_run_keeps_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
     fit(FedAvg(4, seed=1), linear(), callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
-    monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda counts: False)
+    monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda counts, models: False)
     fitter = fit(FedAvg(4, seed=1), linear(), epochs=4, ckpt_path=tmp_path / "last.ckpt")
     assert fitter.fit_loop.executor.choice.executor == "vectorized"
 

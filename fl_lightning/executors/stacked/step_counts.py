@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-#: Operations whose stacks are slower on a CPU than one model after the other.
-_SLOW = ("convolution", "lstm", "gru", "rnn")
+_CONVOLUTIONS = ("convolution", "lstm", "gru", "rnn")
+#: Operations of steps that are no programs of products of matrices.
+_OTHERS = (*_CONVOLUTIONS, "_norm", "bmm", "attention", "embedding", "pool")
 
 
 class StepCounts(TorchDispatchMode):
@@ -23,17 +25,17 @@ class StepCounts(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps = 1
-        self._operations, self._flops = 0, 0.0
-        self._slow = self._draws = False
+        self._flops = 0.0
+        self._names: set[str] = set()
+        self._draws = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
         out = function(*args, **(kwargs or {}))
         packet = function._overloadpacket
-        self._operations += 1
         if packet in flop_registry:
             self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        self._slow = self._slow or any(name in str(packet) for name in _SLOW)
+        self._names.add(str(packet))
         # the order of samples comes from a generator of its own
         seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
         self._draws = self._draws or seeded
@@ -45,14 +47,17 @@ class StepCounts(TorchDispatchMode):
         return self._flops / max(1, self.steps)
 
     @property
-    def operations(self) -> float:
-        """Operations that a step calls."""
-        return self._operations / max(1, self.steps)
+    def convolves(self) -> bool:
+        """Whether there are convolutions or recurrent layers."""
+        return self._has(_CONVOLUTIONS)
 
     @property
-    def slow_in_stacks(self) -> bool:
-        """Whether there are convolutions or recurrent layers among them."""
-        return self._slow
+    def only_matrices(self) -> bool:
+        """Whether there are products of matrices and pointwise functions alone."""
+        return not self._has(_OTHERS)
+
+    def _has(self, kinds: Sequence[str]) -> bool:
+        return any(kind in name for name in self._names for kind in kinds)
 
     @property
     def draws(self) -> bool:
@@ -60,7 +65,7 @@ class StepCounts(TorchDispatchMode):
         return self._draws
 
     def __str__(self) -> str:
-        kind = ", and convolutions or recurrent layers" if self._slow else ""
+        kind = ", and convolutions or recurrent layers" if self.convolves else ""
         return f"a client's step has {_short(self.flops)} floating-point operations{kind}"
 
 

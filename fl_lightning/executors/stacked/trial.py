@@ -186,6 +186,7 @@ class Trial:
                 raise CannotVectorize(
                     f"{name!r} differs by {_largest(apart):.1g} after a client's training in a stack, where training "
                     f"moves it by {move:.1g}: the step depends on something that a stack does not keep for each client"
+                    + (", such as the order in which random numbers are drawn" if self.draws else "")
                 )
 
     def _compare_steps(self, result: ClientResult, steps: int, summed_lr: Sequence[float]) -> None:
