@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # options for the program that a target runs, such as ARGS="--preset paper" or ARGS="-k resume"
 ARGS ?=
 
-.PHONY: run test lint
+.PHONY: run test lint docs
 
 run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
@@ -19,6 +19,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(READY): pyproject.toml
 	@echo "Setting up $(VENV): PyTorch and the other packages are about 5 GB; this takes some minutes, once."

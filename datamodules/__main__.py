@@ -14,33 +14,60 @@ import fl_lightning.data
 import fl_lightning.partitioners
 from datamodules.options import add_options, given_options, is_describable
 from fl_lightning import partition_report
+from fl_lightning.command_line import CommandParser
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.splits import Split
 from fl_lightning.partitioners import Partitioner
 
 _EXAMPLE = (
     "example: python -m datamodules describe cifar10 --data-dir data --partitioner dirichlet --num-clients 100 "
-    "--alpha 0.3 --out reports/cifar10"
+    "--alpha 0.3 --output reports/cifar10"
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status, 1 if the federation cannot be made."""
-    arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+    """Run ``describe``, the only command; return the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["describe"]:
+        return describe(arguments[1:])
+    parser = CommandParser(prog="python -m datamodules", epilog=_EXAMPLE)
+    parser.add_argument("command", choices=["describe"], help="show how a data set is distributed among clients")
+    parser.parse_args(arguments)
+    return 2
+
+
+def describe(arguments: Sequence[str], prog: str = "python -m datamodules describe") -> int:
+    """Describe a federation; return the exit status, 1 if the federation cannot be made.
+
+    Args:
+        arguments: Those of the command line.
+        prog: What the help calls the program.
+    """
+    options = describe_parser(arguments, prog).parse_args(arguments)
     try:
-        datamodule = _build(arguments)
+        datamodule = _build(options)
+        _refuse_no_partitioner(datamodule)
         datamodule.prepare_data()
         datamodule.setup()
         report = partition_report(
-            datamodule, arguments.out, max_clients=arguments.max_clients, overwrite=arguments.overwrite
+            datamodule, options.output, max_clients=options.max_clients, overwrite=options.overwrite
         )
     except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(report)
-    if arguments.out is not None:
-        print(f"\n{arguments.out}/partition.png\n{arguments.out}/partition.html")
+    if options.output is not None:
+        print(f"\n{options.output}/partition.png\n{options.output}/partition.html")
     return 0
+
+
+def _refuse_no_partitioner(datamodule: FederatedDataModule) -> None:
+    """Refuse a data set of no clients of its own, without a partitioner, before its files are read."""
+    if datamodule.partitioner is None and type(datamodule).federate is FederatedDataModule.federate:
+        raise ValueError(
+            f"{type(datamodule).__name__} has no `partitioner`, so it is unknown which client holds which sample. Give "
+            f"--partitioner, one of {', '.join(_partitioners())}."
+        )
 
 
 def classes_by_name(module: ModuleType, base: type) -> dict[str, type]:
@@ -71,20 +98,20 @@ def _splits() -> dict[str, type]:
     return classes_by_name(fl_lightning.data, Split)
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentParser:
     """Return the parser, with the options of the partitioner and of the split that the arguments name."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--partitioner")
     first.add_argument("--split")
-    named, _ = first.parse_known_args(argv)
+    named, _ = first.parse_known_args(arguments)
 
-    parser = argparse.ArgumentParser(prog="python -m datamodules", epilog=_EXAMPLE)
-    commands = parser.add_subparsers(dest="command", required=True)
-    describe = commands.add_parser("describe", help="show how a data set is shared out among clients", epilog=_EXAMPLE)
-    data = describe.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
+    parser = CommandParser(prog=prog, epilog=_EXAMPLE)
+    data = parser.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
     for name, cls in _modules().items():
-        summary = (inspect.getdoc(cls) or "").partition("\n")[0].replace("%", "%%")
-        command = data.add_parser(name, help=summary, description=summary, epilog=_EXAMPLE, allow_abbrev=False)
+        summary = re.sub(r":class:`~?([^`]*)`", r"\1", (inspect.getdoc(cls) or "").partition("\n")[0]).replace(
+            "%", "%%"
+        )
+        command = data.add_parser(name, help=summary, description=summary, epilog=_EXAMPLE)
         _add_common(command)
         if named.partitioner in _partitioners():
             add_options(command, "partitioner", _partitioners()[named.partitioner])
@@ -99,8 +126,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--partitioner", choices=_partitioners(), help="name it to see its arguments in this help; some data need none"
     )
     parser.add_argument("--split", choices=_splits(), help="training, validation and test set; by client unless given")
-    parser.add_argument("--out", metavar="DIR", help="folder for partition.png and partition.html")
-    parser.add_argument("--max-clients", type=int, default=100, metavar="N", help="most clients to draw; default: 100")
+    parser.add_argument("--output", metavar="DIR", help="folder for partition.png and partition.html")
+    parser.add_argument("--max-clients", type=int, default=100, metavar="N", help="most clients to draw")
     parser.add_argument("--overwrite", action="store_true", help="replace another report in DIR")
 
 

@@ -17,7 +17,7 @@ from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 
 
 class CIFAR10DataModule(ImageDataModule):
-    """Training and test images together, 6,000 a class, shared out among clients.
+    """Training and test images together, 6,000 a class, distributed among clients.
 
     ``SampleSplit(test="official")`` tests on CIFAR-10's own test images, the last 10,000. Images are normalised by
     mean (0.4914, 0.4822, 0.4465) and standard deviation (0.2023, 0.1994, 0.2010).
@@ -126,7 +126,7 @@ class CIFAR10DataModule(ImageDataModule):
 
 
 class CIFAR100DataModule(CIFAR10DataModule):
-    """Training and test images together, 600 for each of the 100 fine classes, shared out among clients.
+    """Training and test images together, 600 for each of the 100 fine classes, distributed among clients.
 
     As :class:`CIFAR10DataModule`, with ``cifar-100-python`` or ``cifar-100-python.tar.gz`` in ``data_dir``; normalised
     by mean (0.5071, 0.4867, 0.4408) and standard deviation (0.2675, 0.2565, 0.2761).

@@ -33,7 +33,7 @@ def covfeat_partitioner(features: np.ndarray) -> PartitionFunction:
 
 
 class CovertypeDataModule(FederatedDataModule):
-    """Spruce/fir (class 0) and lodgepole pine (class 1), shared out among clients (Xue et al. 2021, section IV-A).
+    """Spruce/fir (class 0) and lodgepole pine (class 1), distributed among clients (Xue et al. 2021, section IV-A).
 
     A sample has 49 features: 10 numeric ones, which ``standardize`` changes, then 0/1 indicators of the wilderness area
     and the soil type. Of the table's 44 indicators, 5 never occur in the two classes and are left out.

@@ -11,7 +11,7 @@ from fl_lightning.data import ImageDataModule, Source
 
 
 class DigitsDataModule(ImageDataModule):
-    """1,797 handwritten digits of 8x8 pixels, enlarged to 3x32x32, shared out among clients.
+    """1,797 handwritten digits of 8x8 pixels, enlarged to 3x32x32, distributed among clients.
 
     For quick runs of image models and for examples without files: the images have the shape of CIFAR-10's, but they
     are an easier task. Arguments are those of :class:`~fl_lightning.data.ImageDataModule`.

@@ -28,7 +28,7 @@ _WAYS_OUT = {
 
 
 class DMOZDataModule(FederatedDataModule):
-    """Titles and descriptions of web pages, 12 classes, shared out among clients by topic (van Lier 2018).
+    """Titles and descriptions of web pages, 12 classes, distributed among clients by topic (van Lier 2018).
 
     A client is a topic with at least ``min_samples`` pages that is connected with the other clients by relations
     (:func:`~fl_lightning.partitioners.pick_client_topics`; 1,984 clients in the thesis). In d_0 a page is at its own

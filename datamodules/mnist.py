@@ -16,7 +16,7 @@ from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 
 
 class MNISTDataModule(FederatedDataModule):
-    """70,000 handwritten digits, training and test images together, shared out among clients.
+    """70,000 handwritten digits, training and test images together, distributed among clients.
 
     Inputs are float32 in [0, 1], shape (N, 1, 28, 28). ``SampleSplit(test="official")`` tests on the data set's own
     test images, which come last.

@@ -16,7 +16,14 @@ from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
 from fl_lightning.callbacks import ClientMetrics, ExamplePrivacy, FederatedCheckpoint, FrozenPrefixCache
-from fl_lightning.data import ClientDatasetsModule, FederatedDataModule, TensorDataModule
+from fl_lightning.data import (
+    ClientDatasetsModule,
+    ClientSplit,
+    FederatedDataModule,
+    SampleSplit,
+    TensorDataModule,
+    WithinClientSplit,
+)
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import (
     BernoulliSampler,
@@ -28,14 +35,15 @@ from fl_lightning.parts import (
     UniformSampler,
     VirtualClock,
 )
-
-__version__ = "0.1.0"
+from fl_lightning.shadowing import warn_of_shadow
+from fl_lightning.versions import __version__ as __version__
 
 __all__ = [
     "AggregationCallback",
     "BernoulliSampler",
     "ClientDatasetsModule",
     "ClientMetrics",
+    "ClientSplit",
     "Clip",
     "DynamicWeightFedBuff",
     "ExamplePrivacy",
@@ -60,10 +68,12 @@ __all__ = [
     "Proximal",
     "QFedAvg",
     "RADFed",
+    "SampleSplit",
     "Scaffold",
     "TensorDataModule",
     "UniformSampler",
     "VirtualClock",
+    "WithinClientSplit",
     "partition_report",
 ]
 
@@ -78,6 +88,9 @@ def __getattr__(name: str) -> Any:
     if name == "partition_report":
         return import_module(f"{__name__}.report").partition_report
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+warn_of_shadow("datamodules")
 
 
 def __dir__() -> list[str]:

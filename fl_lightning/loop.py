@@ -223,14 +223,14 @@ class FederatedLoop(RoundLoop):
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index)
 
     def _tell_of_missing_clients(self) -> None:
-        report, round_index = self.algorithm.report, self.round_index
+        report, number = self.algorithm.report, self.round_index + 1
         if report.left_out:
             rank_zero_warn(
-                f"Round {round_index}: left out client(s) {report.left_out}, whose models have NaN or infinite values. "
+                f"Round {number}: left out client(s) {report.left_out}, whose models have NaN or infinite values. "
                 "Lower the learning rate or clip gradients."
             )
         elif not report.reported:
-            rank_zero_info(f"Round {round_index} is empty: no client reported.")
+            rank_zero_info(f"Round {number} is empty: no client reported.")
 
     def on_advance_end(self) -> None:
         """End the round for Lightning.

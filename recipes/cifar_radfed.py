@@ -7,8 +7,11 @@
     python recipes/cifar_radfed.py --config my.yaml                  # any of the options below, as yaml
     python recipes/cifar_radfed.py --resume runs/cifar_radfed/cifar10-radfed-seed1
 
-CIFAR-10 and the weights are read from `--data.data_dir` (default: $FL_LIGHTNING_DATA, else data), or downloaded. If
-neither is possible, `--dataset auto` takes scikit-learn's digits as a stand-in, and says so.
+CIFAR-10 and the weights are read from `--data-dir` (default: $FL_LIGHTNING_DATA, else data), or downloaded. If neither
+is possible, `--dataset auto` takes scikit-learn's digits as a stand-in, and says so.
+
+The folder of the run holds a picture of it (`run.png`: classes of the clients, curves, accuracy of each client),
+checkpoints, the partition, the settings, the results and the logs.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ import socket
 import sys
 import time
 import warnings
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.panel import Panel
@@ -38,19 +42,25 @@ from rich.table import Table
 
 from datamodules import CIFAR10DataModule, DigitsDataModule
 from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
+from fl_lightning.command_line import ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
+from fl_lightning.experiment.option_parser import OptionParser
+from fl_lightning.experiment.wandb_logger import make_wandb_logger
 from fl_lightning.models import ConvNetClassifier, MobileNetV2Classifier
 from fl_lightning.partitioners import Partitioner
+from fl_lightning.report import plot_run
 
 PRESETS = Path(__file__).parent / "presets"
 WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
 #: Says everything once, however many processes train.
 console = Console(quiet=rank_zero_only.rank > 0)
+#: What to print after Ctrl-C; the last one counts.
+INTERRUPTED = [lambda: "Interrupted before the training began."]
 
 
-def make_parser() -> ArgumentParser:
+def make_parser() -> OptionParser:
     """Return the parser of all options; an option with a dot goes to the class of that name."""
-    parser = ArgumentParser(description=__doc__, prog="cifar_radfed.py")
+    parser = OptionParser(description=__doc__, prog="cifar_radfed.py")
     parser.add_argument("--config", action="config", help="yaml file with any of these options")
     parser.add_argument("--preset", type=Literal["default", "paper"], default="default", help="base settings")
     parser.add_argument(
@@ -60,21 +70,24 @@ def make_parser() -> ArgumentParser:
         help="auto: CIFAR-10 if it is here or can be downloaded, else the digits as a stand-in",
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of partition, split, weights and training")
+    parser.add_argument(
+        "--data-dir", type=str | None, default=None, help="folder of CIFAR-10; default: $FL_LIGHTNING_DATA, else data"
+    )
     parser.add_argument("--output", type=str, default="runs/cifar_radfed", help="folder with one folder for each run")
     parser.add_argument("--resume", type=str | None, default=None, help="folder of the run that is resumed")
     parser.add_subclass_arguments(
         AggregationCallback, "method", skip={"seed", "sampler", "local", "server"}, help="the algorithm"
     )
-    parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="shares the samples out to clients")
+    parser.add_subclass_arguments(Partitioner, "partitioner", skip={"seed"}, help="says who has which samples")
     parser.add_class_arguments(ClientSplit, "split", skip={"seed"})
-    parser.add_class_arguments(CIFAR10DataModule, "data", skip={"partitioner", "split"})
+    parser.add_class_arguments(CIFAR10DataModule, "data", skip={"partitioner", "split", "data_dir"})
     parser.add_class_arguments(MobileNetV2Classifier, "model", skip={"num_classes"})
     hidden = {"callbacks", "logger", "default_root_dir", "enable_checkpointing"}
     parser.add_class_arguments(L.Trainer, "trainer", skip=hidden)
     return parser
 
 
-def read_options(argv: list[str]) -> tuple[ArgumentParser, Namespace]:
+def read_options(argv: list[str]) -> tuple[OptionParser, Namespace]:
     """Parse the command line; it changes the settings of the preset, or of the run that is resumed."""
     parser = make_parser()
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -101,9 +114,9 @@ def cifar10(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataMo
         OSError: If the data or the weights are missing and cannot be downloaded.
         RuntimeError: If the download is broken.
     """
-    data = CIFAR10DataModule(**shared, **options.data)
+    data = CIFAR10DataModule(options.data_dir, **shared, **options.data)
     model = dict(options.model)
-    folder = Path(options.data.data_dir or os.environ.get("FL_LIGHTNING_DATA", "data"))
+    folder = Path(options.data_dir or os.environ.get("FL_LIGHTNING_DATA", "data"))
     local = [path for path in (folder / "weights" / WEIGHTS_FILE, folder / WEIGHTS_FILE) if path.is_file()]
     if model["weights"] == "imagenet" and local:
         model["weights"] = str(local[0])
@@ -153,14 +166,14 @@ class FederationReport(Callback):
         if not trainer.is_global_zero:
             return
         statistics = data.statistics()
-        console.print(str(statistics))
-        figure, _, counts = data.plot()
+        figure, _, counts = data.plot()  # with the clients of training, validation and test side by side
         figure.savefig(self.folder / "partition.png", dpi=120, bbox_inches="tight")
         counts.to_csv(self.folder / "partition.csv")
         import wandb
 
         run = trainer.logger.experiment
-        run.config.update({"partition": {**statistics.as_dict(), "fingerprint": data.partition.fingerprint()}})
+        run.config.update({"partition": statistics.as_dict()}, allow_val_change=True)
+        run.define_metric("val_acc_by_client", step_metric="round")
         run.log(
             {
                 "partition": wandb.Image(str(self.folder / "partition.png")),
@@ -176,43 +189,20 @@ class FederationReport(Callback):
             import wandb
 
             values = list(metrics.values["val"].values())
-            trainer.logger.experiment.log(
-                {"val_acc_by_client": wandb.Histogram(values), "epoch": trainer.current_epoch}
-            )
+            row = {"val_acc_by_client": wandb.Histogram(values), "round": trainer.current_epoch + 1}
+            trainer.logger.experiment.log(row)
 
 
-def logged_in() -> bool:
-    """Return whether Weights & Biases has a key of the user and can be reached."""
-    import wandb
-
-    try:
-        return bool(wandb.login(prompt=False))
-    except (wandb.errors.Error, OSError):
-        return False
-
-
-def make_logger(name: str, folder: Path, tags: list[str], options: dict[str, Any]) -> WandbLogger:
-    """Return a W&B logger with the round as x axis; offline unless the user is logged in."""
-    os.environ.setdefault("WANDB_SILENT", "true")
-    online = os.environ.get("WANDB_MODE", "online") == "online" and logged_in()
-    if online:
-        console.print("Weights & Biases: online, project fl-lightning.")
-    else:
-        console.print(
-            f"Weights & Biases: offline (not logged in). To send it later: wandb sync {folder}/wandb/offline-*"
-        )
-    logger = WandbLogger(
-        name=name,
-        project="fl-lightning",
-        save_dir=folder,
-        tags=tags,
-        config=options,
-        mode="online" if online else "offline",
+def make_loggers(folder: Path, tags: list[str], options: dict[str, Any], resumed: bool) -> list[Any]:
+    """Return W&B's logger, and one that writes a CSV file for each start of the run."""
+    last = folder / "last.ckpt" if resumed else None
+    logger = make_wandb_logger(
+        folder, tags=tags, config=options, resumed=last, tell=partial(console.print, soft_wrap=True)
     )
-    logger.experiment.define_metric("*", step_metric="epoch")
     # a sweep compares the best value, not the last one
-    logger.experiment.define_metric("val_acc_clients", step_metric="epoch", summary="max")
-    return logger
+    logger.experiment.define_metric("val_acc_clients", summary="max")
+    attempt = len(list(folder.glob("log-*"))) + 1
+    return [logger, CSVLogger(folder, name=None, version=f"log-{attempt}")]
 
 
 def run_folder(options: Namespace, name: str) -> Path:
@@ -257,7 +247,16 @@ def report(row: dict[str, Any], folder: Path, seconds: float) -> None:
         writer.writerow(row)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(f"Training took {seconds:.0f} s; peak memory {memory:.2f} GB.")
-    console.print(f"Checkpoints, partition picture, table and logs: {folder}")
+    console.print(f"Picture of the run: {folder / 'run.png'}", soft_wrap=True)
+    console.print(f"Checkpoints, partition, settings, results and logs: {folder}", soft_wrap=True)
+
+
+def say_how_to_resume(trainer: L.Trainer, folder: Path) -> str:
+    """Return what is printed after Ctrl-C, once the training has begun."""
+    round_number = min(trainer.current_epoch + 1, trainer.max_epochs or 0)
+    if not (folder / "last.ckpt").is_file():
+        return f"Interrupted in round {round_number}, before the first checkpoint. Start again with the same command."
+    return f"Interrupted in round {round_number}. Resume with: python {os.path.relpath(sys.argv[0])} --resume {folder}"
 
 
 def main(argv: list[str]) -> None:
@@ -273,15 +272,18 @@ def main(argv: list[str]) -> None:
     if not options.resume and rank_zero_only.rank == 0:
         parser.save(options, folder / "config.yaml")
     tags = [data_name, method_name, options.preset]
-    logger = make_logger(name, folder, tags, yaml.safe_load(parser.dump(options)))
+    loggers = make_loggers(folder, tags, yaml.safe_load(parser.dump(options)), bool(options.resume))
+    data.setup()
+    console.print(str(data.statistics()))
     metrics = ClientMetrics()
     # only aggregated models compete for the best one; last.ckpt holds the newest round
     best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")
     callbacks: list[Callback] = [method, metrics, FederationReport(folder), best]
     if data_name == "cifar10" and not data.augmented:
         callbacks.append(FrozenPrefixCache(cache_dir=Path(options.output).parent / "features"))
-    trainer = L.Trainer(**options.trainer, callbacks=callbacks, logger=logger, default_root_dir=folder)
+    trainer = L.Trainer(**options.trainer, callbacks=callbacks, logger=loggers, default_root_dir=folder)
     begun = time.perf_counter()
+    INTERRUPTED.append(lambda: say_how_to_resume(trainer, folder))
     trainer.fit(model, datamodule=data, ckpt_path=str(folder / "last.ckpt") if options.resume else None)
     seconds = time.perf_counter() - begun
     if not best.best_model_path:
@@ -300,7 +302,9 @@ def main(argv: list[str]) -> None:
         "test acc (pooled)": scores["test_acc"],
     }
     if trainer.is_global_zero:
-        logger.experiment.summary.update(row)
+        loggers[0].experiment.summary.update(row)
+        logs = sorted(folder.glob("log-*"), key=lambda path: int(path.name.partition("-")[2]))
+        plot_run(logs, data, metrics.values).savefig(folder / "run.png", dpi=120)
         report(row, folder, seconds)
 
 
@@ -312,4 +316,5 @@ def quiet() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ends_by_interrupt(lambda: INTERRUPTED[-1]()):
+        main(sys.argv[1:])

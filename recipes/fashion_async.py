@@ -1,7 +1,7 @@
 """Asynchronous methods on fast and slow devices: Gao et al. 2024, Figs. 4 and 5, on Fashion-MNIST.
 
-    python recipes/fashion_async.py --data_dir data                      # small preset, 5 seeds
-    python recipes/fashion_async.py --data_dir data --preset paper       # the paper's network, steps and rate
+    python recipes/fashion_async.py --data-dir data                      # small preset, 5 seeds
+    python recipes/fashion_async.py --data-dir data --preset paper       # the paper's network, steps and rate
 
 There are ten devices, five fast ones (speeds 100 to 80) and five slow ones (25 to 5). Experiments 1.1 to 1.4 differ in
 the classes of each device. Fig. 4 shows FedAsync on all of them. Fig. 5 shows three methods on 1.4: FedAsync, the
@@ -9,7 +9,7 @@ PAPAYA baseline (a client waits until the buffer is full) and buffering with dyn
 uploads. The buffered methods move once in three uploads, so "100 rounds" has two readings; the table has both.
 
 The paper does not name the network or the way in which samples are drawn. ``small`` is a stand-in with a small network,
-a tenth of the local steps and ten times the learning rate. Finished runs are kept in ``--out`` and not run again.
+a tenth of the local steps and ten times the learning rate. Finished runs are kept in ``--output`` and not run again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from rich.table import Table
 from datamodules import FashionMNISTDataModule
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
 from fl_lightning.atomic_file import atomic_file
+from fl_lightning.command_line import CommandParser, ends_by_interrupt
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.models import ConvNetClassifier
@@ -265,25 +266,32 @@ def draw_timeline(arrivals: list[ArrivalRecord], schedule: Asynchronous, path: P
 
 def main() -> None:
     """Run the missing curves, then show the tables and draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--preset", choices=PRESETS, default="small", help="network, steps and rate")
+    parser.add_argument(
+        "--experiments",
+        nargs="+",
+        choices=EXPERIMENTS,
+        default=list(EXPERIMENTS),
+        metavar="NAME",
+        help="experiments of the paper",
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], metavar="N", help="one run each")
     parser.add_argument("--uploads", type=int, default=300, help=f"uploads of a run, a multiple of {UPLOADS_A_ROUND}")
     parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
     parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
     parser.add_argument("--lr", type=float, help="local learning rate; default: that of the preset")
-    parser.add_argument("--papaya_lr", type=float, default=1.0, help="server learning rate of the PAPAYA baseline")
+    parser.add_argument("--papaya-lr", type=float, default=1.0, help="server learning rate of the PAPAYA baseline")
     parser.add_argument("--stamp", default="upload", help="unit of staleness for dynamic weights")
-    parser.add_argument("--data_dir", default=None, help="default: $FL_LIGHTNING_DATA, else data")
-    parser.add_argument("--out", type=Path, default=Path("runs/fashion_async"))
+    parser.add_argument("--data-dir", help="folder of the images; default: $FL_LIGHTNING_DATA, else data")
+    parser.add_argument("--output", type=Path, default=Path("runs/fashion_async"), help="folder of the results")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     varied = (options.uploads, options.lr or PRESETS[options.preset].lr, options.staleness, options.mixing)
     varied = (*varied, options.papaya_lr, options.stamp)
     setting = "-".join(map(str, (options.preset, *varied)))
-    folder = options.out / setting
+    folder = options.output / setting
     folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     todo = [(curve, seed) for seed in options.seeds for curve in CURVES if curve[1] in options.experiments]
@@ -306,4 +314,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ends_by_interrupt(lambda: "Interrupted. The same command goes on with the runs that are missing."):
+        main()

@@ -1,13 +1,12 @@
 """What travels, on Fashion-MNIST: accuracy against epsilon, against bytes, and against the share of attackers.
 
-    python recipes/what_travels.py privacy --data_dir data        # one study: privacy, compression or robustness
-    python recipes/what_travels.py --data_dir data                # all three: five minutes of processor time
-    python recipes/what_travels.py --data_dir data --preset full  # more points, longer runs
+    python recipes/what_travels.py privacy --data-dir data        # one study: privacy, compression or robustness
+    python recipes/what_travels.py --data-dir data                # all three: five minutes of processor time
+    python recipes/what_travels.py --data-dir data --preset full  # more points, longer runs
 
-Each point is trained with three seeds, which draw the partition, the first model and all else. The tables show the mean
-over seeds with the sample standard deviation, the mean paired difference to plain FedAvg with its 95 % confidence
-interval by Student's t, and a round's processor time over plain FedAvg's. Finished runs are kept in ``--out`` and not
-run again. The pages docs/privacy.md, docs/compression.md and docs/robustness.md show the figures.
+Each point is trained with three seeds. The tables show mean and sample standard deviation, the mean paired difference
+to plain FedAvg with its 95 % confidence interval (Student's t), and a round's processor time over plain FedAvg's. Runs
+are kept in ``--output``. docs/privacy.md, docs/compression.md and docs/robustness.md show the figures.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from rich.table import Table
 from datamodules import FashionMNISTDataModule
 from fl_lightning import FedAvg, parts
 from fl_lightning.atomic_file import atomic_file
+from fl_lightning.command_line import CommandParser, ends_by_interrupt
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
@@ -278,16 +278,16 @@ def _draw_line(axes: Any, name: str, line: str, points: list[Point], results: Re
 
 def main() -> None:
     """Run what is missing, then show the tables and draw the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; default: all")
-    parser.add_argument("--preset", choices=("small", "full"), default="small")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--preset", choices=("small", "full"), default="small", help="points and rounds")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="one run each")
     parser.add_argument("--rounds", type=int, help="rounds of a run; default: those of the preset")
-    parser.add_argument("--data_dir", default=None, help="default: $FL_LIGHTNING_DATA, else data")
-    parser.add_argument("--out", type=Path, default=Path("runs/what_travels"))
+    parser.add_argument("--data-dir", help="folder of the images; default: $FL_LIGHTNING_DATA, else data")
+    parser.add_argument("--output", type=Path, default=Path("runs/what_travels"), help="folder of the results")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
     if unknown := set(options.studies) - set(STUDIES):
         parser.error(f"there is no study {', '.join(sorted(unknown))}; there are {', '.join(STUDIES)}")
     for name in options.studies or STUDIES:
@@ -298,7 +298,7 @@ def show(name: str, options: argparse.Namespace) -> None:
     """Run a study's missing points, then show it."""
     study = STUDIES[name](options.preset == "full")
     study = study if options.rounds is None else Study(**{**vars(study), "rounds": options.rounds})
-    folder = options.out / f"{name}-{options.preset}-{study.rounds}"
+    folder = options.output / f"{name}-{options.preset}-{study.rounds}"
     folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     for seed in options.seeds:
@@ -311,10 +311,10 @@ def show(name: str, options: argparse.Namespace) -> None:
                     part.write_text(json.dumps(result))
             results.setdefault(point.name, {})[seed] = json.loads(path.read_text())
         console.print(f"{name}: seed {seed} is done")
-    console.print(table(name, study, results))
+    console.print(table(name, study, results), f"Figure and results: {folder}", sep="\n")
     draw(name, study, results, folder / f"{name}.png")
-    console.print(f"Figure and results: {folder}")
 
 
 if __name__ == "__main__":
-    main()
+    with ends_by_interrupt(lambda: "Interrupted. The same command goes on with the runs that are missing."):
+        main()

@@ -33,7 +33,10 @@ ROOMS = [
     "experiment",
     "report",
 ]
-TOOLS = {"arguments", "atomic_file", "checked_file", "metrics", "representation", "seeding"}
+TOOLS = {
+    *("arguments", "atomic_file", "checked_file", "command_line", "durations", "metrics", "notebook"),
+    *("representation", "seeding", "shadowing", "signatures", "versions"),
+}
 #: Imports that go up, and why: ``run_presets`` is still found in its earlier place.
 UPWARD = {("fl_lightning.experiment", "fl_lightning.report")}
 MATHEMATICS = [

@@ -13,6 +13,8 @@ from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBa
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from fl_lightning._lightning.progress_bars import set_total
+
 #: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
 PROGRESS_BAR_SECONDS = 0.1
 #: Hooks of a training step; each sees one model's batch or gradients.
@@ -128,6 +130,8 @@ def _throttled(callback: Callback, name: str) -> Callable[..., Any]:
         now = time.monotonic()
         if now - last >= PROGRESS_BAR_SECONDS or batch_idx + 1 >= trainer.num_training_batches:
             last = now
+            if batch_idx + 1 > trainer.num_training_batches:  # an asynchronous round guesses how many there will be
+                set_total(callback, batch_idx + 1)  # type: ignore[arg-type]
             hook(trainer, module, outputs, batch, batch_idx)
 
     return redraw

@@ -1,4 +1,4 @@
-"""What cannot work inside a federated round is refused before training."""
+"""Unsupported Trainer features raise an error before training."""
 
 from __future__ import annotations
 

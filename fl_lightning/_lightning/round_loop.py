@@ -22,6 +22,8 @@ from tqdm.auto import tqdm
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.logging import join_results
+from fl_lightning._lightning.progress_bars import RoundBars
+from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning._lightning.stopping import StopRequests
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class RoundLoop(_FitLoop):
         self._round_start: dict[str, Any] | None = None
         self.stop = self.epoch_loop.stop = StopRequests(self.trainer)
         self._clients_train = False
+        self._bars: RoundBars | None = None
 
     # ---- what a federated loop defines ----
 
@@ -110,6 +113,8 @@ class RoundLoop(_FitLoop):
             raise
         finally:
             self.stop.leave()
+            if self._bars is not None:
+                self._bars.close()
 
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""
@@ -120,6 +125,7 @@ class RoundLoop(_FitLoop):
         self._refuse_step_plateau()
         self.on_fit_start()
         super().on_run_start()
+        self._bars = RoundBars(trainer, self.round_index + 1)
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
@@ -134,6 +140,8 @@ class RoundLoop(_FitLoop):
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
             self.epoch_progress.increment_started()
+            if self._bars is not None:
+                self._bars.on_round_start(self.round_index + 1)
         except BaseException:
             self._break_off()
             raise
@@ -165,7 +173,7 @@ class RoundLoop(_FitLoop):
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
-        with self.epoch_loop.at_last_batch():
+        with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()
         self.stop.agree()
@@ -203,6 +211,8 @@ class RoundLoop(_FitLoop):
             self._clients_train = False
 
     def _end_round(self) -> None:
+        if self._bars is not None:
+            self._bars.on_round_end(self.epoch_loop.batch_progress.current.ready)
         self.epoch_loop.on_round_end()
         self._leave_round()
 
@@ -242,7 +252,7 @@ class RoundLoop(_FitLoop):
         trainer.validating = True
         first_loop_iter = trainer._logger_connector._first_loop_iter
         call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-        with loop.at_last_batch():
+        with loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             loop.val_loop.run()
         trainer.training = True
         trainer._logger_connector._first_loop_iter = first_loop_iter

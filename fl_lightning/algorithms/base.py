@@ -12,10 +12,11 @@ from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.evaluation import share_evaluation
+from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
-from fl_lightning.algorithms.logged import log_values
+from fl_lightning.algorithms.logged import log_values, settings_of_run, values_of_round
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
-from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run
+from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run, tell_how_to_resume
 from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
@@ -28,9 +29,10 @@ from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 from fl_lightning.representation import represent
+from fl_lightning.signatures import ShowsSignature
 
 
-class AggregationCallback(Callback):
+class AggregationCallback(ShowsSignature, Callback):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
     A named algorithm is a subclass that fills in the parts in :meth:`configure_algorithm`. Its clients are drawn by
@@ -107,6 +109,7 @@ class AggregationCallback(Callback):
         self._loop: FederatedLoop | None = None
         self._past: tuple[dict[int, Any], int] = {}, 0
         self._fitting = False
+        self._loaded_rounds: int | None = None
         self._is_set_up = True
 
     @abstractmethod
@@ -213,7 +216,10 @@ class AggregationCallback(Callback):
         self._fitting = stage == "fit"
         share_evaluation(trainer)
         if not self._fitting:
+            rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
+            RoundLog(trainer, rounds, final=True).install()
             return
+        self._loaded_rounds = None
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
         if others:
             raise ValueError(
@@ -229,6 +235,8 @@ class AggregationCallback(Callback):
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+        if trainer.loggers:
+            log_run(trainer, pl_module, settings_of_run(self, loop))
 
     def _carried_over(self) -> tuple[dict[int, Any], int]:
         """Return the settings and the count that an earlier fit leaves to the next."""
@@ -239,12 +247,15 @@ class AggregationCallback(Callback):
         return {**without_trainer(self.__dict__), "_past": self._carried_over()}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """End the fit for the executor."""
+        """End the fit for the executor, and an evaluation for the loggers."""
+        RoundLog.remove(trainer)
         if stage == "fit":
             self._executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """End the fit for the executor: no teardown follows an exception."""
+        """End the fit as :meth:`teardown` does, which does not follow an exception; after Ctrl-C say how to go on."""
+        if isinstance(exception, KeyboardInterrupt) and self._fitting:
+            tell_how_to_resume(trainer)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def check_rounds(self, max_epochs: int | None) -> None:
@@ -260,23 +271,8 @@ class AggregationCallback(Callback):
     # ---- logs and checkpoints ----
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the round's clients and the cost so far.
-
-        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
-        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
-        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
-        """
-        report = self.algorithm.report
-        values = {
-            "fed/clients": len(report.reported),
-            "fed/dropped": report.dropped,
-            "fed/left_out": len(report.left_out),
-            "fed/aggregations": self.algorithm.server.aggregations,
-            "fed/aggregated": float(self.algorithm.aggregated),
-            "fed/models_sent": self.algorithm.models_sent,
-            **self.algorithm.values(),
-        }
-        log_values(trainer, pl_module, values)
+        """Log the round's clients and the cost so far; see :func:`values_of_round`."""
+        log_values(trainer, pl_module, values_of_round(self.algorithm))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
@@ -304,9 +300,12 @@ class AggregationCallback(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Refuse to go on from another algorithm's checkpoint."""
+        """Refuse to go on from another algorithm's checkpoint; log an evaluation under the checkpoint's round."""
         if self._fitting:
-            check_checkpoint(checkpoint, self.state_key, pl_module.hparams)
+            check_checkpoint(checkpoint, self.state_key, pl_module.hparams, wandb_run_ids(trainer))
+        else:
+            self._loaded_rounds = rounds_of(checkpoint)
+            RoundLog(trainer, self._loaded_rounds or 0, final=True).install()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -314,3 +313,4 @@ class AggregationCallback(Callback):
         """Keep a client's optimizers out of a checkpoint that is written inside a round."""
         if self._loop is not None:
             self._loop.patch_checkpoint(checkpoint)
+            checkpoint["wandb_run_ids"] = wandb_run_ids(trainer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Unpack
 
 from fl_lightning.algorithms.fedavg import FedAvg, FedAvgOptions
-from fl_lightning.parts.hyperparameter import Scheduled
+from fl_lightning.arguments import check_fraction, check_positive
+from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.server_optimizers import Adaptive, Momentum, Rule, ServerOptimizer
 
 
@@ -49,8 +50,10 @@ class _FedOpt(FedAvg):
         server_lr: Scheduled,
         adaptive: dict[str, float],
         bias_correction: bool,
-        options: FedAvgOptions,
+        **options: Unpack[FedAvgOptions],
     ) -> None:
+        Hyperparameter("server_lr", server_lr, check_positive)  # None is no number here
+        check_fraction("beta1", adaptive["beta1"])
         self._optimizer = Adaptive(self.rule, server_lr, **adaptive, bias_correction=bias_correction, name="server_lr")
         self.beta1, self.tau, self.v0 = adaptive["beta1"], adaptive["tau"], adaptive["v0"]
         self.beta2, self.bias_correction = adaptive["beta2"], bias_correction
@@ -91,7 +94,7 @@ class FedAdagrad(_FedOpt):
         **options: Unpack[FedAvgOptions],
     ) -> None:
         adaptive = {"beta1": beta1, "beta2": 0.0, "tau": tau, "v0": v0}
-        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, options)
+        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, **options)
 
 
 class FedAdam(_FedOpt):
@@ -126,7 +129,7 @@ class FedAdam(_FedOpt):
         **options: Unpack[FedAvgOptions],
     ) -> None:
         adaptive = {"beta1": beta1, "beta2": beta2, "tau": tau, "v0": v0}
-        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, options)
+        super().__init__(clients_per_round, server_lr, adaptive, bias_correction, **options)
 
 
 class FedYogi(FedAdam):

@@ -1,15 +1,67 @@
-"""What an algorithm logs at a round's end, and what of it the progress bar shows."""
+"""What an algorithm gives the loggers: the settings of the run, and each round's counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import lightning.pytorch as pl
 
 from fl_lightning._lightning.logging import log_round
+from fl_lightning.algorithms.resuming import fingerprint
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.representation import ShowsArguments, arguments, short
+from fl_lightning.versions import __version__, package_versions
 
 #: Figures that nobody should have to look up.
 IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")
+_MOST_ITEMS = 100  # of a list; longer ones are cut
+
+
+def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
+    """Return what describes a run in the config of a logger: texts, numbers, and lists and dicts of them.
+
+    Args:
+        callback: The aggregation callback.
+        loop: Its loop; it keeps the fingerprint of the federation.
+    """
+    data = loop.data
+    if loop.fingerprint is None:
+        loop.fingerprint = fingerprint(data)
+    parts = {name: part for name, part in loop.algorithm.parts.items() if name != "changing_buffers"}
+    return {
+        "algorithm": _described(callback),
+        "parts": {name: _plain(part) for name, part in parts.items()},
+        "data": _described(data),
+        "federation": {
+            "clients": data.partition.num_clients,
+            "training_clients": data.num_clients,
+            "training_samples": int(data.client_sizes.sum()),
+            "fingerprint": loop.fingerprint,
+        },
+        "processes": loop.trainer.world_size,
+        "versions": {"fl_lightning": __version__, **package_versions()},
+    }
+
+
+def values_of_round(algorithm: Algorithm) -> dict[str, float]:
+    """Return the counts of the round that has ended.
+
+    ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
+    handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
+    ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
+    """
+    report = algorithm.report
+    return {
+        "fed/clients": len(report.reported),
+        "fed/dropped": report.dropped,
+        "fed/left_out": len(report.left_out),
+        "fed/aggregations": algorithm.server.aggregations,
+        "fed/aggregated": float(algorithm.aggregated),
+        "fed/models_sent": algorithm.models_sent,
+        **algorithm.values(),
+    }
 
 
 def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mapping[str, float]) -> None:
@@ -20,3 +72,21 @@ def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mappi
     for name in IN_THE_BAR:
         if name in values:
             pl_module.log(name, float(values[name]), prog_bar=True, sync_dist=trainer.world_size > 1)
+
+
+def _described(instance: object) -> dict[str, Any]:
+    """Return an object's class and the values of its arguments."""
+    return {"name": type(instance).__name__, **{name: _plain(value) for name, value in arguments(instance).items()}}
+
+
+def _plain(value: object) -> Any:
+    """Return a value as texts and numbers; an object as its class and arguments."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, ShowsArguments):
+        return _described(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        return [_plain(item) for item in value]
+    return short(value)

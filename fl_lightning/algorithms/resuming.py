@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
@@ -90,13 +91,16 @@ def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[
     ]
 
 
-def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[str, Any]) -> None:
+def check_checkpoint(
+    checkpoint: Mapping[str, Any], key: str, hparams: Mapping[str, Any], wandb_runs: Sequence[str] = ()
+) -> None:
     """Look at what of a checkpoint is not the aggregation callback's own state.
 
     Args:
         checkpoint: The whole checkpoint.
         key: The key of the aggregation callback's state.
         hparams: The module's hyperparameters. One line says which differ from the checkpoint's.
+        wandb_runs: The ids of the runs of Weights & Biases that the trainer logs to. One line says if they are others.
 
     Raises:
         ValueError: If it holds the state of another algorithm's callback.
@@ -107,6 +111,7 @@ def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[s
         raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
     if not writers:
         rank_zero_info(f"The checkpoint has no state of a federated algorithm: {key} starts from its weights.")
+    _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     both = [name for name in hparams if name in known]
     texts = [{name: [short(each[name]), _digest(each[name])] for name in both} for each in (known, hparams)]
@@ -114,6 +119,26 @@ def check_checkpoint(checkpoint: Mapping[str, Any], key: str, hparams: Mapping[s
         rank_zero_info(
             f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. The optimizers and "
             "schedules go on with the checkpoint's own settings, learning rates too."
+        )
+
+
+def tell_how_to_resume(trainer: pl.Trainer) -> None:
+    """Say in one line in which round a fit was interrupted, and how to go on."""
+    kept = [getattr(callback, "last_model_path", "") for callback in trainer.checkpoint_callbacks]
+    last = next((path for path in kept if path), "")
+    if last:
+        hint = f'Resume with: trainer.fit(..., ckpt_path="{last}")'
+    else:
+        hint = "There is no checkpoint to resume from; the callback FederatedCheckpoint() writes one after every round."
+    rank_zero_info(f"Interrupted in round {trainer.current_epoch + 1}. {hint}")
+
+
+def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None:
+    """Say in one line how to continue the checkpoint's run of Weights & Biases, if another one is logged to."""
+    if present and before and not set(present) & set(before):
+        rank_zero_info(
+            f"This fit logs to a new run of Weights & Biases, {present[0]}; the checkpoint's run is {before[0]}. To "
+            f'continue that run: WandbLogger(id="{before[0]}", resume="allow").'
         )
 
 

@@ -103,17 +103,17 @@ class FederatedCheckpoint(ChoosesLast):
         folder = str(self.dirpath)
         if "://" in folder:  # a remote store takes a file whole or not at all
             self.last_model_path = f"{folder}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
-            trainer.save_checkpoint(self.last_model_path)
+            trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
             path = trainer.strategy.broadcast(str(self._path_of_last(Path(folder))))
             self._last = CheckedFile(Path(path))
         self.last_model_path = str(self._last.path)  # it is part of the checkpoint
         if not trainer.is_global_zero:
-            trainer.save_checkpoint(self._last.path)  # takes part, and writes nothing
+            trainer.save_checkpoint(self._last.path, weights_only=False)  # takes part, and writes nothing
             return
         with self._last.replaced() as temporary:
-            trainer.save_checkpoint(temporary)
+            trainer.save_checkpoint(temporary, weights_only=False)
 
     def _path_of_last(self, folder: Path) -> Path:
         """Return the file that this run has written already, or one that no other run has."""
@@ -169,10 +169,10 @@ class FederatedCheckpoint(ChoosesLast):
 def save_whole(trainer: pl.Trainer, path: Path) -> None:
     """Save a checkpoint that takes its place whole or not at all; call it on all processes."""
     if not trainer.is_global_zero:
-        trainer.save_checkpoint(path)  # takes part, and writes nothing
+        trainer.save_checkpoint(path, weights_only=False)  # takes part, and writes nothing
         return
     with atomic_file(path) as temporary:
-        trainer.save_checkpoint(temporary)
+        trainer.save_checkpoint(temporary, weights_only=False)
 
 
 def _is_candidate(trainer: pl.Trainer) -> bool:

@@ -27,9 +27,10 @@ from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.transforms import Transform
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
+from fl_lightning.signatures import ShowsSignature
 
 
-class FederatedDataModule(ReplacedInputs, PartitionView, ServesBatches, L.LightningDataModule):
+class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, L.LightningDataModule):
     """Reads a data set, shares it out among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own

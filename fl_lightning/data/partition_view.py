@@ -9,12 +9,10 @@ import numpy as np
 
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
-from fl_lightning.partitioners import Partition, PartitionStatistics
+from fl_lightning.partitioners import LabelPlot, Partition, PartitionStatistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 
 class PartitionView(ABC):
@@ -55,13 +53,30 @@ class PartitionView(ABC):
 
         return partition_statistics(self.partition, self._known_labels())
 
-    def plot(self) -> tuple[Figure, Axes, DataFrame]:
-        """Plot the clients' label distributions; return ``(fig, ax, df)``."""
+    def plot(self, axes: Axes | None = None) -> LabelPlot:
+        """Plot the clients' label distributions, with the sets in which they are; a notebook shows the picture.
+
+        Args:
+            axes: Axes to draw on; a new figure if ``None``.
+
+        Returns:
+            ``(figure, axes, table)``.
+        """
         from fl_lightning.partitioners import plot_label_distributions
 
         labels, names = self._known_labels(), self.class_names
         present = None if names is None else [names[label] for label in np.unique(labels)]
-        return plot_label_distributions(self.partition, labels, class_names=present)
+        return plot_label_distributions(
+            self.partition, labels, class_names=present, sets=self._sets_of_clients(), axes=axes
+        )
+
+    def _sets_of_clients(self) -> dict[str, list[int]] | None:
+        """Return the clients of each set; ``None`` where a client may be in more than one, or all are in one."""
+        split = self._ready()[1]
+        sets = {"train": list(split.train), "validation": list(split.val), "test": list(split.test)}
+        known = [client for clients in sets.values() for client in clients if client != GLOBAL]
+        several = sum(bool(set(clients) - {GLOBAL}) for clients in sets.values()) > 1
+        return sets if several and len(known) == len(set(known)) else None
 
     def _known_labels(self) -> np.ndarray:
         if self.labels is None:

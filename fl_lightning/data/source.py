@@ -19,7 +19,7 @@ from fl_lightning.representation import ShowsArguments
 
 @dataclass(frozen=True, repr=False)
 class Source(ShowsArguments):
-    """All samples that are shared out among clients.
+    """All samples that are distributed among clients.
 
     Attributes:
         dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.

@@ -1,4 +1,4 @@
-"""How a round's tasks are shared out over processes."""
+"""How a round's tasks are distributed over processes."""
 
 from __future__ import annotations
 

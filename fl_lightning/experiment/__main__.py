@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fl_lightning.command_line import CommandParser
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import run_table
@@ -15,13 +16,34 @@ from fl_lightning.experiment.table_file import read_table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
+    """Run a table or a sweep and return the exit status; see :func:`table` and :func:`sweep`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return sweep(arguments[1:]) if arguments[:1] == ["sweep"] else table(arguments)
+
+
+def table(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment") -> int:
+    """Run a table and return the exit status.
 
     It is 1 if the table is wrong or a cell has failed or has no score, and 130 after Ctrl-C.
+
+    Args:
+        arguments: Those of the command line.
+        prog: What the help calls the program.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = table_parser(prog).parse_args(arguments)
+    return _guarded(lambda: _table(options))
+
+
+def sweep(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment sweep") -> int:
+    """Run a sweep and return the exit status; arguments and status as of :func:`table`."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    options = sweep_parser(prog).parse_args(arguments[:place])
+    return _guarded(lambda: _sweep(options, arguments[place + 1 :]))
+
+
+def _guarded(work: Callable[[], int]) -> int:
     try:
-        return _sweep(arguments[1:]) if arguments[:1] == ["sweep"] else _table(arguments)
+        return work()
     except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -30,48 +52,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _table(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    table = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
-    output = options.output or Path("runs") / table.name
+def _table(options: argparse.Namespace) -> int:
+    chosen = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
+    output = options.output or Path("runs") / chosen.name
     if options.dry_run or options.estimate:
-        print(describe_plan(table, output))
+        print(describe_plan(chosen, output))
         if options.estimate:
-            print(describe_time(table, *measure_paces(table), options.workers))
+            print(describe_time(chosen, *measure_paces(chosen), options.workers))
         return 0
-    rows = run_table(table, output, **run_arguments(options))
+    rows = run_table(chosen, output, **run_arguments(options))
     return int(any(row.get("score") is None for row in rows))
 
 
-def _sweep(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fl_lightning.experiment sweep",
-        description="Run the file of a Weights & Biases sweep, without an account and without a network.",
-        epilog="arguments after -- are added to every run",
-    )
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the search; default: 0")
-    parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
-    own, further = _cut(arguments)
-    options = parser.parse_args(own)
+def _sweep(options: argparse.Namespace, further: Sequence[str]) -> int:
     rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
     return int(any(row["score"] is None for row in rows))
 
 
-def _cut(arguments: list[str]) -> tuple[list[str], list[str]]:
-    place = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:place], arguments[place + 1 :]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fl_lightning.experiment", description=__doc__)
-    parser.add_argument("table", type=Path, help="YAML file of the table; or the word sweep, see `sweep --help`")
+def table_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the arguments of :func:`table`."""
+    parser = CommandParser(
+        prog=prog, description="Run the missing cells of a table: methods x data sets x folds x seeds."
+    )
+    parser.add_argument("table", type=Path, help="YAML file of the table")
     add_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="check the table, print the plan and stop")
     parser.add_argument(
         "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"
     )
+    return parser
+
+
+def sweep_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the arguments of :func:`sweep` before ``--``."""
+    parser = CommandParser(
+        prog=prog,
+        description="Run the file of a Weights & Biases sweep, without an account and without a network.",
+        epilog="arguments after -- are added to every run",
+    )
+    parser.add_argument("file", type=Path, help="YAML file of the sweep")
+    parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
     return parser
 
 

@@ -25,11 +25,12 @@ from fl_lightning.experiment.assembly import (
     make_trainer,
 )
 from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, read_rounds
+from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
-from fl_lightning.experiment.versions import code_version, package_versions
+from fl_lightning.versions import package_versions
 
 Result = dict[str, Any]
 OnRound = Callable[[int], None]
@@ -162,7 +163,8 @@ def _logger(job: CellJob) -> Any:
     from lightning.pytorch.loggers import WandbLogger
 
     labels = job.labels
-    name = "-".join(str(labels[key]) for key in ("data", "method", "fold", "seed"))
+    tuned = [f"{name}={value}" for name, value in labels["values"].items()]  # trials of a search differ in them alone
+    name = "-".join([str(labels[key]) for key in ("data", "method", "fold", "seed")] + tuned)
     run_id = Path(job.folder).name
     config = {**labels, "cell": job.config, "code": code_version(), **package_versions()}
     settings = {"name": name, "group": f"{labels['data']}-{labels['method']}", "config": config, **job.wandb}

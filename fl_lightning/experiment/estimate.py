@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.durations import duration
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
-from fl_lightning.experiment.progress import duration
 from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.worker import run_safely

@@ -10,20 +10,20 @@ from typing import Any
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the folder, the workers, their limits and the part of the table that is run."""
     parser.add_argument("--output", type=Path, help="folder of the results; default: runs/<name of the table>")
-    parser.add_argument(
-        "--workers", type=int, default=1, help="processes, one thread each; 0 runs all in this one; default: 1"
+    part = parser.add_argument_group("part of the table")
+    part.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
+    part.add_argument("--data", nargs="+", metavar="NAME", help="only these data sets")
+    part.add_argument("--folds", nargs="+", type=int, metavar="N", help="these folds in place of the table's")
+    part.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the table's")
+    work = parser.add_argument_group("workers")
+    work.add_argument("--workers", type=int, default=1, metavar="N", help="processes, one thread each; 0: this one")
+    work.add_argument("--devices", type=int, nargs="+", metavar="N", help="GPUs that the workers share out among them")
+    work.add_argument(
+        "--checkpoint-seconds", type=float, default=60.0, metavar="SECONDS", help="time between two checkpoints"
     )
-    parser.add_argument("--devices", type=int, nargs="+", help="GPUs that the workers share out among them")
-    parser.add_argument("--methods", nargs="+", help="only these methods")
-    parser.add_argument("--data", nargs="+", help="only these data sets")
-    parser.add_argument("--folds", nargs="+", type=int, help="these folds in place of the table's")
-    parser.add_argument("--seeds", nargs="+", type=int, help="these seeds in place of the table's")
-    parser.add_argument(
-        "--checkpoint-seconds", type=float, default=60.0, help="time between two checkpoints; default: 60"
-    )
-    parser.add_argument("--cell-timeout", type=float, metavar="SECONDS", help="longest time of an attempt at a cell")
-    parser.add_argument("--retries", type=int, default=0, help="further attempts at a cell that failed; default: 0")
-    parser.add_argument(
+    work.add_argument("--cell-timeout", type=float, metavar="SECONDS", help="longest time of an attempt at a cell")
+    work.add_argument("--retries", type=int, default=0, metavar="N", help="further attempts at a cell that failed")
+    work.add_argument(
         "--memory-limit", type=float, metavar="GB", help="main memory that a worker may allocate; on Linux"
     )
 

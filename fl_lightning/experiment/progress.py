@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fl_lightning.durations import duration
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import describe_point
 
@@ -152,14 +153,3 @@ def _pace_of(cell: Cell, paces: Mapping[tuple[str, ...], list[float]]) -> float 
         if rounds > 0:
             return seconds / rounds
     return None
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a short text: ``"40 s"``, ``"12 min"``, ``"3.5 h"`` or ``"2.1 days"``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"

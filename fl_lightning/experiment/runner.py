@@ -13,17 +13,16 @@ from rich.text import Text
 
 from fl_lightning.arguments import check_count
 from fl_lightning.experiment.check import refuse_mistakes
+from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
 from fl_lightning.experiment.pool import Limits, Pool
 from fl_lightning.experiment.progress import Progress, describe_cell
+from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
-from fl_lightning.experiment.versions import code_version
-
-ResultRows = list[dict[str, Any]]
 
 
 def run_table(
@@ -102,7 +101,7 @@ class _Run:
         cells = table_cells(self.table, self.chosen)
         self.store.write_results(self.table, cells)
         self._run_cells(cells, cells)
-        rows = self.store.write_results(self.table, cells)
+        rows = ResultRows(self.store.write_results(self.table, cells))
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
         self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
@@ -112,7 +111,7 @@ class _Run:
         return rows
 
     def _tune(self) -> None:
-        rows: ResultRows = []
+        rows: list[dict[str, Any]] = []
         everything = plan = planned(self.table)
         for methods in levels(self.table):
             places = [(data, method) for data in self.table.data for method in methods]
@@ -133,7 +132,7 @@ class _Run:
         if rows:
             self.store.write_tuning(rows)
 
-    def _choose(self, place: tuple[str, str], points: list[Point], trials: list[list[Cell]]) -> ResultRows:
+    def _choose(self, place: tuple[str, str], points: list[Point], trials: list[list[Cell]]) -> list[dict[str, Any]]:
         """Choose the point with the best mean validation score; the first one if several are equal."""
         rows = [
             self.store.tuning_row(*place, number, point, cells)

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.arguments import check_count
+from fl_lightning.durations import duration
 from fl_lightning.experiment.files import write_csv
-from fl_lightning.experiment.progress import duration
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
@@ -207,11 +207,18 @@ def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str],
     text = f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})"
     console.print(text, highlight=False, soft_wrap=True)
     console.print(f"  {command}", highlight=False, soft_wrap=True)
-    parents = sorted({str(Path(row["folder"]).parent) for row in known})
-    shown = parents[0] if len(parents) == 1 else f"{os.path.commonpath(parents)}/*"
-    folders = len({row["folder"] for row in known})
-    text = f"{folders} offline run folders; to send them: wandb sync {shown}/offline-run-*."
+    folders = sorted({row["folder"] for row in known})
+    text = f"{len(folders)} offline run folders; to send them: wandb sync {pattern_of(folders)}."
     console.print(f"{text} All runs: {folder / 'sweep.csv'}", highlight=False, soft_wrap=True)
+
+
+def pattern_of(folders: Sequence[str]) -> str:
+    """Return a pattern of the shell that is true of all folders of runs, such as ``runs/a/*/wandb/offline-run-*``."""
+    parts = [Path(folder).parent.parts for folder in folders]
+    if len({len(each) for each in parts}) > 1:
+        return " ".join(folders)
+    shown = [names[0] if len(set(names)) == 1 else "*" for names in zip(*parts, strict=True)]
+    return str(Path(*shown, "offline-run-*"))
 
 
 def _text(sweep: Sweep, point: Point) -> str:

@@ -62,6 +62,8 @@ class Sweep:
 def read_sweep(path: str | os.PathLike[str]) -> Sweep:
     """Return the sweep of a file for ``wandb sweep``.
 
+    Its program may be named from the current folder or from a folder above the file.
+
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If an entry is missing, or only the service of Weights & Biases understands it.
@@ -81,13 +83,21 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
     check_choice("metric.goal", metric.get("goal", "minimize"), ("maximize", "minimize"))
     return Sweep(
         name=name,
-        program=content["program"],
+        program=_found(str(content["program"]), Path(path)),
         method=content["method"],
         metric=metric["name"],
         goal=metric.get("goal", "minimize"),
         space={name: _parameter(name, entry) for name, entry in parameters.items()},
         command=tuple(content.get("command") or _COMMAND),
     )
+
+
+def _found(program: str, file: Path) -> str:
+    """Return the path of a program that is named from the current folder, or from a folder above the sweep's file."""
+    if Path(program).exists():
+        return program
+    above = (folder / program for folder in file.resolve().parents)
+    return next((str(path) for path in above if path.exists()), program)
 
 
 def _parameter(name: str, entry: Any) -> Choice | Range:

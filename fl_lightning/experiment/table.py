@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.specs import Spec
+from fl_lightning.notebook import as_table
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
@@ -141,7 +142,7 @@ class Tuning:
             raise ValueError("`tuning.search: random` needs `tuning.count`, the number of points to draw; got None.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Methods x data sets x folds x seeds.
 
@@ -179,6 +180,17 @@ class Table:
     comparisons: dict[str, list[str]] = field(default_factory=dict)
     reproduces: str = ""
     reference: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}: {', '.join(f'{len(things)} {kind}' for kind, things in self._axes().items())})"
+
+    def _repr_html_(self) -> str:
+        rows = [(kind, ", ".join(map(str, things))) for kind, things in self._axes().items()]
+        return as_table([("table", self.name), *rows])
+
+    def _axes(self) -> dict[str, list[Any]]:
+        axes = {"methods": list(self.methods), "data sets": list(self.data)}
+        return {**axes, "folds": list(self.folds), "seeds": list(self.seeds)}
 
     def __post_init__(self) -> None:
         _check_kinds(self)

@@ -21,16 +21,26 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: If it is not a file of a Weights & Biases run.
     """
+    steps = []
+    for record in read_records(path, "history"):
+        items = record.history.item
+        steps.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return steps
+
+
+def read_records(path: Path, kind: str) -> Iterator[Any]:
+    """Yield the records of one kind of a ``run-<id>.wandb`` file, such as ``"metric"``, ``"config"`` or ``"summary"``.
+
+    Raises:
+        ValueError: If it is not a file of a Weights & Biases run.
+    """
     from wandb.proto import wandb_internal_pb2
 
-    steps = []
     for content in _records(path):
         record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         record.ParseFromString(content)
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            steps.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return steps
+        if record.WhichOneof("record_type") == kind:
+            yield record
 
 
 def _records(path: Path) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from fl_lightning.partitioners.limited_classes import LimitedClassesPartitioner
 from fl_lightning.partitioners.natural import NaturalPartitioner
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.pathological import PathologicalPartitioner
-from fl_lightning.partitioners.plot import plot_label_distributions
+from fl_lightning.partitioners.plot import LabelPlot, plot_label_distributions
 from fl_lightning.partitioners.quadratic import (
     FeatureQPPartitioner,
     FeatureQPSolution,
@@ -45,6 +45,7 @@ __all__ = [
     "FeatureQPPartitioner",
     "FeatureQPSolution",
     "IIDPartitioner",
+    "LabelPlot",
     "LimitedClassesPartitioner",
     "NaturalPartitioner",
     "Partition",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_lightning.arguments import check_count
-from fl_lightning.partitioners.functions import Assignment, as_partition
+from fl_lightning.partitioners.assignment import Assignment, as_partition
 from fl_lightning.partitioners.labels import check_enough, check_labels
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.representation import ShowsArguments

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from fl_lightning.partitioners.assignment import as_partition, check_range
+from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.representation import short
 
-Assignment = Sequence[np.ndarray] | Sequence[Sequence[int]]
-"""The sample indices of each client, client 0 first."""
-
-PartitionFunction = Callable[[np.ndarray], Partition]
+PartitionFunction = Partitioner | Callable[[np.ndarray], Partition]
+"""A partitioner, which a ``config.yaml`` may name in short, or any function from labels to a partition."""
 
 _EXAMPLE = "Give one, such as IIDPartitioner(num_clients=100)."
 
@@ -57,56 +57,6 @@ def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -
     check_partitioner(partitioner)
     result = partitioner(labels)
     if isinstance(result, Partition):
-        _check_range("partitioner", result, len(labels))
+        check_range("partitioner", result, len(labels))
         return result
     return as_partition("partitioner", result, len(labels))
-
-
-def as_partition(name: str, result: Any, num_samples: int, num_clients: int | None = None) -> Partition:
-    """Return the sample indices that a function has returned as a partition.
-
-    Args:
-        name: The function, for errors.
-        result: What it returned.
-        num_samples: Number of samples, N.
-        num_clients: How many clients there must be, each with at least one sample; any number if ``None``.
-
-    Raises:
-        TypeError: If it is not one array of integers for each client.
-        ValueError: If a sample does not exist or is given twice, or the number of clients is wrong.
-    """
-    if isinstance(result, np.ndarray) and result.shape == (num_samples,):
-        raise TypeError(
-            f"`{name}` must return the sample indices of each client, got an array of shape {result.shape}. From the "
-            "client of each sample they are made by `[numpy.flatnonzero(clients == k) for k in range(num_clients)]`."
-        )
-    if not isinstance(result, Iterable) or isinstance(result, (str, Mapping)):
-        raise TypeError(
-            f"`{name}` must return a Partition, or a list with the sample indices of each client, got {short(result)}."
-        )
-    clients = tuple(result)
-    if num_clients is not None and len(clients) != num_clients:
-        raise ValueError(
-            f"`{name}` must return the sample indices of {num_clients} clients, which is `num_clients`, got "
-            f"{len(clients)}."
-        )
-    try:
-        partition = Partition(clients)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"`{name}` returned no valid partition: {error}") from error
-    _check_range(name, partition, num_samples)
-    if num_clients is not None and partition.sizes.min() == 0:
-        raise ValueError(
-            f"`{name}` must give each client a sample, but client {int(partition.sizes.argmin())} has none. Lower "
-            "`num_clients`, or give it some."
-        )
-    return partition
-
-
-def _check_range(name: str, partition: Partition, num_samples: int) -> None:
-    for client, indices in enumerate(partition.indices):
-        if len(indices) and indices.max() >= num_samples:
-            raise ValueError(
-                f"`{name}` gave sample {indices.max()} to client {client}, but there are only {num_samples} samples, 0 "
-                f"to {num_samples - 1}."
-            )

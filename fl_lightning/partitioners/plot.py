@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
+#: Ten colours that can be told apart without full colour vision (Petroff 2021).
+_COLORS = (
+    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
+    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
+)
+
+
+class LabelPlot(NamedTuple):
+    """The picture of a partition, which a notebook shows; it unpacks as ``figure, axes, table``.
+
+    Attributes:
+        figure: The figure; it is not pyplot's. Write it with ``figure.savefig(path)``.
+        axes: Its axes.
+        table: The drawn numbers: one row for each client, one column for each class.
+    """
+
+    figure: Figure
+    axes: Axes
+    table: pd.DataFrame
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=110, bbox_inches="tight")
+        return content.getvalue()
+
+    def __repr__(self) -> str:
+        return f"LabelPlot({len(self.table)} clients, {self.table.shape[1]} classes; `.figure.savefig(path)` writes it)"
 
 
 def plot_label_distributions(
@@ -26,7 +54,9 @@ def plot_label_distributions(
     max_clients: int = 100,
     class_names: Sequence[str] | None = None,
     order: Literal["size", "client"] = "size",
-) -> tuple[Figure, Axes, pd.DataFrame]:
+    sets: Mapping[str, Sequence[int]] | None = None,
+    axes: Axes | None = None,
+) -> LabelPlot:
     """Draw how many samples of each class each client has.
 
     Args:
@@ -35,10 +65,12 @@ def plot_label_distributions(
         max_clients: Most clients to draw: the first ones, in the given order.
         class_names: Name of each class in ``labels``, ascending; the class itself if ``None``.
         order: ``"size"`` draws the largest client first, ``"client"`` client 0.
+        sets: The clients of each set, such as ``{"train": [0, 2], "test": [1]}``. The clients of a set stand side by
+            side, under its name; those of no set come last.
+        axes: Axes to draw on; a new figure if ``None``.
 
     Returns:
-        The figure, its axes, and the drawn numbers: one row for each client, one column for each class. The figure is
-        not pyplot's; write it with ``figure.savefig(path)``.
+        The figure, its axes, and the drawn numbers: one row for each client, one column for each class.
 
     Raises:
         TypeError: If the labels are no integers.
@@ -53,14 +85,19 @@ def plot_label_distributions(
     counts = label_counts(partition, labels)
     names = _names(labels, class_names)
     clients = np.arange(len(counts)) if order == "client" else np.argsort(-counts.sum(axis=1), kind="stable")
-    clients = clients[:max_clients]
+    set_of = {client: place for place, ids in enumerate((sets or {}).values()) for client in ids}
+    drawn = clients[:max_clients].tolist()
+    clients = np.array(sorted(drawn, key=lambda client: set_of.get(client, len(set_of))), dtype=np.int64)
     table = pd.DataFrame(counts[clients], index=pd.Index(clients, name="client"), columns=pd.Index(names, name="class"))
-    figure = Figure(figsize=(float(np.clip(3 + 0.14 * len(clients), 6, 17)), 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    if axes is None:
+        figure = Figure(figsize=(float(np.clip(3 + 0.14 * len(clients), 6, 17)), 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
     _draw_bars(axes, table)
     _label_axes(axes, table, partition.num_clients, order)
-    return figure, axes, table
+    if sets:
+        _mark_sets(axes, {name: [place for place, c in enumerate(clients) if c in set(sets[name])] for name in sets})
+    return LabelPlot(axes.figure, axes, table)  # type: ignore[arg-type]
 
 
 def _names(labels: np.ndarray, class_names: Sequence[str] | None) -> list[str]:
@@ -83,8 +120,8 @@ def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
 
     num_classes = table.shape[1]
     if num_classes <= _MAX_LEGEND:
-        palette = colormaps["tab10" if num_classes <= 10 else "tab20"]
-        colors = [palette(index) for index in range(num_classes)]
+        many = colormaps["tab20"]
+        colors = list(_COLORS[:num_classes]) if num_classes <= len(_COLORS) else [many(i) for i in range(num_classes)]
     else:
         palette = colormaps["turbo"]
         colors = [palette(index / (num_classes - 1)) for index in range(num_classes)]
@@ -117,3 +154,21 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     axes.set_xlabel("client" + (", largest first" if order == "size" else ""))
     axes.set_title(f"{size} of {num_clients} clients" if size < num_clients else f"{size} clients")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]]) -> None:
+    """Write the name of each set above its clients, with a line between two sets."""
+    drawn = {name: where for name, where in places.items() if where}
+    for number, (name, where) in enumerate(drawn.items()):
+        axes.text(
+            (min(where) + max(where)) / 2,
+            1.0,
+            f"{name} ({len(where)})",
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=9,
+        )
+        if number:
+            axes.axvline(min(where) - 0.5, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_title(axes.get_title(), fontsize=11, pad=18)

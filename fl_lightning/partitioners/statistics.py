@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_instance, to_array
+from fl_lightning.notebook import mapping_as_table
 from fl_lightning.partitioners.labels import check_labels
 from fl_lightning.partitioners.partition import Partition
 
@@ -40,7 +41,13 @@ class PartitionStatistics:
         return asdict(self)
 
     def __str__(self) -> str:
-        rows = {
+        return "\n".join(f"{name:<18}  {value:>10}" for name, value in self._rows().items())
+
+    def _repr_html_(self) -> str:
+        return mapping_as_table(self._rows())
+
+    def _rows(self) -> dict[str, str]:
+        return {
             "clients": f"{self.num_clients:,}",
             "samples": f"{self.num_samples:,}",
             "smallest client": f"{self.min:,}",
@@ -50,7 +57,6 @@ class PartitionStatistics:
             "C-score": f"{self.c_score:.3f}",
             "entropy (nats)": f"{self.entropy:.3f}",
         }
-        return "\n".join(f"{name:<18}  {value:>10}" for name, value in rows.items())
 
 
 def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:

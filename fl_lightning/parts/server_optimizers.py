@@ -122,8 +122,10 @@ class Adaptive(ServerOptimizer):
     Args:
         rule: ``"adagrad"``: v + Delta^2; ``"adam"``: beta2 v + (1 - beta2) Delta^2; ``"yogi"``:
             v - (1 - beta2) Delta^2 sign(v - Delta^2).
-        lr: Server learning rate, greater than 0; a function of the round makes a schedule.
-        beta1: In [0, 1).
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule. ``None`` takes that of
+            :class:`~fl_lightning.FedAdam` and :class:`~fl_lightning.FedYogi`, 0.01, or of
+            :class:`~fl_lightning.FedAdagrad`, 0.1.
+        beta1: In [0, 1); ``None`` takes 0.9, and 0 for Adagrad.
         beta2: In [0, 1); Adagrad has none.
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
@@ -138,16 +140,18 @@ class Adaptive(ServerOptimizer):
     def __init__(
         self,
         rule: Rule,
-        lr: Scheduled,
-        beta1: float,
-        beta2: float,
-        tau: float,
-        v0: float,
+        lr: Scheduled | None = None,
+        beta1: float | None = None,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        v0: float = 0.0,
         *,
         bias_correction: bool = False,
         name: str = "lr",
     ) -> None:
         check_choice("rule", rule, ("adagrad", "adam", "yogi"))
+        lr = (0.1 if rule == "adagrad" else 0.01) if lr is None else lr
+        beta1 = (0.0 if rule == "adagrad" else 0.9) if beta1 is None else beta1
         check_fraction("beta1", beta1)
         check_fraction("beta2", beta2)
         check_positive("tau", tau)

@@ -7,21 +7,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_lightning.command_line import CommandParser
 from fl_lightning.report.experiment_report import experiment_report
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m fl_lightning.report") -> int:
     """Run the command and return its exit status; 1 if there is nothing to report."""
-    parser = argparse.ArgumentParser(prog="python -m fl_lightning.report", description=__doc__)
-    parser.add_argument("results", type=Path, help="folder that python -m fl_lightning.experiment wrote")
-    parser.add_argument("--out", type=Path, help="folder of the report; default: results/report")
-    options = parser.parse_args(argv)
+    options = parser(prog).parse_args(argv)
     try:
-        print(experiment_report(options.results, options.out))
+        print(experiment_report(options.results, options.output))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    made = CommandParser(prog=prog, description="Write the report of an experiment as one HTML page.")
+    made.add_argument("results", type=Path, help="folder that an experiment wrote")
+    made.add_argument("--output", type=Path, help="folder of the report; default: results/report")
+    return made
 
 
 if __name__ == "__main__":

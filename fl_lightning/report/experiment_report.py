@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.experiment.files import write_text
+from fl_lightning.notebook import in_frame
 from fl_lightning.report.banner import finished_grid, warnings_of
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid
@@ -21,8 +22,15 @@ from fl_lightning.report.settings import dates_of, failed_grid, run_grid, time_o
 from fl_lightning.report.significance import power_sentences, significance_grid
 
 
-def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
-    """Write the report of an experiment and return the path of its page.
+class ReportPage(type(Path())):  # type: ignore[misc]  # the path of this system
+    """The path of a report's page, which a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        return in_frame(self.read_text(encoding="utf-8"))
+
+
+def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> ReportPage:
+    """Write the report of an experiment and return the path of its page, which a notebook shows.
 
     The experiment may still be running: the report shows the runs that are finished. ``report.html`` holds everything.
     ``figures/*.png``, ``tables/*.csv`` and ``tables/*.tex`` are its parts. The files of an earlier report are replaced.
@@ -47,7 +55,7 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
                 temporary.write_bytes(picture.png)
     page = Page(str(experiment.table["name"]), sections, _summary(experiment), warnings_of(experiment))
     write_text(folder / "report.html", page.to_html())
-    return folder / "report.html"
+    return ReportPage(folder / "report.html")
 
 
 def _sections(experiment: Experiment) -> Iterator[Section]:

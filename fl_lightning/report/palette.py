@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from fl_lightning.report.short_texts import shortened
 
@@ -22,7 +23,8 @@ AREAS = (
     "#BBBBBB",
 )
 MARKS = "osD^vPX*<>"
-_DASHES: Sequence[str | tuple[int, tuple[float, ...]]] = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))
+Dashes = Literal["-"] | tuple[float, Sequence[float]]
+_DASHES: Sequence[Dashes] = ("-", (0, (8, 1.5)), (0, (4, 1.5)), (0, (1.5, 1)))
 _LONGEST = 28  # characters of a label
 
 
@@ -41,7 +43,7 @@ def area_colors(count: int) -> list[str]:
     return [to_hex(colormaps["viridis"](place / (count - 1))) for place in range(count)]
 
 
-def dashes(number: int) -> str | tuple[int, tuple[float, ...]]:
+def dashes(number: int) -> Dashes:
     """Return the dashes of a line: a curve below it shows through their gaps.
 
     Lines of one colour have different dashes.

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from fl_lightning.arguments import check_count
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.notebook import in_frame
 from fl_lightning.partitioners import SampleFeatures
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
@@ -32,9 +33,9 @@ _MEANINGS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PartitionReport:
-    """The table and the figure of a partition; ``print(report)`` shows the table.
+    """The table and the figure of a partition; ``print(report)`` shows the table, a notebook the page.
 
     Attributes:
         summary: The facts and numbers.
@@ -50,6 +51,12 @@ class PartitionReport:
 
     def __str__(self) -> str:
         return str(self.summary)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return in_frame(self.html)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, Path]:
         """Write ``partition.png`` and ``partition.html`` into a folder and return their paths.

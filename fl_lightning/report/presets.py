@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from fl_lightning.command_line import CommandParser, ends_by_interrupt
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import run_table
@@ -39,7 +40,8 @@ def run_presets(
     parser = _parser(description, presets)
     options = parser.parse_args(argv)
     try:
-        return _run(options, presets, prepare)
+        with ends_by_interrupt(lambda: "Interrupted. The same command goes on where this one was."):
+            return _run(options, presets, prepare)
     except (ValueError, OSError, RuntimeError) as error:
         parser.error(str(error))
 
@@ -65,8 +67,8 @@ def _run(
 
 
 def _parser(description: str, presets: Mapping[str, Path]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)))
+    parser = CommandParser(description=description)
+    parser.add_argument("--preset", choices=list(presets), default=next(iter(presets)), help="which table is run")
     add_options(parser)
     parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")
     return parser

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from fl_lightning.experiment.progress import duration
+from fl_lightning.durations import duration
 from fl_lightning.experiment.search import describe_point
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.metric_names import is_share, metric_name

@@ -420,13 +420,13 @@ def test_the_catalogue_is_complete() -> None:
     exported = {getattr(module, name) for module in modules for name in module.__all__}
     classes = {thing for thing in exported if inspect.isclass(thing) and not inspect.isabstract(thing)}
     # made by the library, or with the arguments of their base alone
-    results = {"FederatedSplit", "PartitionStatistics", "QPSolution", "FeatureQPSolution"}
+    results = {"FederatedSplit", "LabelPlot", "PartitionStatistics", "QPSolution", "FeatureQPSolution"}
     same = {CIFAR100DataModule, FashionMNISTDataModule, DigitsDataModule}
     assert {cls.__name__ for cls in classes - set(MAKERS) - same} == results
     for make, (_, kinds) in MAKERS.items():
-        parameters = inspect.signature(make).parameters.values()
-        named = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
-        assert named - set(kinds) <= {"relations"}, name_of(make)
+        parameters = inspect.signature(make.__init__ if inspect.isclass(make) else make).parameters.values()
+        named = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} - {"self"}
+        assert named - set(kinds) <= {"relations", "sets", "axes"}, name_of(make)
 
 
 @pytest.mark.parametrize("relations", [None, 3, "ab", ["ab"], [("Top/A",)], [(1, 2)], [None], np.array(3)])

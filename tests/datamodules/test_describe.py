@@ -23,7 +23,7 @@ def row(name: str, output: str) -> str:
 
 
 def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*DIGITS, "--seed", "4", "--out", str(tmp_path)]) == 0
+    assert main([*DIGITS, "--seed", "4", "--output", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     # 1,797 samples, floor(1797 / 10) for each client
     assert row("samples of all clients", output) == "1,790"
@@ -42,7 +42,7 @@ def test_the_split_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_another_report_is_replaced_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = ["--out", str(tmp_path)]
+    folder = ["--output", str(tmp_path)]
     assert main([*DIGITS, *folder]) == 0
     assert main([*DIGITS, *folder]) == 0
     capsys.readouterr()
@@ -106,6 +106,6 @@ def test_it_is_a_command() -> None:
 
 @pytest.mark.realdata
 def test_cifar10(real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--partitioner", "dirichlet", "--num-clients", "100", "--alpha", "0.3", "--out", str(tmp_path)]
+    options = ["--partitioner", "dirichlet", "--num-clients", "100", "--alpha", "0.3", "--output", str(tmp_path)]
     assert main(["describe", "cifar10", "--data-dir", str(real_data), *options]) == 0
     assert row("mean size", capsys.readouterr().out) == "600.0"

@@ -18,6 +18,7 @@ from rich.console import Console
 from fl_lightning.experiment import run_sweep
 from fl_lightning.experiment.__main__ import main
 from fl_lightning.experiment.search import Choice, Range
+from fl_lightning.experiment.sweep import pattern_of
 from fl_lightning.experiment.sweep_file import read_sweep
 from fl_lightning.experiment.wandb_file import read_history
 
@@ -76,6 +77,24 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert sorted(tmp_path.rglob("offline-run-*")) == folders
 
 
+def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
+    assert pattern_of(["wandb/offline-run-1-a"]) == "wandb/offline-run-*"
+    runs = ["runs/x/seed1/wandb/offline-run-1-a", "runs/x/seed2/wandb/offline-run-2-b"]
+    assert pattern_of(runs) == "runs/x/*/wandb/offline-run-*"
+    assert pattern_of(["wandb/offline-run-1-a", "runs/x/wandb/offline-run-2-b"]) == (
+        "wandb/offline-run-1-a runs/x/wandb/offline-run-2-b"
+    )
+
+
+def test_a_program_beside_the_sweep_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep").mkdir()
+    path = write(tmp_path).rename(tmp_path / "deep" / "sweep.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert read_sweep(path).program == "program.py"
+    monkeypatch.chdir(tmp_path / "deep")
+    assert read_sweep(path).program == str((tmp_path / "program.py").resolve())
+
+
 def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     [row] = run_sweep(write(tmp_path), count=1, console=Console(file=io.StringIO()))
@@ -92,7 +111,8 @@ def test_history_across_blocks_and_of_a_run_that_was_cut_off(tmp_path: Path, mon
         read_history(tmp_path / "other")
 
 
-def test_parameters_in_all_forms(tmp_path: Path) -> None:
+def test_parameters_in_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     parameters = {
         "a": {"value": 1},
         "b": {"values": ["x", "y"]},
@@ -114,7 +134,8 @@ def test_parameters_in_all_forms(tmp_path: Path) -> None:
     assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
 
 
-def test_the_command_of_a_file(tmp_path: Path) -> None:
+def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     path = write(tmp_path, command=["${env}", "python", "-O", "${program}", "${args_no_hyphens}", "end"])
     assert read_sweep(path).command_of({"x": 1}) == [sys.executable, "-O", "program.py", "x=1", "end"]
 

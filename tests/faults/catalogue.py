@@ -288,8 +288,8 @@ MAKERS: Makers = {
         {"rule": "adam", "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 0.1, "v0": 0.0},
         {
             "rule": "choice",
-            "lr": "positive schedule",
-            "beta1": "share",
+            "lr": "positive schedule?",
+            "beta1": "share?",
             "beta2": "share",
             "tau": "positive",
             "v0": "not negative",

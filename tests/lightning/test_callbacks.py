@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 
-from fl_lightning import FedAvg, RADFed, TensorDataModule
+from fl_lightning import FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
 
 SIZES = (8, 3, 9)  # 2 + 1 + 3 batches of 4
 
@@ -332,3 +333,27 @@ def test_layers_unfrozen_during_the_fit_are_reported() -> None:
     with pytest.raises(RuntimeError, match="trained parameters of Frozen changed during the fit"):
         run(module, history, Unfreezes())
     assert_same_weights(weights_of(module), history.weights[0])
+
+
+class Interrupts(Callback):
+    """Ctrl-C in the second round."""
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("kept", "hint"),
+    [
+        (True, r'Resume with: trainer\.fit\(\.\.\., ckpt_path=".*last\.ckpt"\)'),
+        (False, r"There is no checkpoint to resume from; the callback FederatedCheckpoint\(\)"),
+    ],
+)
+def test_an_interrupt_says_how_to_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bool, hint: str
+) -> None:
+    callbacks = [Interrupts(), *([FederatedCheckpoint(tmp_path)] if kept else [])]
+    with caplog.at_level("INFO"), pytest.raises(SystemExit):
+        train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
+    assert re.search(rf"Interrupted in round 2\. {hint}", caplog.text)

@@ -83,7 +83,7 @@ def number(trainer: L.Trainer, name: str) -> float:
 def test_epoch_mean_weighs_batches_by_their_samples() -> None:
     trainer, memory = logged(lambda module, value, _: module.log("x", value, on_step=False, on_epoch=True))
     assert number(trainer, "x") == pytest.approx(sum(ALL_VALUES) / 8)  # 31 / 8, not the mean of batches 24 / 5
-    assert memory.values("x") == [(4, pytest.approx(31 / 8))]
+    assert memory.values("x") == [(1, pytest.approx(31 / 8))]  # of round 1
 
 
 def test_step_values_reach_the_logger_batch_by_batch() -> None:
@@ -96,7 +96,7 @@ def test_step_values_reach_the_logger_batch_by_batch() -> None:
 def test_step_and_epoch_together_are_forked() -> None:
     trainer, memory = logged(lambda module, value, _: module.log("x", value, on_step=True, on_epoch=True))
     assert sorted(value for _, value in memory.values("x_step")) == sorted(BATCH_MEANS)
-    assert memory.values("x_epoch") == [(4, pytest.approx(31 / 8))]
+    assert memory.values("x_epoch") == [(1, pytest.approx(31 / 8))]
     assert number(trainer, "x") == number(trainer, "x_epoch") == pytest.approx(31 / 8)
 
 
@@ -131,7 +131,7 @@ def test_log_dict() -> None:
 
     trainer, memory = logged(record)
     assert number(trainer, "x") == pytest.approx(31 / 8)
-    assert memory.values("twice") == [(4, pytest.approx(31 / 4))]
+    assert memory.values("twice") == [(1, pytest.approx(31 / 4))]
 
 
 def test_python_numbers_and_half_precision() -> None:
@@ -347,8 +347,11 @@ def test_one_clients_log_is_that_of_stock_lightning(trainer: dict[str, Any]) -> 
     fit = train_federatedly(Everything(), [data], algorithm=FedAvg(1.0), logger=federated, **settings)
     stock = train_centrally(Everything(), data, logger=central, **settings)
     own = {name for name in fit.callback_metrics if name.startswith("fed/")}
-    rows = [(step, {k: v for k, v in row.items() if k not in own}) for step, row in federated.rows]
-    assert rows == central.rows
+    rows = [{k: v for k, v in row.items() if k not in {*own, "round"}} for _, row in federated.rows]
+    assert rows == [row for _, row in central.rows]
+    # the values of batches count optimizer steps, as in Lightning, those of a round count rounds
+    for (step, row), (stock_step, _) in zip(federated.rows, central.rows, strict=True):
+        assert step == row.get("round", stock_step)
     metrics = {name: value for name, value in fit.callback_metrics.items() if name not in own}
     assert metrics == dict(stock.callback_metrics)
 
@@ -362,7 +365,7 @@ def test_csv_logger(tmp_path: Any) -> None:
     header = lines[0].split(",")
     rows = [dict(zip(header, line.split(","), strict=True)) for line in lines[1:]]
     assert [row["step"] for row in rows if row["x_step"]] == [str(step) for step in range(10)]
-    assert [(row["step"], float(row["x_epoch"])) for row in rows if row["x_epoch"]] == [("4", 3.875), ("9", 3.875)]
+    assert [(row["step"], float(row["x_epoch"])) for row in rows if row["x_epoch"]] == [("1", 3.875), ("2", 3.875)]
 
 
 def test_rounds_cost_is_logged() -> None:

@@ -11,6 +11,8 @@ import pytest
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from lightning.pytorch.callbacks import Callback, RichProgressBar, TQDMProgressBar
 
+from fl_lightning import FedBuff
+
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
 
@@ -44,8 +46,8 @@ def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str]) -> None:
     run(bar)
     assert bar.ends == [(8, 8), (8, 8)]
     text = capsys.readouterr().out
-    for epoch in (0, 1):
-        assert re.search(rf"Epoch {epoch}: 100%\|[^\r]*\| 8/8 [^\r]*client=3/3[^\r]*loss=", text)
+    for number in (1, 2):
+        assert re.search(rf"Round {number}: 100%\|[^\r]*\| 8/8 [^\r]*client=3/3[^\r]*loss=", text)
 
 
 def test_tqdm_shows_every_client(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +95,10 @@ def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     bar = Rich(console_kwargs={"file": text, "force_terminal": True, "width": 200})
     run(bar)
     assert [(done, total) for done, total, _ in ends] == [(8, 8), (8, 8)]
-    assert ["Epoch 0/1" in description or "Epoch 1/1" in description for *_, description in ends] == [True, True]
+    assert [description.strip() for *_, description in ends] == ["Round 1", "Round 2"]
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
-    assert "Epoch 1/1" in plain and "8/8" in plain
+    assert "Round 2 " in plain and "8/8" in plain
+    assert re.search(r"Round 2 of 2, about \d+ s left", plain) and re.search(r"2 rounds in \d+ s", plain)
     assert re.search(r"client:\s+3/3", plain)
 
 
@@ -103,3 +106,28 @@ def test_client_is_no_metric_of_the_round() -> None:
     trainer = run(Noted())
     assert "client" not in trainer.callback_metrics
     assert "client" not in trainer.logged_metrics
+
+
+def test_a_line_says_which_round_of_how_many_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Noted()
+    run(bar)
+    text = capsys.readouterr()
+    shown = text.out + text.err
+    assert "Round 1 of 2 |" in shown
+    assert re.search(r"Round 2 of 2, about \d+ s left \|", shown)
+
+
+def test_an_asynchronous_rounds_bar_ends_at_the_batches_that_were_trained() -> None:
+    # the round guesses 3 batches a client, the mean; its two results are of the clients with 1 and 2 batches
+    ends: list[tuple[float, float | None]] = []
+
+    class Bar(Noted):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            super().on_train_epoch_end(trainer, pl_module)
+            ends.append(self.ends[-1])
+
+    algorithm = FedBuff(2, 2, speeds=[100, 90, 5], local_epochs=1, concurrency=3)
+    train_federatedly(
+        Shown(), clients_of(*SIZES), algorithm=algorithm, callbacks=[Bar()], max_epochs=1, enable_progress_bar=True
+    )
+    assert ends == [(3, 3)]

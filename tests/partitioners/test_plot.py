@@ -59,3 +59,37 @@ def test_invalid_options_are_refused() -> None:
         plot_label_distributions(PARTITION, LABELS, max_clients=0)
     with pytest.raises(ValueError, match="`order` must be one of 'size', 'client', got 'name'"):
         plot_label_distributions(PARTITION, LABELS, order="name")  # type: ignore[arg-type]
+
+
+def test_clients_of_a_set_stand_together_under_its_name() -> None:
+    sets = {"train": [0, 2], "validation": [1], "test": []}
+    _, axes, table = plot_label_distributions(PARTITION, LABELS, sets=sets)
+
+    assert table.index.tolist() == [2, 0, 1]  # the largest first, within a set
+    assert [text.get_text() for text in axes.texts] == ["train (2)", "validation (1)"]
+    assert [text.get_position()[0] for text in axes.texts] == [0.5, 2.0]
+    assert [line.get_xdata()[0] for line in axes.lines] == [1.5]  # type: ignore[index]
+
+
+def test_a_notebook_shows_the_picture_and_a_prompt_one_line() -> None:
+    plot = plot_label_distributions(PARTITION, LABELS)
+
+    assert plot._repr_png_().startswith(b"\x89PNG")
+    assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.figure.savefig(path)` writes it)"
+
+
+def test_the_picture_is_drawn_on_axes_that_are_given() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    plot = plot_label_distributions(PARTITION, LABELS, axes=axes)
+
+    assert (plot.figure, plot.axes) == (figure, axes)
+
+
+def test_of_many_clients_the_largest_are_drawn_whatever_their_set() -> None:
+    _, axes, table = plot_label_distributions(PARTITION, LABELS, sets={"train": [0, 2], "test": [1]}, max_clients=2)
+
+    assert table.index.tolist() == [2, 1]  # sizes 1, 3 and 2
+    assert axes.get_title() == "2 of 3 clients"

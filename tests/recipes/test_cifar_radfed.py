@@ -15,6 +15,8 @@ import torch
 import yaml
 from jsonargparse import Namespace
 
+from fl_lightning.experiment.wandb_file import read_history, read_records
+
 Parse = Callable[..., tuple[int, str, str]]
 RECIPE = Path(__file__).parents[2] / "recipes" / "cifar_radfed.py"
 SMALL = [
@@ -68,12 +70,22 @@ def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
     assert row["data set"] == "digits-standin"
     assert (row["rounds"], row["aggregations"], row["models sent"]) == ("3", "1", "12")
     assert 0.0 <= float(row["test acc (clients)"]) <= 1.0
-    assert {"partition.png", "partition.csv", "config.yaml", "last.ckpt", "wandb"} <= {p.name for p in folder.iterdir()}
+    made = {"run.png", "partition.png", "partition.csv", "config.yaml", "last.ckpt", "wandb", "log-1"}
+    assert made <= {p.name for p in folder.iterdir()}
     assert str(folder.relative_to(tmp_path)) in finished.stdout
 
     resumed = run(tmp_path, "--trainer.max_epochs=4", f"--resume={folder}")
     assert resumed.returncode == 0, resumed.stderr
     assert [row["rounds"] for row in csv.DictReader((folder / "results.csv").open())] == ["3", "4"]
+    # both starts are one run of Weights & Biases, without the bar's many states, and the hint names a folder that is
+    first, second = sorted((folder / "wandb").glob("offline-run-*"))
+    assert first.name[-8:] == second.name[-8:]
+    assert f"wandb sync {first.relative_to(tmp_path)}\n" in finished.stdout
+    assert not list(read_records(next(first.glob("*.wandb")), "output_raw"))
+    rounds = [
+        row["round"] for path in (first, second) for row in read_history(next(path.glob("*.wandb"))) if "val_acc" in row
+    ]
+    assert rounds == [1, 2, 3, 4]
     whole = run(tmp_path, *options, "--trainer.max_epochs=4")
     assert whole.returncode == 0, whole.stderr
     other = folder.with_name("digits-standin-radfed-seed1-2")
@@ -142,3 +154,9 @@ def test_presets_parse_against_the_real_signatures(preset: Path, parse: Parse) -
     given = yaml.safe_load(preset.read_text())
     for group in ("data", "model", "trainer", "split"):
         assert given[group].items() <= resolved[group].items()
+
+
+def test_typos_are_answered_with_the_option_that_was_meant(parse: Parse) -> None:
+    code, _, errors = parse("--otput", "x")
+    assert code == 2
+    assert "Did you mean --output?" in errors

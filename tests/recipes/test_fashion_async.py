@@ -21,7 +21,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_async.py"
 def test_all_curves_on_a_tiny_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     write_mnist(tmp_path, monkeypatch, FashionMNISTDataModule, 1000, 100)
     monkeypatch.setenv("COLUMNS", "140")
-    command = f"{RECIPE} --seeds 3 --uploads 40 --data_dir {tmp_path} --out {tmp_path / 'out'}"
+    command = f"{RECIPE} --seeds 3 --uploads 40 --data-dir {tmp_path} --output {tmp_path / 'out'}"
     for _ in range(2):
         monkeypatch.setattr(sys, "argv", command.split())
         runpy.run_path(str(RECIPE), run_name="__main__")

@@ -18,7 +18,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "what_travels.py"
 
 def run(folder: Path, study: str, seeds: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
-    command = f"{RECIPE} {study} --seeds {seeds} --rounds 2 --data_dir {folder} --out {folder / 'out'}"
+    command = f"{RECIPE} {study} --seeds {seeds} --rounds 2 --data-dir {folder} --output {folder / 'out'}"
     monkeypatch.setattr(sys, "argv", command.split())
     runpy.run_path(str(RECIPE), run_name="__main__")
 

@@ -1,10 +1,11 @@
-"""The versions of the code and of the packages that made a result."""
+"""The version of the code that made a result."""
 
 from __future__ import annotations
 
-import platform
 import subprocess
 from pathlib import Path
+
+from fl_lightning.versions import __version__
 
 
 def code_version() -> str:
@@ -12,24 +13,12 @@ def code_version() -> str:
 
     The version of a changed checkout ends with ``-dirty``.
     """
-    import fl_lightning
-
-    folder = Path(fl_lightning.__file__).parent
+    folder = Path(__file__).parents[1]
     commit = _git(folder, "rev-parse", "--short=10", "HEAD")
     if commit is None or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return fl_lightning.__version__  # a package that is installed inside of another checkout
+        return __version__  # a package that is installed inside of another checkout
     dirty = "-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else ""
-    return f"{fl_lightning.__version__}+g{commit}{dirty}"
-
-
-def package_versions() -> dict[str, str]:
-    """Return the versions of Python, torch, Lightning and NumPy."""
-    import lightning
-    import numpy
-    import torch
-
-    packages = {package.__name__: str(package.__version__) for package in (torch, lightning, numpy)}
-    return {"python": platform.python_version(), **packages}
+    return f"{__version__}+g{commit}{dirty}"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

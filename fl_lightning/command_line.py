@@ -1,0 +1,87 @@
+"""What all programs of the package share: help that shows defaults, suggestions for typos, and an end by Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+_INTERRUPTED = 130  # the exit status of programs that Ctrl-C ends
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description, and shows the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, default = action.help, action.default
+        if (
+            text is None
+            or "default" in text
+            or default in (None, False, argparse.SUPPRESS)
+            or not action.option_strings
+        ):
+            return text
+        shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else "%(default)s"
+        return f"{text} (default: {shown})"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that names the option which a typo meant.
+
+    Args:
+        options: The arguments of ``ArgumentParser``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with the message, and with what was probably meant."""
+        super().error(message + did_you_mean(message, self._option_string_actions))
+
+
+def did_you_mean(message: str, options: Collection[str]) -> str:
+    """Return a sentence with the options, or the choices in the message, that are close to the wrong ones.
+
+    Args:
+        message: An error of ``argparse``.
+        options: The options that exist, such as ``--output``.
+    """
+    wrong = re.search(r"[Uu]nrecognized arguments: (.*)", message)
+    if wrong:
+        given = [word.partition("=")[0] for word in wrong[1].split() if word.startswith("-")]
+        return _sentence([close for word in given for close in difflib.get_close_matches(word, options, n=1)])
+    choice = re.search(r"invalid choice: '?([^']*?)'? \(choose from (.*)\)", message)
+    if choice:
+        known = [name.strip(" '\"") for name in choice[2].split(",")]
+        return _sentence(difflib.get_close_matches(choice[1], known, n=1))
+    return ""
+
+
+def _sentence(names: list[str]) -> str:
+    return f". Did you mean {' and '.join(dict.fromkeys(names))}?" if names else ""
+
+
+@contextmanager
+def ends_by_interrupt(how_to_go_on: Callable[[], str]) -> Iterator[None]:
+    """End the program without a traceback when Ctrl-C interrupts it.
+
+    Args:
+        how_to_go_on: Returns the sentences that are printed then, such as ``"Interrupted in round 5. Resume with:
+            ..."``.
+
+    Raises:
+        SystemExit: With status 130, after Ctrl-C.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        # the Trainer makes a SystemExit of Ctrl-C
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        print(f"\n{how_to_go_on()}", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None

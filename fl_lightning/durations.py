@@ -1,0 +1,14 @@
+"""Durations as short texts."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as a short text: ``"40 s"``, ``"12 min"``, ``"3.5 h"`` or ``"2.1 days"``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"

@@ -1,0 +1,29 @@
+"""A parser of options that build classes, with the help and the errors of all programs of the package."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+import jsonargparse
+
+from fl_lightning.command_line import did_you_mean
+
+
+class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description."""
+
+
+class OptionParser(jsonargparse.ArgumentParser):
+    """jsonargparse's parser, which keeps the lines of its description and names the option that a typo meant.
+
+    Args:
+        options: The arguments of ``jsonargparse.ArgumentParser``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, **options})
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End the program with the message."""
+        super().error(message + did_you_mean(message, self._option_string_actions), ex)

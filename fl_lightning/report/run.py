@@ -1,0 +1,177 @@
+"""The picture of one run: its clients, its curves and the scores of its clients, from a CSV log."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.report.curves import whole_rounds
+from fl_lightning.report.metric_names import is_share, metric_name
+from fl_lightning.report.palette import color, dashes, mark
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Curves = dict[str, list[tuple[int, float]]]
+_SPREADS = ("_std", "_min")  # of clients; the panel of the clients' scores shows more
+_FEW_POINTS = 30  # a curve of fewer points has marks
+_WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunPicture:
+    """The picture of a run, which a notebook shows.
+
+    Attributes:
+        figure: The figure; it is not pyplot's.
+    """
+
+    figure: Figure
+
+    def savefig(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write the picture; ``options`` are those of matplotlib's ``Figure.savefig``."""
+        self.figure.savefig(path, **options)
+
+    def __repr__(self) -> str:
+        return f"RunPicture({len(self.figure.axes)} panels; `.savefig(path)` writes it)"
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=90)
+        return content.getvalue()
+
+
+def plot_run(
+    log_dir: LogFolders,
+    data: FederatedDataModule | None = None,
+    clients: Mapping[str, Mapping[int, float]] | None = None,
+) -> RunPicture:
+    """Draw a run that a ``CSVLogger`` has logged: accuracies and other shares over rounds, and losses.
+
+    Args:
+        log_dir: The logger's ``log_dir``, which holds ``metrics.csv``; a list of them for a run that was resumed.
+        data: The data module, after the fit; it adds a panel with the classes of each client.
+        clients: ``ClientMetrics.values``; adds a panel with the score of each client in the last evaluation.
+
+    Returns:
+        The picture; ``savefig(path)`` writes it, and a notebook shows it.
+
+    Raises:
+        FileNotFoundError: If there is no ``metrics.csv``.
+        ValueError: If there is nothing to draw.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    curves = read_curves(log_dir)
+    shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
+    kinds = [shares, [name for name in curves if "loss" in name]]
+    drawn = [names for names in kinds if names]
+    scores = {stage: values for stage, values in (clients or {}).items() if values}
+    has_classes = data is not None and data.labels is not None
+    panels = has_classes + len(drawn) + bool(scores)
+    if not panels:
+        raise ValueError(f"{log_dir} has no accuracy and no loss by round, so there is nothing to draw.")
+    columns = 2 if panels == 4 else panels
+    rows = panels // columns
+    figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    places = iter(figure.subplots(rows, columns, squeeze=False).flat)
+    if data is not None and has_classes:
+        _draw_clients(next(places), data)
+    for names in drawn:
+        _draw_curves(next(places), {name: curves[name] for name in names})
+    if scores:
+        _draw_scores(next(places), scores)
+    return RunPicture(figure)
+
+
+def read_curves(log_dir: LogFolders) -> Curves:
+    """Return the values by round of everything that a ``CSVLogger`` has logged by round.
+
+    A value that is logged again for a round replaces the earlier one.
+
+    Args:
+        log_dir: The logger's ``log_dir``, or a list of them.
+
+    Raises:
+        FileNotFoundError: If there is no ``metrics.csv``.
+    """
+    values: dict[str, dict[int, float]] = {}
+    for folder in [log_dir] if isinstance(log_dir, (str, os.PathLike)) else log_dir:
+        for row in _rows(Path(folder) / "metrics.csv"):
+            for name, text in row.items():
+                if text and row.get("round") and name not in ("round", "epoch", "step"):
+                    values.setdefault(name, {})[int(float(row["round"]))] = float(text)
+    return {name: sorted(points.items()) for name, points in values.items()}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no {path}. Give the `log_dir` of a CSVLogger that has logged a fit: "
+            "Trainer(logger=CSVLogger('runs'))."
+        )
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
+    data.plot(axes)
+    legend = axes.get_legend()
+    if legend is not None and len(legend.get_texts()) > 12:
+        legend.remove()
+
+
+def _draw_curves(axes: Axes, curves: Curves) -> None:
+    """Draw curves by round; what was evaluated once, after the fit, is a mark."""
+    for place, (name, points) in enumerate(curves.items()):
+        rounds, values = zip(*points, strict=True)
+        [line] = axes.plot(rounds, values, label=metric_name(name, stage=True), color=color(place))
+        line.set_linestyle(dashes(place))
+        if len(points) < _FEW_POINTS:
+            line.set(marker=mark(place), markersize=4)
+    share = is_share(next(iter(curves)))
+    if share:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    kinds = {metric_name(name) for name in curves}
+    axes.set(xlabel="round", ylabel=kinds.pop() if len(kinds) == 1 else "score" if share else "loss")
+    axes.spines[["top", "right"]].set_visible(False)
+    whole_rounds(axes)
+    axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+
+
+def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
+    """Draw the score of each client, sorted within each set."""
+    names = {"val": "validation", "test": "test"}
+    start, ticks = 0, []
+    for place, (stage, values) in enumerate(scores.items()):
+        ordered = sorted(values.items(), key=lambda item: item[1])
+        heights = [value for _, value in ordered]
+        axes.bar(range(start, start + len(heights)), heights, color=color(place))
+        centre = start + (len(heights) - 1) / 2
+        name = f"{names.get(stage, stage)} ({len(heights)})"
+        axes.text(centre, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)
+        _draw_mean(axes, start, heights)
+        ticks += [(start + offset, str(client)) for offset, (client, _) in enumerate(ordered)]
+        start += len(heights) + 1
+    axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
+    axes.tick_params(axis="x", labelsize=7, rotation=90 if len(ticks) > 25 else 0, length=2)
+    axes.set(xlabel="client (line: mean)", ylabel="score of the last evaluation")
+    if all(0 <= value <= 1 for values in scores.values() for value in values.values()):
+        axes.set_ylim(0, 1.03)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_mean(axes: Axes, start: int, heights: Sequence[float]) -> None:
+    mean = sum(heights) / len(heights)
+    axes.plot([start - 0.5, start + len(heights) - 0.5], [mean, mean], color="black", linewidth=1)

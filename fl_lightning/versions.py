@@ -1,0 +1,13 @@
+"""The versions of this package and of those that results depend on."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+__version__ = "0.1.0"
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python, torch, Lightning and NumPy."""
+    return {"python": platform.python_version(), **{name: version(name) for name in ("torch", "lightning", "numpy")}}

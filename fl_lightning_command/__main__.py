@@ -1,0 +1,179 @@
+"""``fl-lightning COMMAND ...``: hands the arguments to the command's own program, which is imported then."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+
+#: Recipes, tables, sweeps and presets: beside this package, in a clone and in an installation alike.
+RECIPES = Path(__file__).parents[1] / "recipes"
+SHELLS = ("bash", "zsh", "tcsh")
+
+COMMANDS = {
+    "run": "run a table of methods and data sets, resumed where it was interrupted",
+    "sweep": "run a sweep over hyper-parameters, with or without Weights & Biases",
+    "report": "write the report of an experiment as one HTML page",
+    "describe": "show how a data set is distributed among clients, as a table and a picture",
+    "recipe": "run a recipe that comes with the package",
+}
+_EXAMPLES = """examples:
+  fl-lightning recipe                                  the recipes
+  fl-lightning recipe cifar_radfed --help              the options of one
+  fl-lightning run mnist_methods --dry-run             a table that comes with the package, or a YAML file
+  fl-lightning report runs/mnist_methods
+  fl-lightning describe digits --partitioner dirichlet --num-clients 20 --alpha 0.3 --output report
+
+`fl-lightning COMMAND --help` shows the options of a command.
+Completion by the tab key: eval "$(fl-lightning --print-completion bash)" (or zsh, tcsh)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in COMMANDS:
+        try:
+            return _RUN[arguments[0]](arguments[1:])
+        except KeyboardInterrupt:
+            print("\nInterrupted. The same command goes on where this one was.", file=sys.stderr)
+            return 130
+    options = _parser().parse_args(arguments)  # ends with help, the version, or an error
+    if options.print_completion:
+        print(completion(options.print_completion))
+    else:
+        _parser().print_help()
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        wrong = re.search("invalid choice: '(.*?)'", message)
+        close = difflib.get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
+        super().error(message + (f". Did you mean {close[0]}?" if close else ""))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fl-lightning",
+        description="Federated learning with the Lightning Trainer that you already use.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fl-lightning {metadata.version('fl-lightning')}")
+    parser.add_argument("--print-completion", choices=SHELLS, metavar="SHELL", help=f"one of {', '.join(SHELLS)}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text)
+    return parser
+
+
+# ---- the commands ----
+
+
+def _run(arguments: list[str]) -> int:
+    program = import_module("fl_lightning.experiment.__main__")
+    given = [_shipped(word, "tables") if place == 0 else word for place, word in enumerate(arguments)]
+    return int(program.table(given, prog="fl-lightning run"))
+
+
+def _sweep(arguments: list[str]) -> int:
+    program = import_module("fl_lightning.experiment.__main__")
+    given = [_shipped(word, "sweeps") if place == 0 else word for place, word in enumerate(arguments)]
+    return int(program.sweep(given, prog="fl-lightning sweep"))
+
+
+def _report(arguments: list[str]) -> int:
+    return int(import_module("fl_lightning.report.__main__").main(arguments, prog="fl-lightning report"))
+
+
+def _describe(arguments: list[str]) -> int:
+    return int(import_module("datamodules.__main__").describe(arguments, prog="fl-lightning describe"))
+
+
+def _recipe(arguments: list[str]) -> int:
+    names = recipes()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: fl-lightning recipe NAME [options]\n")
+        for name, path in names.items():
+            print(f"  {name:<24}{_first_line(path)}")
+        print("\n`fl-lightning recipe NAME --help` shows the options of a recipe.")
+        return 0
+    if arguments[0] not in names:
+        close = difflib.get_close_matches(arguments[0], names, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(names)}."
+        print(f"error: there is no recipe {arguments[0]!r}. {hint}", file=sys.stderr)
+        return 2
+    path = names[arguments[0]]
+    sys.argv = [str(path), *arguments[1:]]
+    runpy.run_path(str(path), run_name="__main__")
+    return 0
+
+
+_RUN: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "sweep": _sweep,
+    "report": _report,
+    "describe": _describe,
+    "recipe": _recipe,
+}
+
+
+def recipes() -> dict[str, Path]:
+    """Return the files of the recipes by their names."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.py"))}
+
+
+def _shipped(word: str, kind: str) -> str:
+    """Return the file that comes with the package under a name; a path, or another word, as it is."""
+    path = RECIPES / kind / f"{word}.yaml"
+    return str(path) if not word.startswith("-") and not Path(word).exists() and path.is_file() else word
+
+
+def _first_line(path: Path) -> str:
+    return next((line.strip('" ') for line in path.read_text(encoding="utf-8").splitlines() if line), "")
+
+
+# ---- completion ----
+
+
+def completion(shell: str) -> str:
+    """Return the script that completes the command and its options in a shell."""
+    import shtab
+
+    experiment, report, data = (
+        import_module(name)
+        for name in ("fl_lightning.experiment.__main__", "fl_lightning.report.__main__", "datamodules.__main__")
+    )
+    parser = argparse.ArgumentParser(prog="fl-lightning", description=_parser().description)
+    parser.add_argument("--version", action="store_true", help="show the version")
+    commands = parser.add_subparsers()
+    for name, own in (
+        ("run", experiment.table_parser("")),
+        ("sweep", experiment.sweep_parser("")),
+        ("report", report.parser("")),
+        ("describe", data.describe_parser([], "")),
+    ):
+        _add_copy(commands, name, own)
+    chosen = commands.add_parser("recipe", help=COMMANDS["recipe"])
+    chosen.add_argument("name", choices=list(recipes()))
+    return str(shtab.complete(parser, shell))
+
+
+def _add_copy(commands: argparse._SubParsersAction, name: str, own: argparse.ArgumentParser) -> None:
+    """Add a command with the arguments of its own parser, files completed as files."""
+    import shtab
+
+    command = commands.add_parser(name, help=COMMANDS[name], parents=[own], add_help=False, conflict_handler="resolve")
+    for action in command._actions:
+        if action.type is Path:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

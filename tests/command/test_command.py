@@ -1,0 +1,152 @@
+"""The command ``fl-lightning``, its help, its suggestions, and what it finds."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_interrupt
+from fl_lightning_command.__main__ import RECIPES, completion, main, recipes
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_is_shown_without_the_library() -> None:
+    program = (
+        "import sys\n"
+        "from fl_lightning_command.__main__ import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    print(sorted({'torch', 'lightning', 'fl_lightning'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    for command in ("run", "sweep", "report", "describe", "recipe"):
+        assert f"\n    {command} " in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reprot"], "Did you mean report?"),
+        (["run", "mnist_methods", "--ouput", "x"], "unrecognized arguments: --ouput x. Did you mean --output?"),
+        (["describe", "cifra10"], "Did you mean cifar10?"),
+        (["recipe", "cifar_radfd"], "there is no recipe 'cifar_radfd'. Did you mean cifar_radfed?"),
+        (["recipe", "xyz"], "There are cifar_radfed, dmoz_distributions, "),
+    ],
+)
+def test_typos_are_answered_with_what_was_meant(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    assert status == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_table_that_comes_with_the_package_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mnist_methods", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("mnist_methods: ")
+
+
+def test_a_federation_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "digits", "--partitioner", "iid", "--num-clients", "10"]) == 0
+    assert "IIDPartitioner(num_clients=10, seed=0)" in capsys.readouterr().out
+
+
+def test_a_missing_partitioner_is_refused_before_data_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["describe", "mnist", "--data-dir", str(tmp_path), "--no-download"]) == 1
+    assert "MNISTDataModule has no `partitioner`" in capsys.readouterr().err
+
+
+def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["recipe"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"\n  {path.stem} " in listed for path in (ROOT / "recipes").glob("*.py"))
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+    with pytest.raises(SystemExit) as ended:
+        main(["recipe", "fashion_async", "--help"])
+    assert ended.value.code == 0
+    # examples stay lines, and defaults are shown
+    text = capsys.readouterr().out
+    assert "\n    python recipes/fashion_async.py --data-dir data --preset paper " in text
+    assert "folder of the results (default: runs/fashion_async)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
+def test_recipes_name_their_folders_alike(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "setLevel", lambda level: None)
+    with pytest.raises(SystemExit):
+        main(["recipe", recipe.stem, "--help"])
+    shown = capsys.readouterr().out
+    assert "--output" in shown
+    assert "--data_dir" not in shown and "--out " not in shown
+
+
+def test_completion_knows_commands_options_and_recipes() -> None:
+    script = completion("bash")
+    for word in ("describe", "--checkpoint-seconds", "cifar_radfed", "--dry-run", "fashion-mnist"):
+        assert word in script
+
+
+def test_the_wheel_has_recipes_and_their_files() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "recipes*" in setuptools["packages"]["find"]["include"]
+    patterns = setuptools["package-data"]["*"]
+    files = [path for path in RECIPES.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert len(files) > 10
+    assert all(any(fnmatch(path.name, pattern) for pattern in patterns) for path in files)
+    assert set(recipes()) == {path.stem for path in (ROOT / "recipes").glob("*.py")}
+
+
+# ---- what programs share ----
+
+
+def test_help_shows_defaults_once() -> None:
+    parser = CommandParser(prog="p", description="first line\n  second line")
+    parser.add_argument("--rate", type=float, default=0.5, help="a rate")
+    parser.add_argument("--names", nargs="+", default=["a", "b"], help="some names")
+    parser.add_argument("--folder", help="a folder; default: here")
+    parser.add_argument("--flag", action="store_true", help="a flag")
+    text = parser.format_help()
+    assert "first line\n  second line" in text
+    assert "a rate (default: 0.5)" in text and "some names (default: a b)" in text
+    assert "a folder; default: here\n" in text and "a flag\n" in text
+
+
+def test_nothing_is_suggested_where_nothing_is_close() -> None:
+    assert did_you_mean("unrecognized arguments: --zzz", ["--output"]) == ""
+    assert did_you_mean("expected one argument", ["--output"]) == ""
+
+
+def test_an_interrupt_ends_a_program_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, ends_by_interrupt(lambda: "Interrupted in round 3."):
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    with pytest.raises(SystemExit) as ended, ends_by_interrupt(lambda: "Interrupted in round 4."):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)  # as the Trainer does
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.split("\n") == ["", "Interrupted in round 3.", "", "Interrupted in round 4.", ""]
+    with pytest.raises(SystemExit) as ended, ends_by_interrupt(lambda: "no"):
+        sys.exit(2)
+    assert ended.value.code == 2

@@ -1,0 +1,128 @@
+"""Every block of Python in README and docs runs, page by page, from its first line to its last.
+
+A page's blocks share their names. Blocks in comments, ``<!-- hidden ... -->``, run too: they make what a page takes for
+granted. ``<!-- run last -->`` before a block puts it behind the others, and ``<!-- not run: REASON -->`` leaves it out;
+it must still be Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import pytest
+import yaml
+from matplotlib import pyplot
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- (?P<word>not run: [^\n]+|run last) -->\n)?```python\n(?P<code>.*?)```|<!-- hidden\n(?P<hidden>.*?)-->",
+    re.DOTALL,
+)
+
+
+@dataclass
+class Block:
+    """A block of code, and how it is run: ``"run"``, ``"run last"`` or ``"not run: ..."``."""
+
+    code: str
+    line: int
+    word: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the blocks of a page in the order in which they run."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        line = text[: match.start()].count("\n") + 1
+        found.append(Block(match["code"] or match["hidden"] or "", line, match["word"] or "run"))
+    return sorted(found, key=lambda block: block.word == "run last")
+
+
+def fences(page: Path) -> Iterator[str]:
+    yield from re.findall(r"^```(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+WITH_CODE = [page for page in PAGES if "python" in fences(page)]
+
+
+def test_all_blocks_are_found() -> None:
+    assert len(WITH_CODE) > 10
+    for page in PAGES:
+        shown = [block for block in blocks_of(page) if f"```python\n{block.code}" in page.read_text(encoding="utf-8")]
+        assert len(shown) == list(fences(page)).count("python"), page
+
+
+@pytest.fixture
+def calm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder, without windows and with one thread."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: "agg")
+    pyplot.switch_backend("agg")
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run(page: Path, calm: None, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {"__name__": page.stem}
+    for block in blocks_of(page):
+        # a traceback names the page, and the line in it
+        code = "\n" * block.line + block.code
+        if block.word.startswith("not run"):
+            ast.parse(code)
+        else:
+            exec(compile(code, str(page), "exec"), names)
+    pyplot.close("all")
+    if page.name == "README.md":
+        assert "12 clients trained.\nAccuracy on the data of other clients: " in capsys.readouterr().out
+        assert Path("first_run.png").is_file()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "yaml" in fences(page)], ids=lambda page: page.stem)
+def test_blocks_of_yaml_are_yaml(page: Path) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        assert isinstance(yaml.safe_load(block), dict)
+
+
+def test_the_table_of_get_started_has_no_mistake(tmp_path: Path) -> None:
+    from fl_lightning.experiment.check import refuse_mistakes
+    from fl_lightning.experiment.table_file import read_table
+
+    page = (ROOT / "docs" / "get-started" / "experiment.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "digits.yaml").write_text(block)
+    refuse_mistakes(read_table(tmp_path / "digits.yaml"))
+
+
+def test_commands_in_the_docs_exist() -> None:
+    known = {"run", "sweep", "report", "describe", "recipe", "COMMAND", "--print-completion", "--help"}
+    for page in PAGES:
+        for word in re.findall(r"`?fl-lightning (\S+)", page.read_text(encoding="utf-8")):
+            if re.fullmatch(r"[a-z-]+|[A-Z]+", word.strip("`.,;:)")) and os.sep not in word:
+                assert word.strip("`.,;:)") in known | {"is", "simulates", "and", "in", "with"}, (page, word)
+
+
+def test_lightning_cli_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "config-file.md").read_text(encoding="utf-8")
+    [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [program] = [block.code for block in blocks_of(page=ROOT / "docs" / "how-to" / "config-file.md")]
+    (tmp_path / "config.yaml").write_text(settings)
+    (tmp_path / "main.py").write_text(program)
+    command = [sys.executable, "main.py", "fit", "--config", "config.yaml", "--trainer.max_epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [written] = tmp_path.glob("lightning_logs/version_0/config.yaml")
+    chosen = yaml.safe_load(written.read_text())
+    first, second = chosen["trainer"]["callbacks"]
+    assert first["class_path"] == "fl_lightning.FedProx"
+    assert (first["init_args"]["clients_per_round"], first["init_args"]["local_epochs"]) == (5, 2)
+    assert second["class_path"] == "fl_lightning.FederatedCheckpoint"
+    assert chosen["data"]["partitioner"]["class_path"] == "fl_lightning.partitioners.DirichletPartitioner"

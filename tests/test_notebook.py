@@ -1,0 +1,67 @@
+"""What objects show in a notebook and at a prompt."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from datamodules import DigitsDataModule
+from fl_lightning import partition_report
+from fl_lightning.experiment import read_table
+from fl_lightning.experiment.result_rows import ResultRows
+from fl_lightning.notebook import as_table, in_frame
+from fl_lightning.partitioners import IIDPartitioner
+from fl_lightning.report import ReportPage
+
+TABLES = Path(__file__).parents[1] / "recipes" / "tables"
+
+
+def test_a_table_escapes_its_cells_and_cuts_long_ones() -> None:
+    text = as_table([("a<b", 0.123456), ("x" * 100, 3)], ["name", "value"])
+    assert "<tr><th>name</th><th>value</th></tr>" in text
+    assert "<td>a&lt;b</td><td>0.1235</td>" in text
+    assert f"<td>{'x' * 77}...</td><td>3</td>" in text
+
+
+def test_a_long_table_says_how_long_it_is() -> None:
+    text = as_table([(number,) for number in range(30)])
+    assert "<td>19</td>" in text and "<td>20</td>" not in text
+    assert "... 30 rows in all" in text
+
+
+def test_a_page_stays_in_its_frame() -> None:
+    assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;"' in in_frame('<p class="x">')
+
+
+def test_a_partition_is_shown_in_short() -> None:
+    data = DigitsDataModule(IIDPartitioner(10))
+    data.setup()
+    report = partition_report(data)
+    assert repr(report) == str(report.summary) and len(repr(report)) < 1500
+    assert report._repr_html_().startswith('<iframe srcdoc="')
+    assert html.escape(report.html) in report._repr_html_()
+    # all 1,797 digits, 179 or 180 for each of ten clients
+    assert "<tr><td>samples</td><td>1,797</td></tr>" in data.statistics()._repr_html_()
+    assert len(repr(data.plot())) < 100
+
+
+def test_results_are_shown_as_a_table() -> None:
+    rows = ResultRows(
+        [{"data": "d", "method": "FedAvg", "status": "finished", "score": 0.5, "folder": "x", "test_acc": 0.5}]
+    )
+    assert rows == [dict(rows[0])]
+    assert repr(rows) == "ResultRows(1 rows, 1 finished; each row is a dict)"
+    assert "<th>data</th><th>method</th><th>status</th><th>score</th><th>test_acc</th>" in rows._repr_html_()
+
+
+def test_a_table_of_methods_is_shown_in_short() -> None:
+    table = read_table(TABLES / "radfed_paper.yaml")
+    assert repr(table).startswith("Table('radfed_paper': 9 methods, 9 data sets, ")
+    assert "<td>methods</td><td>FedAvg, " in table._repr_html_()
+
+
+def test_the_path_of_a_report_shows_the_page(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("<h1>results</h1>")
+    page = ReportPage(tmp_path / "report.html")
+    assert page == tmp_path / "report.html"
+    assert "&lt;h1&gt;results&lt;/h1&gt;" in page._repr_html_()

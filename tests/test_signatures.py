@@ -1,0 +1,103 @@
+"""What help and completion show of constructors that hand arguments on, and the guard against hidden packages."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import pytest
+
+import fl_lightning
+from datamodules import CIFAR10DataModule
+from fl_lightning import FedAdam, FedYogi
+from fl_lightning.parts import Adaptive
+from fl_lightning.signatures import ShowsSignature
+
+
+class Some(TypedDict, total=False):
+    shown: int
+
+
+class Base(ShowsSignature):
+    def __init__(self, first: int = 1, *, shown: int = 2, hidden: int = 3) -> None: ...
+
+
+class Chosen(Base):
+    def __init__(self, own: str, **options: Unpack[Some]) -> None: ...
+
+
+class Any_(Base):
+    def __init__(self, own: str, **options: object) -> None: ...
+
+
+class Heir(Chosen):
+    pass
+
+
+class Open(ShowsSignature):
+    def __init__(self, a: int, **rest: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Chosen, "(own: 'str', *, shown: 'int' = 2)"),
+        (Heir, "(own: 'str', *, shown: 'int' = 2)"),
+        (Any_, "(own: 'str', *, first: 'int' = 1, shown: 'int' = 2, hidden: 'int' = 3)"),
+        (Open, "(a: 'int', **rest: 'int')"),
+    ],
+)
+def test_options_are_those_that_a_base_class_takes(kind: type, text: str) -> None:
+    assert str(inspect.signature(kind)).removesuffix(" -> 'None'") == text
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in fl_lightning.__all__ if inspect.isclass(getattr(fl_lightning, name))]
+)
+def test_every_argument_that_is_shown_is_taken(name: str) -> None:
+    cls = getattr(fl_lightning, name)
+    if issubclass(cls, fl_lightning.AggregationCallback):
+        shown = inspect.signature(cls).parameters
+        assert {"clients_per_round", "local_epochs", "executor", "seed", "exchange"} <= set(shown)
+        assert all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in shown.values())
+        # an unknown name is refused, a shown one is not; the values are their defaults
+        given = {key: p.default for key, p in shown.items() if p.default is not inspect.Parameter.empty}
+        needed = {key: 2 for key, p in shown.items() if p.default is inspect.Parameter.empty}
+        if not inspect.isabstract(cls) and cls is not fl_lightning.AggregationCallback:
+            cls(**needed, **given)
+
+
+def test_data_modules_show_the_batch_size() -> None:
+    shown = inspect.signature(CIFAR10DataModule).parameters
+    assert {"batch_size", "split", "shuffle"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"), [("adam", FedAdam), ("yogi", FedYogi), ("adagrad", fl_lightning.FedAdagrad)]
+)
+def test_the_server_optimizer_has_the_defaults_of_the_named_algorithm(rule: str, named: type) -> None:
+    adaptive = Adaptive(rule)  # type: ignore[arg-type]
+    shown = inspect.signature(named).parameters
+    for name in ("beta1", "tau", "v0", "bias_correction"):
+        assert getattr(adaptive, name) == shown[name].default
+    assert adaptive.lr == shown["server_lr"].default
+
+
+def test_splits_and_samplers_are_importable_from_the_top() -> None:
+    for name in ("ClientSplit", "SampleSplit", "WithinClientSplit", "UniformSampler", "ImportanceSampler"):
+        assert name in fl_lightning.__all__
+        assert getattr(fl_lightning, name).__name__ == name
+
+
+def test_a_folder_that_hides_datamodules_is_named(tmp_path: Path) -> None:
+    (tmp_path / "datamodules").mkdir()
+    (tmp_path / "datamodules" / "__init__.py").touch()
+    (tmp_path / "script.py").write_text("import fl_lightning\n")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f"`import datamodules` finds {tmp_path / 'datamodules'}, which hides the package" in done.stderr
+    (tmp_path / "datamodules" / "__init__.py").unlink()  # a folder without a package hides nothing
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "hides the package" not in done.stderr
