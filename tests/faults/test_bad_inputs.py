@@ -104,7 +104,6 @@ def test_the_catalogue_is_complete() -> None:
         "BackdoorSuccess",
         "ExamplePrivacy",
         "Correction",
-        "Attack",
         "Part",
         "Payload",
         "Exchange",
