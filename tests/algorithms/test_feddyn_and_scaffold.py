@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -250,6 +251,37 @@ def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
     assert float(callback.client_control_variate(0)) == pytest.approx(0.52 / 0.6, abs=1e-14)
 
 
+class WithMomentum(Quadratic):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.5)
+
+
+def test_scaffold_divides_by_the_reach_of_steps_with_momentum() -> None:
+    # gradients 1 and .9 move w from 1 to .9 and .76. The first counts 1.5 times: (1.5 * 1 + 1 * .9) / 2.5
+    callback = Scaffold(1, local_steps=2, momentum=0.5)
+    fit_quadratic(callback, WithMomentum(0.1, start=1.0), quadratic_clients([1.0], [0.0]), rounds=1)
+    assert float(callback.client_control_variate(0)) == pytest.approx(2.4 / 2.5, abs=1e-14)
+
+
+def test_scaffold_with_momentum_reaches_the_optimum_of_unlike_clients() -> None:
+    # the optimum of the mean of w^2 / 2 and 3 (w - 1)^2 / 2 is 3/4
+    clients = quadratic_clients([1.0, 3.0], [0.0, 1.0])
+    weights = fit_quadratic(Scaffold(1.0, local_steps=10, momentum=0.5), WithMomentum(0.02), clients, rounds=80)
+    assert float(weights) == pytest.approx(0.75, abs=1e-9)
+
+
+def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
+    clients = quadratic_clients([1.0], [0.0])
+    with pytest.warns(
+        UserWarning, match=r"Scaffold has `momentum=0.0`.*optimizer has momentum=0.5.*Give Scaffold the momentum"
+    ):
+        fit_quadratic(Scaffold(1), WithMomentum(0.1), clients, rounds=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Scaffold has")
+        fit_quadratic(Scaffold(1, momentum=0.5), WithMomentum(0.1), clients, rounds=1)
+        fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
+
+
 def test_scaffold_counts_double() -> None:
     callbacks = Scaffold(2, seed=1), FedAvg(2, seed=1)
     for callback in callbacks:
@@ -278,6 +310,7 @@ def test_circulating_models_refuse_objectives_that_start_from_the_server(objecti
         (lambda: FedDyn(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
         (lambda: FedDyn(penalty="l2"), "`penalty` must be one of 'gradient', 'weight_decay', got 'l2'"),
         (lambda: Scaffold(option=3), "`option` must be 1 or 2, as in the paper's Algorithm 1, got 3"),
+        (lambda: Scaffold(momentum=1.0), r"`momentum` must be a number in \[0, 1\), got 1.0"),
         (lambda: Scaffold(server_lr=0.0), "`server_lr` must be a finite number greater than 0, got 0.0"),
     ],
 )
