@@ -13,7 +13,7 @@ from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggre
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server_optimizers import Mixing
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
@@ -45,7 +45,7 @@ class Scaffold(AggregationCallback):
         server_lr: Scheduled = 1.0,
         momentum: float = 0.0,
         weighting: Weighting = "uniform",
-        evaluate: Literal["server", "active", "all"] = "server",
+        evaluate: EvaluatedModel = "server",
         **options: Unpack[FederatedOptions],
     ) -> None:
         check_beside_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))

@@ -129,6 +129,24 @@ def test_feddyn_evaluates_the_chosen_model() -> None:
         assert float(callback.algorithm.server.model) == pytest.approx(1.2, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("weighting", "evaluate", "expected"),
+    [
+        ("samples", "server", 4.0),
+        ("samples", "active", 4.0),
+        ("samples", "all", (1 * 1.0 + 3 * 4.0) / 6),
+        ("uniform", "all", (1.0 + 4.0) / 3),
+    ],
+)
+def test_fedavg_evaluates_the_chosen_model(weighting: Any, evaluate: Any, expected: float) -> None:
+    # a step takes a client to its optimum; clients 0 and 1 train in turn, client 2 stays at the first model, 0
+    clients = quadratic_clients(a=[1.0, 1.0, 1.0], c=[1.0, 4.0, 9.0], sizes=[1, 3, 2])
+    callback = FedAvg(1, weighting=weighting, evaluate=evaluate, participation=alternating(0, 1))
+    weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)
+    assert float(weights) == pytest.approx(expected, abs=1e-12)
+    assert float(callback.algorithm.server.model) == pytest.approx(4.0, abs=1e-12)
+
+
 def test_a_later_fit_goes_on_from_the_servers_model_not_the_evaluated_one() -> None:
     clients = quadratic_clients(**UNEQUAL)
     whole = FedDyn(1.0, 1, evaluate="all", participation=alternating(0, 1), **EXACT)
@@ -308,6 +326,7 @@ def test_circulating_models_refuse_objectives_that_start_from_the_server(objecti
         (lambda: FedDyn(-1.0), "`alpha` must be a finite number greater than 0, got -1.0"),
         (lambda: FedDyn(scale_alpha="n"), "`scale_alpha` must be one of 'size', 'none', got 'n'"),
         (lambda: FedDyn(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
+        (lambda: FedAvg(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
         (lambda: FedDyn(penalty="l2"), "`penalty` must be one of 'gradient', 'weight_decay', got 'l2'"),
         (lambda: Scaffold(option=3), "`option` must be 1 or 2, as in the paper's Algorithm 1, got 3"),
         (lambda: Scaffold(momentum=1.0), r"`momentum` must be a number in \[0, 1\), got 1.0"),

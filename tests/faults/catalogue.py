@@ -148,7 +148,13 @@ TIMED = {**RUN, "participation": "choice?", "sampler": "choice?"} | {
     "concurrency": "count?",
     "lookahead": "count?",
 }
-AVERAGING = {**RUN, "weighting": "choice", "partial": "choice", "server_lr": "positive schedule"}
+AVERAGING = {
+    **RUN,
+    "weighting": "choice",
+    "partial": "choice",
+    "server_lr": "positive schedule",
+    "evaluate": "choice",
+}
 ADAPTIVE = {**AVERAGING, "beta1": "share", "tau": "positive", "v0": "not negative", "bias_correction": "bool"}
 CLASSIFIER = {
     "num_classes": "count",
@@ -299,7 +305,7 @@ MAKERS: Makers = {
         },
     ),
     DynamicServer: ({"objective": DynamicRegularizer(0.1)}, {"objective": "regularizer"}),
-    Synchronous: ({}, {"evaluate": "choice"}),
+    Synchronous: ({}, {"evaluate": "choice", "weighting": "choice"}),
     Redistribution: (
         {"redistributions": 3},
         {"redistributions": "count", "evaluate": "choice", "unequal": "choice", "extend_cycle": "false"},
