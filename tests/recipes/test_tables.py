@@ -23,7 +23,8 @@ TABLES = sorted((RECIPES / "tables").glob("*.yaml"))
 CELLS = {
     "dmoz_paper": (9, "cc50d9de9219c371"),
     "dmoz_small": (5, "3d95b89a5ebe2a9c"),
-    "feddyn_paper": (172, "c3d0d10d610c0160"),
+    "feddyn_cifar": (8, "cbcd73540465e12e"),
+    "feddyn_paper": (172, "e3eb2ff4cb01017e"),
     "feddyn_reduced": (100, "45cc6ea8a5931e6c"),
     "feddyn_small": (64, "4ab471b1c7a6d4a2"),
     "mnist_methods": (39, "c16f547e43e10a22"),
@@ -102,6 +103,18 @@ def test_radfeds_tables_of_the_papers_length() -> None:
     assert {cell for entry in planned(probe) for cell in entry.cells} <= of_rounds
 
 
+def test_feddyns_table_is_as_in_the_authors_code() -> None:
+    paper = read_table(RECIPES / "tables" / "feddyn_paper.yaml")
+    cifar = [entry.datamodule["init_args"] for name, entry in paper.data.items() if name.startswith("CIFAR10-")]
+    constants = {"mean": [0.491, 0.482, 0.447], "std": [0.247, 0.243, 0.262], "augment": True, "crop_probability": 0.5}
+    assert len(cifar) == 11
+    assert all(constants.items() <= arguments.items() for arguments in cifar)
+    assert all(method.callback["init_args"]["evaluate"] == "all" for method in paper.methods.values())
+    part = read_table(RECIPES / "tables" / "feddyn_cifar.yaml")
+    assert list(part.data) == ["CIFAR10-iid-10%-100", "CIFAR10-dir.3-10%-100"]
+    assert (list(part.methods), part.trainer["max_epochs"], part.values["E"]) == (list(paper.methods), 200, 5)
+
+
 def test_grids_hold_the_papers_values() -> None:
     grid = yaml.safe_load((RECIPES / "grids" / "xue2021.yaml").read_text())
     assert grid["S"] == [10, 15, 20, 22, 25, 28, 30, 50, 80, 100, 120]
@@ -166,7 +179,7 @@ def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None
     ("recipe", "names"),
     [
         ("radfed_table", ["small", "reduced", "long", "probe", "steps", "rounds", "paper"]),
-        ("feddyn_communication", ["small", "reduced", "paper"]),
+        ("feddyn_communication", ["small", "reduced", "cifar", "paper"]),
         ("dmoz_distributions", ["small", "paper"]),
     ],
 )
