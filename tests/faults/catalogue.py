@@ -50,6 +50,7 @@ from fl_lightning.models import (
     ConvNetClassifier,
     LogisticRegressionClassifier,
     MLPClassifier,
+    VGG9Classifier,
 )
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.parts import (
@@ -394,6 +395,7 @@ MAKERS: Makers = {
             "recurrence": "choice",
         },
     ),
+    VGG9Classifier: ({}, {**CLASSIFIER, "cosine_rounds": "count?"}),
     FrozenPrefix: ({"layers": nn.Identity()}, {"layers": "module"}),
     FedNova: (
         {},
