@@ -63,7 +63,7 @@ class VGG9Classifier(Classifier):
         logits: Tensor = self.layers(x)
         return logits
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
+    def configure_optimizers(self) -> OptimizerLRScheduler:  # type: ignore[override]
         """Returns SGD, with the schedule of ``cosine_rounds``."""
         optimizer = super().configure_optimizers()
         if self.cosine_rounds is None:
