@@ -42,7 +42,7 @@ class LocalOptimizers:
         self.first_client_end = None
 
     def on_clients_start(self) -> None:
-        """Note the settings from which every client starts: those that hooks set at the round's start are among them."""
+        """Note the settings from which every client starts, with what hooks have set at the round's start."""
         self._for_clients = self._settings()
 
     def on_round_abort(self) -> None:

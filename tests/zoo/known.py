@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zoo.outcome import ASPECTS
-
 
 @dataclass(frozen=True)
 class Difference:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -25,9 +25,12 @@ _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
 _BRIEF_VALUES = 1_000  # tensors up to this size may be settings
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type, BuiltinFunctionType, ModuleType)
-_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "builtins")
-_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler, torch.dtype, torch.device)
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_SIMPLE = (*_NUMBERS, type, BuiltinFunctionType, ModuleType)
+_PLAIN = frozenset(_NUMBERS)
+_EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
+_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
+_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 
 
 class ModuleState:
@@ -110,6 +113,11 @@ class _Camera:
         self._left = _BRIEF_NODES if brief else _NODES
 
     def image(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind in _EMPTY and not value:
+            return kind
         self._left -= 1
         if isinstance(value, _SIMPLE):
             return value
