@@ -395,7 +395,7 @@ MAKERS: Makers = {
             "recurrence": "choice",
         },
     ),
-    VGG9Classifier: ({}, {**CLASSIFIER, "cosine_rounds": "count?"}),
+    VGG9Classifier: ({}, {**CLASSIFIER, "num_classes": "size", "cosine_rounds": "count?"}),
     FrozenPrefix: ({"layers": nn.Identity()}, {"layers": "module"}),
     FedNova: (
         {},
