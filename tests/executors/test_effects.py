@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def fit(module: Module, executor: str) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-OPENED = [lambda path: open(path, "a"), lambda path: io.open(path, "a"), lambda path: path.open("a")]
+OPENED = [lambda path: open(path, "a"), lambda path: path.open("a")]  # noqa: SIM115
 BLOCKS = sorted(2 * [[4, 2], [4, 4, 4, 1], [4, 4]])  # sizes of batches, for each client in each of two rounds
 
 
