@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import random
 import sys
@@ -180,6 +181,8 @@ class _Camera:
             return type(value), [self.image(held) for held in value]
         if isinstance(value, functools.partial):
             return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
+        if isinstance(value, io.IOBase):
+            return "file", id(value), value.tell() if not value.closed and value.seekable() else None
         if isinstance(value, Iterator):
             with suppress(Exception):  # not every iterator tells how far it has come
                 return type(value), repr(value.__reduce__())
