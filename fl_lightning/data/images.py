@@ -27,6 +27,9 @@ class ImageDataModule(FederatedDataModule):
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
         crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
         **options: Further arguments of :class:`FederatedDataModule`.
+
+    Raises:
+        ValueError: If ``crop_probability`` is out of range, or given without ``augment``.
     """
 
     mean: ClassVar[tuple[float, ...]]
@@ -44,6 +47,10 @@ class ImageDataModule(FederatedDataModule):
         super().__init__(partitioner, **options)
         check_bool("augment", augment)
         check_interval("crop_probability", crop_probability, within="[0, 1]")
+        if crop_probability != 1 and not augment:
+            raise ValueError(
+                f"`crop_probability` has no effect without `augment=True`, got {crop_probability}. Give both."
+            )
         self.augment, self.crop_probability = augment, plain(crop_probability)
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
 

@@ -181,7 +181,7 @@ class ControlVariates(LocalObjective):
             which momentum lengthens; else control variates would grow without bounds.
 
     Raises:
-        ValueError: If ``option`` is neither 1 nor 2, or ``momentum`` is out of its range.
+        ValueError: If ``option`` is neither 1 nor 2, or ``momentum`` is out of its range or given beside option 1.
     """
 
     vectors_sent = 2
@@ -192,6 +192,8 @@ class ControlVariates(LocalObjective):
         check_count("option", option, hint="It is 1 or 2, as in the paper's Algorithm 1.")
         if option > 2:
             raise ValueError(f"`option` must be 1 or 2, as in the paper's Algorithm 1, got {option!r}.")
+        if option == 1 and momentum:
+            raise ValueError(f"`momentum` has no effect with `option=1`, got {momentum}. Leave one of them out.")
         self.option, self.momentum = option, plain(momentum)
         self.needs_summed_lr = option == 2
         self._lengths: list[int] = []

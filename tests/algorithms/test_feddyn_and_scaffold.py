@@ -330,6 +330,7 @@ def test_circulating_models_refuse_objectives_that_start_from_the_server(objecti
         (lambda: FedDyn(penalty="l2"), "`penalty` must be one of 'gradient', 'weight_decay', got 'l2'"),
         (lambda: Scaffold(option=3), "`option` must be 1 or 2, as in the paper's Algorithm 1, got 3"),
         (lambda: Scaffold(momentum=1.0), r"`momentum` must be a number in \[0, 1\), got 1.0"),
+        (lambda: Scaffold(option=1, momentum=0.9), "`momentum` has no effect with `option=1`, got 0.9. Leave one"),
         (lambda: Scaffold(server_lr=0.0), "`server_lr` must be a finite number greater than 0, got 0.0"),
     ],
 )

@@ -263,7 +263,10 @@ MAKERS: Makers = {
             "split": "split?",
         },
     ),
-    ImageDataModule: ({}, {"partitioner": "partitioner?", "augment": "bool", "crop_probability": "unit"}),
+    ImageDataModule: (
+        {"augment": True},
+        {"partitioner": "partitioner?", "augment": "bool", "crop_probability": "unit"},
+    ),
     Source: (
         {"dataset": TensorDataset(X, Y), "labels": None},
         {

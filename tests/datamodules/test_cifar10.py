@@ -81,6 +81,7 @@ def test_images_are_normalised_by_constants_of_ones_own():
     [
         ({"mean": (0.5, 0.5)}, r"`mean` must be a sequence, a number for each of the 3 channels .*got \(0.5, 0.5\)"),
         ({"std": (0.2, 0.0, 0.2)}, r"`std` must be greater than 0, got \[0.2, 0.0, 0.2\]"),
+        ({"crop_probability": 0.5}, "`crop_probability` has no effect without `augment=True`, got 0.5. Give both"),
         ({"crop_probability": 1.5}, r"`crop_probability` must be a number in \[0, 1\], got 1.5"),
     ],
 )
