@@ -35,7 +35,7 @@ ROOMS = [
 ]
 TOOLS = {
     *("arguments", "atomic_file", "checked_file", "command_line", "durations", "metrics", "notebook"),
-    *("representation", "seeding", "shadowing", "signatures", "versions"),
+    *("other_lightning", "representation", "seeding", "shadowing", "signatures", "versions"),
 }
 #: Imports that go up, and why: ``run_presets`` is still found in its earlier place.
 UPWARD = {("fl_lightning.experiment", "fl_lightning.report")}

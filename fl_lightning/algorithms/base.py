@@ -22,6 +22,7 @@ from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.other_lightning import check_lightning
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.composition import Invalid
@@ -62,11 +63,11 @@ class AggregationCallback(ShowsSignature, Callback):
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
         executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
-            once as stacked models, where the module allows it; ``"auto"`` measures both when the fit begins; or an
-            :class:`~fl_lightning.executors.Executor`. All give the same result to rounding, but draw other dropout
-            masks; see ``docs/scaling.md``.
+            once as stacked models, where the module allows it; ``"auto"`` chooses by what a client's step
+            computes; or an :class:`~fl_lightning.executors.Executor`. All give the same result to rounding; see
+            ``docs/scaling.md``.
         clients_at_once: Models in a stack at most; ``None`` for as many as memory allows, and on a CPU at most 32 MiB
-            of weights.
+            of weights. For ``"auto"`` and ``"vectorized"`` alone.
         seed: Seed of client draws, shuffling and everything random inside clients. Default: that of
             ``lightning.seed_everything``, else 0.
 
@@ -212,7 +213,9 @@ class AggregationCallback(ShowsSignature, Callback):
 
         Raises:
             ValueError: If a setting of the trainer cannot work federatedly.
+            TypeError: If the trainer or a callback is of the package ``pytorch_lightning``.
         """
+        check_lightning("The trainer", trainer)
         self._fitting = stage == "fit"
         share_evaluation(trainer)
         if not self._fitting:

@@ -25,6 +25,7 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.transforms import Transform
+from fl_lightning.other_lightning import check_lightning
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature
@@ -133,6 +134,11 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
             f"`{cls.__name__}.from_datasets` would not know the clients. Give ClientDatasetsModule(clients=[...]) one "
             "data set for each client."
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "trainer":  # a trainer sets it before it looks at anything else
+            check_lightning("The trainer", value)
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: all but the trainer and the processes that make batches."""

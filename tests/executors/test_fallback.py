@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.models import CharLSTM
 
 
@@ -164,6 +165,16 @@ def test_recurrent_layers_of_torch_fall_back() -> None:
 def test_arguments_are_checked(argument: str, value: Any) -> None:
     with pytest.raises(ValueError, match=argument):
         FedAvg(3, **{argument: value})
+
+
+@pytest.mark.parametrize("executor", ["sequential", VectorizedExecutor()], ids=["name", "object"])
+def test_clients_at_once_without_effect(executor: Any) -> None:
+    with pytest.raises(ValueError, match=r"`clients_at_once` has no effect .*, got 2. Leave it out"):
+        FedAvg(3, executor=executor, clients_at_once=2)
+    callback = FedAvg(3, executor="vectorized", clients_at_once=2)
+    with pytest.raises(ValueError, match=r"`clients_at_once` has no effect .*, got 2. Leave it out"):
+        callback.executor = executor
+    assert callback.executor == "vectorized"
 
 
 def test_batches_with_a_random_transfer_are_those_of_one_client_at_a_time() -> None:
