@@ -2,8 +2,8 @@
 
     python benchmarks/plain_loop.py W1 plain wall
 
-trains one round for each line of the standard input and prints its seconds: of the ``plain`` loop or of ``bare``
-batched products, by the ``wall``'s clock or the ``processor``'s.
+trains one round for each line of the standard input, which names the clients (drawn ones if it is empty), and prints
+its seconds: of the ``plain`` loop or of ``bare`` batched products, by the ``wall``'s clock or the ``processor``'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from federations import WORKLOADS, Clients, make_clients, make_network
@@ -42,10 +42,10 @@ class PlainLoop:
             for parameter, part in zip(self.network.parameters(), parts, strict=True):
                 parameter.copy_(part.view_as(parameter))
 
-    def round(self) -> float:
-        """Train a round and return its seconds."""
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients, or of drawn ones, and return its seconds."""
         begun = self._clock()
-        drawn = torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
+        drawn = drawn or torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
         total = torch.zeros_like(self.server)
         for client in drawn:
             total += self._train(client)
@@ -98,10 +98,10 @@ class PlainProcess:
         command = [sys.executable, __file__, name, kind, clock]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def round(self) -> float:
-        """Train a round there and return its seconds."""
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients there, or of drawn ones, and return its seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        print("round", file=self._process.stdin, flush=True)
+        print(*drawn, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
     @staticmethod
@@ -109,8 +109,8 @@ class PlainProcess:
         """Train a round for each line of the standard input."""
         clients = make_clients(WORKLOADS[name])
         loop = (BareProducts if kind == "bare" else PlainLoop)(name, clients, CLOCKS[clock])
-        for _ in sys.stdin:
-            print(loop.round(), flush=True)
+        for line in sys.stdin:
+            print(loop.round([int(client) for client in line.split()]), flush=True)
 
 
 if __name__ == "__main__":

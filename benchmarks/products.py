@@ -8,7 +8,7 @@ samples beyond a client's last one weigh nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from federations import WORKLOADS, Clients, make_network
@@ -30,12 +30,12 @@ class BareProducts:
         self.passed = [torch.empty(k, b, weight.shape[1]) for weight, _ in self.server]
         self.generator = torch.Generator().manual_seed(1)
 
-    def round(self) -> float:
-        """Train a round and return its seconds."""
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients, or of drawn ones, and return its seconds."""
         begun = self._clock()
         k, b = self.work.per_round, self.work.batch_size
-        drawn = torch.randperm(len(self.clients), generator=self.generator)[:k].tolist()
-        drawn.sort(key=lambda client: -len(self.clients[client][1]))
+        drawn = drawn or torch.randperm(len(self.clients), generator=self.generator)[:k].tolist()
+        drawn = sorted(drawn, key=lambda client: -len(self.clients[client][1]))
         batches = [-(-len(self.clients[client][1]) // b) for client in drawn]
         x, targets, weights = self._gather(drawn, batches[0] * b)
         models = [(weight.repeat(k, 1, 1), bias.repeat(k, 1, 1)) for weight, bias in self.server]

@@ -1,11 +1,11 @@
 """Seconds per round of each executor inside ``Trainer.fit`` against a plain PyTorch loop, in interleaved pairs.
 
 Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
-round runs in a plain loop, in a process of its own without Lightning: one model, one client after the other, tensors in
-memory, a new ``torch.optim.SGD`` for each client; the short rounds of W2 and H2 go in turn by tens. The first rounds
-are left out; the table gives medians and the range of the pairs' ratios. Each row is a process of its own, with the
-peak of the memory of its process tree. With ``--bare`` the same round runs a third time, as bare batched products
-without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach.
+round, of the same clients, runs in a plain loop, in a process of its own without Lightning: one model, one client after
+the other, tensors in memory, a new ``torch.optim.SGD`` for each client; the short rounds of W2 and H2 go in turn by
+tens. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
+of its own, with the peak of the memory of its process tree. With ``--bare`` the same round runs a third time, as bare
+batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
         [--bare] [--clock processor] [--peers flower pfl]
@@ -110,13 +110,14 @@ def fit(
             self.block.append(seconds)
             if beside and (len(self.block) == BLOCKS.get(name, 1) or not self.pairs):
                 mine = beside if trainer.is_global_zero else ()
-                others = [statistics.mean([process.round() for _ in self.block]) for process in mine]
+                clients = algorithm.sampler.drawn[-len(self.block) :]
+                others = [statistics.mean([process.round(drawn) for drawn in clients]) for process in mine]
                 self.pairs.append((statistics.mean(self.block), *others))
                 self.block = []
             trainer.strategy.barrier()
             self.begun = clock()  # from one round's end to the next one's: all that Lightning does counts
 
-    timer = Timer()
+    timer, algorithm = Timer(), make_algorithm(name, work, executor)
     sample = tuple(torch.cat(tensors) for tensors in zip(*clients[:10], strict=True))
     data = TensorDataModule(clients, val=sample, batch_size=work.batch_size, eval_batch_size=512)
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +126,7 @@ def fit(
             accelerator="cpu",
             devices=devices,
             strategy="ddp_fork" if devices > 1 else "auto",
-            callbacks=[make_algorithm(name, work, executor), timer],
+            callbacks=[algorithm, timer],
             logger=CSVLogger(folder),
             enable_progress_bar=progress_bar,
             enable_checkpointing=False,
