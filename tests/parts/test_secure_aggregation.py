@@ -13,8 +13,10 @@ from fl_lightning import FedAvg, FedBuff, RADFed, Scaffold, TensorDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     ClientResult,
+    Clip,
     DifferentialPrivacy,
     Federation,
+    LocalDifferentialPrivacy,
     Median,
     PersonalParameters,
     SecureAggregation,
@@ -84,6 +86,16 @@ def test_personal_values_stay_out_of_the_sum() -> None:
     assert communication.values["fed/bytes_up"] == 2 * 1
 
 
+def test_clients_with_noise_of_their_own_may_be_summed() -> None:
+    # z = 0: the clipped updates are 1, -1 and 1; their sum is a whole number of steps of 1/7
+    noise = LocalDifferentialPrivacy(1.0, noise_multiplier=0.0, delta=1e-5)
+    exchange = [noise, SecureAggregation(1.0, bits=8, precision=4)]
+    weights, logged = fit(exchange, [[3.0], [-2.0], [4.0]])
+    assert weights == pytest.approx([1 / 3], abs=1e-15)
+    assert logged["fed/clipped_values"] == 0
+    assert logged["fed/local_epsilon"] == float("inf")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -100,7 +112,19 @@ def test_personal_values_stay_out_of_the_sum() -> None:
                 exchange=[SecureAggregation(1.0), DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)],
                 weighting="uniform",
             ),
-            "Put SecureAggregation last, and only one such exchange",
+            "has SecureAggregation and DifferentialPrivacy, each .* distributed discrete Gaussian, is not offered. "
+            "Give one of them; LocalDifferentialPrivacy may stand before",
+        ),
+        (
+            lambda: FedAvg(
+                exchange=[DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5), SecureAggregation(1.0)],
+                weighting="uniform",
+            ),
+            "has DifferentialPrivacy and SecureAggregation, each of which shows the server its own sum",
+        ),
+        (
+            lambda: FedAvg(exchange=[SecureAggregation(1.0), Clip(1.0)], weighting="uniform"),
+            "must see updates as they reach the server. Put SecureAggregation last",
         ),
     ],
 )
