@@ -155,3 +155,21 @@ def test_a_model_of_another_size_is_refused() -> None:
     aggregation.update(result(3, (1.0, 2.0)))
     with pytest.raises(ValueError, match="A client's model has 3 values, the others have 2"):
         aggregation.update(result(3, (1.0, 2.0, 3.0)))
+
+
+def test_a_sampler_with_a_draw_of_its_own_must_say_that_its_order_is_random() -> None:
+    class Renamed(UniformSampler):
+        pass
+
+    class Sorted(UniformSampler):
+        def draw(self, *args: Any) -> np.ndarray:
+            return np.sort(super().draw(*args))
+
+    class Shuffled(Sorted):
+        draws_in_random_order = True
+
+        def draw(self, *args: Any) -> np.ndarray:
+            return super().draw(*args)[::-1]
+
+    kinds = (UniformSampler, Renamed, Sorted, Shuffled)
+    assert [kind.draws_in_random_order for kind in kinds] == [True, True, False, True]

@@ -71,19 +71,19 @@ def test_personal_values_stay_out_of_the_sum() -> None:
 
     class Two(Quadratic):
         def __init__(self) -> None:
-            super().__init__(1.0, [0.0])
+            super().__init__(1.0, [0.0, 0.0])
             self.other = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return super().training_step(batch, batch_idx) - self.other.sum()
 
-    data = TensorDataModule(clients=clients_that_reach([[1.0], [3.0]], [1, 1]), batch_size=None)
+    data = TensorDataModule(clients=clients_that_reach([[1.0, -2.0], [3.0, 4.0]], [1, 1]), batch_size=None)
     module = Two()
     callbacks = [FedAvg(1.0, weighting="uniform", exchange=exchange), communication := Communication()]
     quiet_trainer(max_epochs=1, callbacks=callbacks).fit(module, datamodule=data)
-    assert module.w.tolist() == [2.0]
+    assert module.w.tolist() == [2.0, 1.0]
     assert module.other.tolist() == [1.0] * 3
-    assert communication.values["fed/bytes_up"] == 2 * 1
+    assert communication.values["fed/bytes_up"] == 2 * 2
 
 
 def test_clients_with_noise_of_their_own_may_be_summed() -> None:
