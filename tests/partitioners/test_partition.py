@@ -304,3 +304,7 @@ def test_the_seed_must_not_be_negative() -> None:
 def test_invalid_labels_are_refused(index: int, labels: np.ndarray, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         partitioners()[index](labels)
+
+
+def test_a_partition_of_one_client_says_so() -> None:
+    assert repr(Partition((np.arange(3),))).startswith("Partition(1 client,")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.redistribution import Redistribution
-from fl_lightning.parts.sampling import UniformSampler
+from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
 from fl_lightning.parts.server_optimizers import Mixing
 
 FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
@@ -173,3 +173,7 @@ def test_a_sampler_with_a_draw_of_its_own_must_say_that_its_order_is_random() ->
 
     kinds = (UniformSampler, Renamed, Sorted, Shuffled)
     assert [kind.draws_in_random_order for kind in kinds] == [True, True, False, True]
+
+
+def test_a_cohort_is_expected_to_have_a_client() -> None:
+    assert [BernoulliSampler(0.1).cohort_size(clients) for clients in (3, 14, 16)] == [1, 1, 2]

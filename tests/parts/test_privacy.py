@@ -151,6 +151,7 @@ def test_less_noise_as_of_a_larger_cohort_is_accounted_for_as_it_is() -> None:
     seen, divisor = exchange.summed(torch.zeros(5000, dtype=torch.float64), 10.0)
     assert divisor == 10.0
     assert float(seen.std()) == pytest.approx(4.0 * 10 / 40, rel=0.05)
+    assert "fed/clip_norm" not in exchange.values()
     exchange.on_round_end()
     assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 1)], 1e-5))
 
@@ -171,6 +172,22 @@ def test_an_adaptive_bound_finds_the_quantile() -> None:
         assert exchange.values()["fed/clip_norm"] == exchange.clip_norm
         # z pays for the count too
         assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 150)], 1e-5))
+
+
+def test_an_update_as_long_as_the_bound_is_not_clipped() -> None:
+    # all of 100 clients are at the bound: the fraction below it is 1 and the bound shrinks by exp(-0.2 (1 - 0.5)),
+    # with noise of 100 / 20 = 5 on the count, of which the seed draws the same each time
+    bounds = []
+    for length in (1.0, 1.0 + 1e-9):
+        exchange = DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
+        attached(exchange, 1, clients=100)
+        for client in range(100):
+            uploaded(exchange, torch.tensor([length], dtype=torch.float64), client)
+        exchange.summed(torch.zeros(1, dtype=torch.float64), 100.0)
+        exchange.on_round_end()
+        bounds.append(exchange.clip_norm)
+    # a fraction of 1 less: exp(-0.2) of the other
+    assert bounds[0] / bounds[1] == pytest.approx(math.exp(-0.2))
 
 
 def test_the_count_takes_its_share_of_the_noise() -> None:
