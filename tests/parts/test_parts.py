@@ -177,3 +177,15 @@ def test_a_sampler_with_a_draw_of_its_own_must_say_that_its_order_is_random() ->
 
 def test_a_cohort_is_expected_to_have_a_client() -> None:
     assert [BernoulliSampler(0.1).cohort_size(clients) for clients in (3, 14, 16)] == [1, 1, 2]
+
+
+def test_a_models_tensors_by_name() -> None:
+    shapes = [torch.Size([2]), torch.Size([]), torch.Size([1, 3])]
+    federation = Federation(np.ones(2), torch.arange(6.0), [2, 1, 3], names=["a", "b", "c"], shapes=shapes)
+    tensors = federation.tensors(torch.arange(6.0))
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "a": [0.0, 1.0],
+        "b": 2.0,
+        "c": [[3.0, 4.0, 5.0]],
+    }
+    assert list(federation.tensors(torch.arange(3.0))) == ["a", "b"]

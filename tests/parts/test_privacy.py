@@ -175,19 +175,33 @@ def test_an_adaptive_bound_finds_the_quantile() -> None:
 
 
 def test_an_update_as_long_as_the_bound_is_not_clipped() -> None:
-    # all of 100 clients are at the bound: the fraction below it is 1 and the bound shrinks by exp(-0.2 (1 - 0.5)),
-    # with noise of 100 / 20 = 5 on the count, of which the seed draws the same each time
-    bounds = []
-    for length in (1.0, 1.0 + 1e-9):
-        exchange = DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
-        attached(exchange, 1, clients=100)
-        for client in range(100):
-            uploaded(exchange, torch.tensor([length], dtype=torch.float64), client)
-        exchange.summed(torch.zeros(1, dtype=torch.float64), 100.0)
-        exchange.on_round_end()
-        bounds.append(exchange.clip_norm)
-    # a fraction of 1 less: exp(-0.2) of the other
-    assert bounds[0] / bounds[1] == pytest.approx(math.exp(-0.2))
+    # all of 100 clients are at the bound or just above it, a share of 1 or of 0; the noise of one seed is the same
+    assert moved_bound(1.0) / moved_bound(1.0 + 1e-9) == pytest.approx(math.exp(-0.2))
+
+
+def test_the_noise_of_the_count_is_a_twentieth_of_the_cohort() -> None:
+    # a share of 1 for the quantile 0.5: log C = -0.2 (0.5 + noise), of which the deviation is 5 of 100 clients
+    moves = np.array([math.log(moved_bound(1.0, seed)) for seed in range(400)])
+    assert moves.mean() == pytest.approx(-0.1, abs=5 * 0.01 / 20)
+    assert moves.std() == pytest.approx(0.2 * 5 / 100, rel=0.15)
+
+
+def moved_bound(length: float, seed: int = 0) -> float:
+    """Return the bound, 1 before, after a round of 100 clients with updates of this length."""
+    exchange = DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
+    attached(exchange, 1, clients=100, seed=seed)
+    for client in range(100):
+        uploaded(exchange, torch.tensor([length], dtype=torch.float64), client)
+    exchange.summed(torch.zeros(1, dtype=torch.float64), 100.0)
+    exchange.on_round_end()
+    return exchange.clip_norm
+
+
+def test_all_clients_in_every_round_are_no_sample() -> None:
+    clients = clients_that_reach([[1.0]] * 4, [1] * 4)
+    exchange = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5)
+    fit_quadratic(FedAvg(1.0, weighting="uniform", exchange=exchange), Quadratic(0.1), clients, 3)
+    assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(2.0, 1.0), 3)], 1e-5))
 
 
 def test_the_count_takes_its_share_of_the_noise() -> None:
