@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_counts, check_instance, check_not_negative, check_path
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note
@@ -22,7 +22,7 @@ from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
-from fl_lightning.experiment.table_file import read_table
+from fl_lightning.experiment.table_file import check_source, read_table
 
 
 def run_table(
@@ -64,12 +64,23 @@ def run_table(
         console: Console for the progress.
 
     Raises:
+        TypeError: If an argument is of another kind.
         ValueError: If the table is wrong, or an argument is out of its range.
         FileNotFoundError: If the file of the table does not exist.
         RuntimeError: If another run is at work in the folder.
     """
+    check_source("table", table)
+    if output is not None:
+        check_path("output", output)
+    if console is not None:
+        check_instance("console", console, Console)
     check_count("workers", workers, minimum=0)
-    console = console or Console()
+    if devices is not None:
+        check_counts("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
+        if not len(devices):
+            raise ValueError("`devices` must name a GPU, got none. Leave it out to use what there is.")
+    check_not_negative("checkpoint_seconds", checkpoint_seconds)
+    console = Console() if console is None else console
     table = read_table(table)
     limits = Limits(cell_timeout, memory_limit, retries)
     limits.check_workers(workers)

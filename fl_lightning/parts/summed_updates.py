@@ -66,17 +66,24 @@ def of_sums(exchange: Exchange, aggregation: Aggregation) -> Aggregation:
     """Return what takes the place of a uniform mean if one of the exchanges shows the server sums alone.
 
     Raises:
-        ValueError: If the aggregation is no uniform mean, or the exchange is not the last one.
+        ValueError: If the aggregation is no uniform mean, there are two such exchanges, or the exchange is not the
+            last one.
     """
     members: list[Exchange] = getattr(exchange, "members", [exchange])
     summing = [member for member in members if member.sums_updates]
     if not summing:
         return aggregation
     name = type(summing[0]).__name__
+    if len(summing) > 1:
+        raise ValueError(
+            f"`exchange` has {' and '.join(type(member).__name__ for member in summing)}, each of which shows the "
+            "server its own sum of the updates: noise inside of a secure sum, such as the distributed discrete "
+            "Gaussian, is not offered. Give one of them; LocalDifferentialPrivacy may stand before SecureAggregation."
+        )
     if summing[0] is not members[-1]:
         raise ValueError(
             f"`exchange` has {members[-1]!r} after {name}, which must see updates as they reach the server. Put {name} "
-            "last, and only one such exchange."
+            "last."
         )
     if type(aggregation) is not WeightedMean or aggregation.weighting != "uniform":
         raise ValueError(

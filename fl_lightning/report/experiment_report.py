@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.arguments import check_path
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.experiment.files import write_text
 from fl_lightning.notebook import in_frame
@@ -43,6 +44,9 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
         FileNotFoundError: If there are no results.
         ValueError: If no run is finished, or a file cannot be read.
     """
+    check_path("results", results)
+    if out is not None:
+        check_path("out", out)
     experiment = read_experiment(results)
     sections = _with_different_names(list(_sections(experiment)))
     folder = Path(results) / "report" if out is None else Path(out)

@@ -11,7 +11,7 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trai
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedNova, FedProx, QFedAvg, RADFed, TensorDataModule
-from fl_lightning.parts import Median, NormalizedMean, Participation
+from fl_lightning.parts import BernoulliSampler, Median, NormalizedMean, Participation
 
 # one sample a step: client 0 makes one step towards 4, client 1 three towards 8; the optimum of the risk is 7
 UNEQUAL = quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 3])
@@ -168,3 +168,8 @@ def test_values_that_cannot_work() -> None:
         QFedAvg(1.0, lipschitz=0)
     with pytest.raises(ValueError, match=r"Client \d has the loss -9\.5\. .* must not be negative"):
         fit_quadratic(QFedAvg(1.0, 1), Negative(0.5), quadratic_clients([1.0] * 2, [1.0, 1.0]), 1)
+
+
+def test_a_fair_round_without_clients_leaves_the_server_where_it_is() -> None:
+    callback = QFedAvg(1.0, sampler=BernoulliSampler(1e-9))
+    assert fit_quadratic(callback, Quadratic(0.5, [3.0]), UNEQUAL, 2).tolist() == [3.0]

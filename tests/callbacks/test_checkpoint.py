@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import lightning as L
 import pytest
 import torch
@@ -157,3 +158,12 @@ def test_a_kill_between_any_two_steps_leaves_a_whole_file(
 def test_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"`save_last` must be True or False, got 'link'"):
         FederatedCheckpoint(tmp_path, save_last="link")  # type: ignore[arg-type]
+
+
+def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
+    trainer = fit("memory://runs/one", 3)  # type: ignore[arg-type]
+    with fsspec.open("memory://runs/one/last.ckpt", "rb") as file:
+        content = torch.load(file, weights_only=True)
+    assert content["epoch"] + 1 == 3
+    assert content["callbacks"]["RADFed"]
+    assert trainer.checkpoint_callback.last_model_path == "memory://runs/one/last.ckpt"  # type: ignore[union-attr]

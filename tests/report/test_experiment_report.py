@@ -92,7 +92,7 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert row["points"] == "2"
     assert (tmp_path / "report" / "figures" / "divergence-digits.png").exists()
     assert main([str(tmp_path / "nothing")]) == 1
-    assert "There are no results in" in capsys.readouterr().err
+    assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 
 def test_results_without_a_finished_run(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-#: Privacy losses are rounded up to multiples of this: epsilon is at most about so much too large. With little noise
-#: they are of the size of 1 / z^2, and rounded to multiples of so much of that.
+#: Privacy losses are approximated from above on multiples of this: epsilon is at most 0.0001 too large for one round
+#: with all clients, and 0.004 after 10,000 rounds at a rate of 0.01. With little noise they are of the size of 1 / z^2,
+#: and the grid is so much of that.
 _GRID = 1e-3
 
 
