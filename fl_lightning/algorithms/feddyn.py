@@ -10,7 +10,7 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.objectives import DynamicRegularizer
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server_optimizers import DynamicServer
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
@@ -40,7 +40,7 @@ class FedDyn(AggregationCallback):
         clients_per_round: int | float | None = None,
         *,
         scale_alpha: Literal["size", "none"] = "size",
-        evaluate: Literal["server", "active", "all"] = "server",
+        evaluate: EvaluatedModel = "server",
         penalty: Literal["gradient", "weight_decay"] = "gradient",
         **options: Unpack[FederatedOptions],
     ) -> None:

@@ -12,6 +12,7 @@ from fl_lightning.arguments import check_choice, check_fraction, check_not_negat
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.client_states import accumulator
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.reach import reach_of_steps
 
 
 class NormalizedMean(Aggregation):
@@ -65,13 +66,7 @@ class NormalizedMean(Aggregation):
 
     def reach(self, steps: int, lr: float = 0.0) -> float:
         """Return |a| of so many steps with the learning rate ``lr``, which matters beside a proximal term only."""
-        if not self.momentum and not self.mu:
-            return float(steps)
-        way = velocity = 0.0
-        for _ in range(steps):
-            velocity = self.momentum * velocity + 1 - lr * self.mu * way
-            way += velocity
-        return way
+        return reach_of_steps(steps, self.momentum, lr * self.mu)
 
     def merge(self, model: Tensor) -> Tensor | None:
         """Return the server's parameters moved by the normalised updates, float64 of shape ``(num_parameters,)``."""
