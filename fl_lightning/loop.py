@@ -99,6 +99,20 @@ class FederatedLoop(RoundLoop):
                 f"stay idle. Raise `clients_per_round` or give `Trainer(devices=...)` at most {cohort}."
             )
 
+    def tell_of_clients(self) -> None:
+        """Say in one line how many clients train, validate and test, and how many train in a round."""
+        data, sampler = self.data, self.algorithm.sampler
+        number = sampler.cohort_size(data.num_clients)
+        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
+        if isinstance(sampler, Arrivals):
+            each_round = f"{number:,} result{'s' * (number != 1)} arrive{'s' * (number == 1)}"
+        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
+        if data.num_clients == 1:
+            rank_zero_warn(
+                f"Only one client trains ({data.describe_clients()}), so that nothing is federated. Use more clients, "
+                "or a split that leaves more for training."
+            )
+
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
         return ClientBatches(self.trainer, self.data, self.settings).mean_number()
@@ -116,22 +130,8 @@ class FederatedLoop(RoundLoop):
         elif self.executor_states:
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
             self.executor.load_state_dict(self.executor_states[own])
-        self._tell_of_clients()
         self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
-
-    def _tell_of_clients(self) -> None:
-        data, sampler = self.data, self.algorithm.sampler
-        number = sampler.cohort_size(data.num_clients)
-        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
-        if isinstance(sampler, Arrivals):
-            each_round = f"{number:,} result{'s' * (number != 1)} arrive{'s' * (number == 1)}"
-        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
-        if data.num_clients == 1:
-            rank_zero_warn(
-                f"Only one client trains ({data.describe_clients()}), so that nothing is federated. Use more clients, "
-                "or a split that leaves more for training."
-            )
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""

@@ -21,6 +21,7 @@ from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
+from fl_lightning.log_lines import log_above_bars, log_as_before
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.algorithm import Algorithm
@@ -219,6 +220,7 @@ class AggregationCallback(ShowsSignature, Callback):
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
             RoundLog(trainer, rounds, final=True).install()
             return
+        log_above_bars()
         self._loaded_rounds = None
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
         if others:
@@ -235,6 +237,7 @@ class AggregationCallback(ShowsSignature, Callback):
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+        loop.tell_of_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
 
@@ -249,6 +252,7 @@ class AggregationCallback(ShowsSignature, Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor, and an evaluation for the loggers."""
         RoundLog.remove(trainer)
+        log_as_before()
         if stage == "fit":
             self._executor.on_fit_end()
 
