@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 import datamodules
 import fl_lightning.data
@@ -19,10 +20,8 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.splits import Split
 from fl_lightning.partitioners import Partitioner
 
-_EXAMPLE = (
-    "example: python -m datamodules describe cifar10 --data-dir data --partitioner dirichlet --num-clients 100 "
-    "--alpha 0.3 --output reports/cifar10"
-)
+_PROGRAM = "python -m datamodules describe"
+_EXAMPLE = "example:\n  {} digits --partitioner dirichlet --num-clients 20 --alpha 0.3"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,13 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["describe"]:
         return describe(arguments[1:])
-    parser = CommandParser(prog="python -m datamodules", epilog=_EXAMPLE)
+    parser = CommandParser(prog="python -m datamodules", epilog=_EXAMPLE.format(_PROGRAM))
     parser.add_argument("command", choices=["describe"], help="show how a data set is distributed among clients")
     parser.parse_args(arguments)
     return 2
 
 
-def describe(arguments: Sequence[str], prog: str = "python -m datamodules describe") -> int:
+def describe(arguments: Sequence[str], prog: str = _PROGRAM) -> int:
     """Describe a federation; return the exit status, 1 if the federation cannot be made.
 
     Args:
@@ -105,13 +104,15 @@ def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentPar
     first.add_argument("--split")
     named, _ = first.parse_known_args(arguments)
 
-    parser = CommandParser(prog=prog, epilog=_EXAMPLE)
+    example = _EXAMPLE.format(prog)
+    parser = _Parser(prog=prog, epilog=example)
+    parser.has_partitioner = named.partitioner is not None
     data = parser.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
     for name, cls in _modules().items():
         summary = re.sub(r":class:`~?([^`]*)`", r"\1", (inspect.getdoc(cls) or "").partition("\n")[0]).replace(
             "%", "%%"
         )
-        command = data.add_parser(name, help=summary, description=summary, epilog=_EXAMPLE)
+        command = data.add_parser(name, help=summary, description=summary, epilog=example)
         _add_common(command)
         if named.partitioner in _partitioners():
             add_options(command, "partitioner", _partitioners()[named.partitioner])
@@ -119,6 +120,18 @@ def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentPar
         if named.split in _splits():
             add_options(command, "split", _splits()[named.split], prefix=True)
     return parser
+
+
+class _Parser(CommandParser):
+    """Says where the options of partitioners come from, if one is given without a partitioner."""
+
+    has_partitioner = True
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with the message."""
+        if "unrecognized arguments" in message and not self.has_partitioner:
+            message += f". Options of a partitioner need --partitioner, one of {', '.join(_partitioners())}"
+        super().error(message)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

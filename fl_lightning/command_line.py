@@ -6,6 +6,7 @@ import argparse
 import difflib
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -14,14 +15,18 @@ _INTERRUPTED = 130  # the exit status of programs that Ctrl-C ends
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description, and shows the default of every option that has one."""
+    """Keeps lines that fit, and shows the default of every option that has one."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = (textwrap.wrap(line, width, subsequent_indent=indent) or [""] for line in text.splitlines())
+        return "".join(f"{indent}{line}\n" for wrapped in lines for line in wrapped)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, default = action.help, action.default
         if (
             text is None
             or "default" in text
-            or default in (None, False, argparse.SUPPRESS)
+            or any(default is without for without in (None, False, argparse.SUPPRESS))
             or not action.option_strings
         ):
             return text
@@ -39,9 +44,19 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as ``ArgumentParser`` does, and keep the words for an error."""
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """End the program with the message, and with what was probably meant."""
-        super().error(message + did_you_mean(message, self._option_string_actions))
+        options = self._option_string_actions
+        words = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+        unknown = [word for word in words if word not in options]
+        if unknown and "are required: -" in message:  # argparse looks for missing options first
+            message += f"; unrecognized arguments: {' '.join(unknown)}"
+        super().error(message + did_you_mean(message, options))
 
 
 def did_you_mean(message: str, options: Collection[str]) -> str:

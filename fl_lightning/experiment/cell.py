@@ -28,6 +28,7 @@ from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, Kee
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
+from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
 from fl_lightning.versions import package_versions
@@ -47,6 +48,7 @@ class CellJob:
         labels: Data set, method, fold, seed and tuned values, for loggers.
         wandb: Arguments of a WandbLogger; no logger if empty.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
+        results: Folder of the experiment, for the picture of the partition; ``None`` draws none.
     """
 
     config: dict[str, Any]
@@ -54,6 +56,7 @@ class CellJob:
     labels: dict[str, Any] = field(default_factory=dict)
     wandb: dict[str, Any] = field(default_factory=dict)
     checkpoint_seconds: float = 60.0
+    results: str | None = None
 
 
 @contextmanager
@@ -118,6 +121,8 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
             "code": code_version(),
         }
         _log_summary(trainer.logger, result)
+        if job.results is not None:
+            draw_partition(job.results, data, job.labels)
     finally:
         _close(trainer.logger)
     device = str(trainer.strategy.root_device)

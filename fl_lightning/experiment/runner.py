@@ -105,6 +105,8 @@ class _Run:
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
         self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
+        for line in _failures(rows):
+            self.store.note(line)
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
         for why in unscored.values():
             self.store.note(why)
@@ -144,7 +146,11 @@ class _Run:
         best["chosen"] = "yes" if known else "no score"
         self.chosen[place] = points[best["point"]]
         shown = describe_point(self.chosen[place])
-        reason = f"{best['val']:.4f} on validation, of {len(points)} points" if known else "all points failed"
+        reason = (
+            f"{best['val']:.4f} on validation, of {len(points)} points"
+            if known
+            else f"all points failed: {rows[0]['error']}"
+        )
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
         self.console.print(text, highlight=False, soft_wrap=True)
         return rows
@@ -212,6 +218,20 @@ class _Watcher:
             if self._table_cells is not None:
                 self._store.write_results(self._table, self._table_cells)
         self._progress.end(cell, "failed" if failed else "finished", None if failed else self._store.seconds(cell))
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each error that cells have ended with."""
+    places: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "failed":
+            places.setdefault(row["error"], []).append(row)
+    lines = []
+    for error, failed in places.items():
+        first = "{data}, {method}, fold {fold}, seed {seed}".format(**failed[0])
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        lines.append(f"{first}{more}: {error}")
+    return lines
 
 
 def _printer(console: Console) -> Note:

@@ -70,9 +70,10 @@ def why_there_is_none(config: dict[str, Any], trainer: L.Trainer, best: ModelChe
     """Return a sentence that says why a fit has no best model."""
     logged = ", ".join(sorted(trainer.callback_metrics)) or "none"
     if config["monitor"] not in trainer.callback_metrics:
-        return (
-            f"There is no best model: `{config['monitor']}` was never logged. Metrics were {logged}. Correct `monitor`."
-        )
+        missing = f"There is no best model: `{config['monitor']}` was never logged. Metrics were {logged}."
+        if not trainer.val_dataloaders:
+            return f"{missing} The split leaves nothing for validation: give another `split`, or `select: last`."
+        return f"{missing} Correct `monitor`."
     if not best.best_model_path:
         return (
             "There is no best model: whenever the model was validated, the server had not aggregated it. Rounds may "

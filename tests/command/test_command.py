@@ -38,8 +38,15 @@ def test_help_is_shown_without_the_library() -> None:
         (["reprot"], "Did you mean report?"),
         (["run", "mnist_methods", "--ouput", "x"], "unrecognized arguments: --ouput x. Did you mean --output?"),
         (["describe", "cifra10"], "Did you mean cifar10?"),
-        (["recipe", "cifar_radfd"], "there is no recipe 'cifar_radfd'. Did you mean cifar_radfed?"),
-        (["recipe", "xyz"], "There are cifar_radfed, dmoz_distributions, "),
+        (["recipe", "cifar_radfd"], "There is no recipe 'cifar_radfd'. Did you mean cifar_radfed?"),
+        (["recipe", "xyz"], "The package has cifar_radfed, dmoz_distributions, "),
+        (["run", "mnist_metods"], "There is no file mnist_metods. Did you mean mnist_methods?"),
+        (["sweep", "xyz.yaml"], "There is no file xyz.yaml. The package has cifar_fedadam, "),
+        (["describe", "digits", "--num-clients", "9"], "Options of a partitioner need --partitioner, one of "),
+        (
+            ["describe", "digits", "--partitioner", "iid", "--num-cliens", "9"],
+            "required: --num-clients; unrecognized arguments: --num-cliens. Did you mean --num-clients?",
+        ),
     ],
 )
 def test_typos_are_answered_with_what_was_meant(
