@@ -180,8 +180,6 @@ class FederatedLoop(RoundLoop):
         batches.on_round_start()
         self._score_clients()  # for a sampler that was set since the fit began
         algorithm.on_round_start(self.round_index, self.settings.full_work)
-        if algorithm.overlaps_rounds:
-            self.epoch_loop.optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
         planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
         if not algorithm.unplanned_tasks:
             return planned
@@ -189,12 +187,16 @@ class FederatedLoop(RoundLoop):
 
     def train_round(self) -> None:
         """Train this process's clients."""
+        algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
         self.clients.on_round_start()
         self._adopt_changes()
-        for tasks in self.algorithm.task_groups():
+        optimizers.on_clients_start()
+        if algorithm.overlaps_rounds:
+            optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
+        for tasks in algorithm.task_groups():
             share = self._share_of(tasks)
             self.clients.announce(share)
-            self.executor.run(share, self.clients, self.algorithm)
+            self.executor.run(share, self.clients, algorithm)
 
     def _adopt_changes(self) -> None:
         """Take what hooks have written into the module since the last round as the server's model."""

@@ -100,13 +100,13 @@ class VectorizedExecutor(Executor):
         rest = list(tasks)
         if self.cause is None and rest and self._must_prove(rest):
             rest = self._prove(rest, algorithm)
-        journal = Journal(self.verdict.jointly)
+        journal, waiting = Journal(self.verdict.jointly), rest
         for chunk in self._chunks(rest):
             if self.cause is None:
                 self._train(chunk, algorithm, journal)
-            else:
-                self._sequential.run(chunk, clients, algorithm)
+                waiting = [task for task in waiting if task not in chunk]
         journal.tell(clients.loop)
+        self._sequential.run(waiting, clients, algorithm)
 
     # ---- the trial ----
 

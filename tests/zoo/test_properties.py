@@ -37,7 +37,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 IMAGE_LAYERS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: nn.Conv2d(WIDTH, WIDTH, 3, padding=1),
     "depthwise": lambda: nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH, bias=False),
-    "relu": lambda: nn.ReLU(inplace=True),
+    "relu": nn.ReLU,
     "silu": nn.SiLU,
     "pool": lambda: nn.MaxPool2d(3, stride=1, padding=1),
     "batch norm": lambda: nn.BatchNorm2d(WIDTH),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -21,11 +21,16 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.state_vector import StateVector
 
-_NODES = 200_000  # values beyond these are compared by identity
+_NODES = 200_000  # objects beyond these are compared by identity
+_BRIEF_NODES = 2_000
+_BRIEF_VALUES = 1_000  # tensors up to this size may be settings
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type, BuiltinFunctionType, ModuleType)
-_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "builtins")
-_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler, torch.dtype, torch.device)
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_SIMPLE = (*_NUMBERS, type, BuiltinFunctionType, ModuleType)
+_PLAIN = frozenset(_NUMBERS)
+_EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
+_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
+_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 
 
 class ModuleState:
@@ -33,15 +38,23 @@ class ModuleState:
 
     Args:
         vector: The federated state of the module.
+        brief: Whether a quick look is enough: of large tensors only the shape, and not at very many objects.
     """
 
-    def __init__(self, vector: StateVector) -> None:
-        self._vector = vector
+    def __init__(self, vector: StateVector, brief: bool = False) -> None:
+        self._vector, self._brief = vector, brief
         self._images = self._look()
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is."""
-        now = self._look()
+        return self._difference(self._look())
+
+    def same_as(self, other: ModuleState) -> bool:
+        """Whether two looks at a module saw the same."""
+        return self._difference(other._images) is None
+
+    def _difference(self, now: dict[str, Any]) -> str | None:
+        """Return the name of something that is another in other images, ``None`` if nothing is."""
         for name in [*self._images, *now]:
             if name not in now or name not in self._images or not _same(self._images[name], now[name]):
                 return f"`{name}`"
@@ -50,7 +63,7 @@ class ModuleState:
     def _look(self) -> dict[str, Any]:
         """Return an image of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
-        camera = _Camera(own)
+        camera = _Camera(own, self._brief)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             if isinstance(submodule, (Metric, MetricCollection)):
@@ -94,10 +107,17 @@ def _held_by(function: FunctionType) -> dict[str, Any]:
 class _Camera:
     """Takes images of values: nested tuples that can be compared later, whatever happens to the values."""
 
-    def __init__(self, own: set[int]) -> None:
-        self._own, self._seen, self._left = own, {}, _NODES  # type: ignore[var-annotated]
+    def __init__(self, own: set[int], brief: bool) -> None:
+        self._own, self._brief = own, brief
+        self._seen: dict[int, tuple[int, Any]] = {}
+        self._left = _BRIEF_NODES if brief else _NODES
 
     def image(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind in _EMPTY and not value:
+            return kind
         self._left -= 1
         if isinstance(value, _SIMPLE):
             return value
@@ -116,9 +136,9 @@ class _Camera:
         if isinstance(value, MethodType):
             return "method", id(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
-            return value.detach().clone()
+            return value.detach().clone() if self._shown(value.numel()) else (value.shape, value.dtype)
         if isinstance(value, np.ndarray):
-            return value.copy()
+            return value.copy() if self._shown(value.size) else (value.shape, value.dtype)
         if isinstance(value, torch.Generator):
             return value.get_state()
         if isinstance(value, np.random.Generator):
@@ -137,6 +157,9 @@ class _Camera:
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
         return (type(value), self.image(held)) if held else ("at", id(value))
+
+    def _shown(self, values: int) -> bool:
+        return not self._brief or values <= _BRIEF_VALUES
 
 
 def _slots(value: Any) -> dict[str, Any]:
