@@ -24,6 +24,7 @@ STACKED = [
     *("num_training_batches in the loss", "batch_idx in the loss", "ReduceLROnPlateau on a step value"),
 ]
 ALONE = [
+    *("class that is no module", "global of another file", "iterator that counts"),
     *("returns None for a batch index", "hard samples by mask", "numbers in a list", "AverageMeter of tensors"),
     *("penalty through a list", "global_step in the loss", "logger.log_metrics", "LBFGS", "LSTM"),
     *("gradient reversal", "on_after_backward", "post-accumulate hook", "optimizer hooks", "unit rows under no_grad"),

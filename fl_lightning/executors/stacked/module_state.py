@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
+import sys
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -26,11 +29,11 @@ _BRIEF_NODES = 2_000
 _BRIEF_VALUES = 1_000  # tensors up to this size may be settings
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-_SIMPLE = (*_NUMBERS, type, BuiltinFunctionType, ModuleType)
 _PLAIN = frozenset(_NUMBERS)
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
-_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
+_TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
+_OPAQUE = (*_TRAINING, logging.Logger, Path, BuiltinFunctionType, ModuleType)
 
 
 class ModuleState:
@@ -79,7 +82,7 @@ class ModuleState:
 
 
 def _surroundings(kind: type) -> dict[str, Any]:
-    """Return what the methods of a class, and of its bases outside of libraries, see beside ``self``, by name."""
+    """Return what a class and its bases outside of libraries hold, and what their methods see, by name."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if base.__module__.split(".")[0] in _LIBRARIES:
@@ -88,9 +91,18 @@ def _surroundings(kind: type) -> dict[str, Any]:
             if not isinstance(member, FunctionType):
                 found.setdefault(key, member)
                 continue
-            names = member.__code__.co_names
-            found.update({name: member.__globals__[name] for name in names if name in member.__globals__})
+            found.update(_globals_of(member))
             found.update(_held_by(member))
+    return found
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """Return the globals that a function names, and what it may name of modules of the user's own."""
+    names = function.__code__.co_names
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, value in list(found.items()):
+        if isinstance(value, ModuleType) and _is_users(value.__name__):
+            found |= {f"{name}.{key}": vars(value)[key] for key in names if key in vars(value)}
     return found
 
 
@@ -102,6 +114,15 @@ def _held_by(function: FunctionType) -> dict[str, Any]:
             held[name] = cell.cell_contents
     defaults = {f"{function.__name__}'s default {n}": value for n, value in enumerate(function.__defaults__ or ())}
     return {**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)}
+
+
+@functools.cache
+def _is_users(module: str) -> bool:
+    """Whether a module is neither Python's nor an installed package's."""
+    package = module.split(".")[0]
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return not installed and package not in _LIBRARIES and package not in sys.stdlib_module_names
 
 
 class _Camera:
@@ -119,11 +140,11 @@ class _Camera:
         if kind in _EMPTY and not value:
             return kind
         self._left -= 1
-        if isinstance(value, _SIMPLE):
+        if isinstance(value, _NUMBERS):
             return value
-        if isinstance(value, FunctionType) and value.__module__.split(".")[0] in _LIBRARIES:
-            return "at", id(value)
         if self._left < 0 or id(value) in self._own or isinstance(value, _OPAQUE):
+            return "at", id(value)
+        if isinstance(value, (FunctionType, type)) and not _is_users(value.__module__):
             return "at", id(value)
         if id(value) in self._seen:
             return "seen", self._seen[id(value)][0]
@@ -132,9 +153,15 @@ class _Camera:
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return "function", id(value), self.image(_held_by(value))
+            return "function", id(value), self.image({**_globals_of(value), **_held_by(value)})
+        if isinstance(value, type):
+            return "class", id(value), self.image(_surroundings(value))
+        if isinstance(value, (staticmethod, classmethod)):
+            return "method", self.image(value.__func__)
+        if isinstance(value, property):
+            return "property", self.image(value.fget)
         if isinstance(value, MethodType):
-            return "method", id(value.__func__), self.image(value.__self__)
+            return "method", self.image(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
             return value.detach().clone() if self._shown(value.numel()) else (value.shape, value.dtype)
         if isinstance(value, np.ndarray):
@@ -153,10 +180,13 @@ class _Camera:
             return type(value), [self.image(held) for held in value]
         if isinstance(value, functools.partial):
             return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
+        if isinstance(value, Iterator):
+            with suppress(Exception):  # not every iterator tells how far it has come
+                return type(value), repr(value.__reduce__())
         held = {**_slots(value), **getattr(value, "__dict__", {})}
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
-        return (type(value), self.image(held)) if held else ("at", id(value))
+        return ("at", id(value), self.image(type(value))) if not held else (self.image(type(value)), self.image(held))
 
     def _shown(self, values: int) -> bool:
         return not self._brief or values <= _BRIEF_VALUES
