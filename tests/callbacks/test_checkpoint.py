@@ -82,7 +82,7 @@ def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
     fit(tmp_path, 2)
     for name in ("last.ckpt", "last.previous.ckpt"):
         (tmp_path / name).write_bytes(b"half")
-    with pytest.raises(RuntimeError, match=r"neither has its checksum in last.ckpt.sha256"):
+    with pytest.raises(RuntimeError, match=r"their checksums differ from those in last.ckpt.sha256"):
         fit(tmp_path, 4, ckpt_path="last")
 
 

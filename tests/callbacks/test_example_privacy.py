@@ -102,7 +102,7 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
 
 
 def test_a_step_that_cannot_be_mapped_is_named() -> None:
-    with pytest.raises(RuntimeError, match="`training_step` cannot be mapped over single samples by torch"):
+    with pytest.raises(RuntimeError, match="needs a `training_step` that torch.func can map over single samples"):
         fit(Quadratic(0.1), mixed(1.0), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0))
 
 

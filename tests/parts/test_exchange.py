@@ -142,7 +142,7 @@ def test_patterns_that_cannot_work_are_refused_before_training(pattern: str, mes
 
 
 def test_personal_layers_are_not_known_before_a_fit() -> None:
-    with pytest.raises(RuntimeError, match=r"PersonalParameters belongs to no federation before `trainer\.fit`"):
+    with pytest.raises(RuntimeError, match=r"PersonalParameters has no federation before `trainer\.fit`"):
         PersonalParameters("head").of_client(0)
 
 

@@ -282,8 +282,8 @@ def private() -> DifferentialPrivacy:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedAvg(exchange=private()), r"clients count alike, so that WeightedMean\(\).* Give `weighting=\"unif"),
-        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"count alike, so that Median\(\) cannot merge"),
+        (lambda: FedAvg(exchange=private()), r"the same weight, so WeightedMean\(\).* Give `weighting=\"unif"),
+        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"have the same weight, so Median\(\) cannot merge"),
         (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so that StaleMean"),
         (lambda: FedNova(exchange=private(), **PRIVATE), "so that NormalizedMean"),
         (lambda: QFedAvg(1.0, exchange=private()), "so that FairMean"),
