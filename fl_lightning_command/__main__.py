@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _RUN[arguments[0]](arguments[1:])
         except KeyboardInterrupt:
-            print("\nInterrupted. The same command goes on where this one was.", file=sys.stderr)
+            print("\nInterrupted. Run the same command again to continue.", file=sys.stderr)
             return 130
         except UnknownNameError as error:
             print(f"error: {error}", file=sys.stderr)

@@ -49,7 +49,7 @@ def _guarded(work: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted. The same command goes on where this one was.", file=sys.stderr)
+        print("Interrupted. Run the same command again to continue.", file=sys.stderr)
         return 130
 
 

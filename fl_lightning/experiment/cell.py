@@ -78,7 +78,7 @@ def quiet() -> Iterator[None]:
 def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = lambda text: None) -> Result:
     """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 
-    The result depends on the configuration and the code alone. Times are in ``run.json`` beside it.
+    The result depends only on the configuration and the code. Times are in ``run.json`` beside it.
 
     Args:
         job: The cell and its folder.
@@ -138,7 +138,7 @@ def _fit(
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
     except Exception:
         if resumed is not None:
-            note(f"The fit that failed went on from {resumed}. Delete that file to start the cell at its beginning.")
+            note(f"The fit that failed was resumed from {resumed}. Delete that file to start the cell anew.")
         raise
 
 

@@ -37,7 +37,7 @@ def run_table(
     memory_limit: float | None = None,
     console: Console | None = None,
 ) -> ResultRows:
-    """Run the missing cells of a table and return the rows of its ``results.csv``.
+    """Run the cells of a table that are not finished, and return the rows of its ``results.csv``.
 
     The hyper-parameters of methods with a ``tune`` are searched first, on validation clients. Then each cell is one
     ``Trainer.fit`` and a test of its best model. Fits of the same data set, fold and seed share partition, initial
@@ -45,10 +45,9 @@ def run_table(
 
     Before any work, the objects of every cell are built without data, and all mistakes of the table are named at once.
 
-    A cell is known by the hash of its configuration, and a finished cell is never run again. An interrupted run goes
-    on from the last checkpoint of each cell. The traceback of a cell that fails is kept; the other cells go on, and the
-    next run tries the cell again. A damaged file of a cell is renamed, with a line that says so, and the cell starts
-    again.
+    The id of a cell is the hash of its configuration, and a finished cell is never run again. An interrupted run
+    continues from the last checkpoint of each cell. If a cell fails, its traceback is kept, the other cells run on, and
+    the next run tries the cell again. A damaged file of a cell is renamed, with a message, and the cell starts again.
 
     Args:
         table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
@@ -56,8 +55,8 @@ def run_table(
         workers: Number of processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all cells in this process.
         devices: Numbers of the GPUs that the workers share; ``None`` leaves the choice to each Trainer.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
-        cell_timeout: Seconds of one attempt at a cell, without the start of its process; then the cell has failed. A
-            further attempt goes on from its last checkpoint. ``None`` waits for ever.
+        cell_timeout: Seconds after which an attempt at a cell fails, without the start of its process. A further
+            attempt continues from its last checkpoint. ``None`` sets no limit.
         retries: Further attempts at a cell that failed, after the other cells.
         memory_limit: Gigabytes of main memory that a worker may allocate, about one of which the libraries take;
             ``None`` for no limit. On Linux only.

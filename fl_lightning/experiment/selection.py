@@ -21,7 +21,7 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
     """Return the callback that keeps the best model of a fit; ``None`` if the last one is to be tested.
 
     Raises:
-        ValueError: If no model could compete, whatever the fit does.
+        ValueError: If the fit could never have a best model.
     """
     if config["select"] == "last":
         return None

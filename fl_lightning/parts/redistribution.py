@@ -81,7 +81,9 @@ class Redistribution(Schedule):
         check_choice("unequal", unequal, ("subsample", "reduce", "park", "count"))
         check_bool("extend_cycle", extend_cycle)
         if extend_cycle and unequal != "count":
-            raise ValueError(f'`extend_cycle=True` needs `unequal="count"`, got {unequal!r}: the others count no trainings.')
+            raise ValueError(
+                f'`extend_cycle=True` needs `unequal="count"`, got {unequal!r}: the others count no trainings.'
+            )
         self.redistributions, self.evaluate = plain(redistributions), evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
         #: Position, trainings, models and journeys before a round ended, until the server has moved.

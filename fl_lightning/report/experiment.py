@@ -176,8 +176,8 @@ def _curve(path: Path) -> CurveColumns:
         return {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it runs this "
-            "cell alone."
+            f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it runs only "
+            "this cell."
         ) from error
 
 

@@ -259,7 +259,7 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
         return exchange
 
     assert 2.97 < fit(5).spent <= 3.0
-    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`; another round would spend more"):
+    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`. Another round would spend more"):
         fit(6, tmp_path / "last.ckpt")
 
 
