@@ -61,7 +61,7 @@ def describe(arguments: Sequence[str], prog: str = _PROGRAM) -> int:
 
 
 def _refuse_no_partitioner(datamodule: FederatedDataModule) -> None:
-    """Refuse a data set of no clients of its own, without a partitioner, before its files are read."""
+    """Raise an error for a data set without clients and without a partitioner, before its files are read."""
     if datamodule.partitioner is None and type(datamodule).federate is FederatedDataModule.federate:
         raise ValueError(
             f"{type(datamodule).__name__} has no `partitioner`, so it is unknown which client holds which sample. Give "
@@ -136,11 +136,15 @@ class _Parser(CommandParser):
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--partitioner", choices=_partitioners(), help="name it to see its arguments in this help; some data need none"
+        "--partitioner", choices=_partitioners(), help="with it, this help shows its arguments; some data need none"
     )
-    parser.add_argument("--split", choices=_splits(), help="training, validation and test set; by client unless given")
+    parser.add_argument(
+        "--split", choices=_splits(), help="how training, validation and test sets are made; default: client"
+    )
     parser.add_argument("--output", metavar="DIR", help="folder for partition.png and partition.html")
-    parser.add_argument("--max-clients", type=int, default=100, metavar="N", help="most clients to draw")
+    parser.add_argument(
+        "--max-clients", type=int, default=100, metavar="N", help="largest number of clients in the figure"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace another report in DIR")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 import sys
 import textwrap
@@ -14,12 +15,19 @@ from typing import Any, NoReturn
 _INTERRUPTED = 130  # the exit status of programs that Ctrl-C ends
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps lines that fit, and shows the default of every option that has one."""
+class KeepsExamples(argparse.HelpFormatter):
+    """Fits paragraphs to the terminal, and keeps indented lines, such as commands, as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = (textwrap.wrap(line, width, subsequent_indent=indent) or [""] for line in text.splitlines())
-        return "".join(f"{indent}{line}\n" for wrapped in lines for line in wrapped)
+        filled: list[str] = []
+        for is_fixed, group in itertools.groupby(text.splitlines(), lambda line: not line or line.startswith(" ")):
+            lines = list(group)
+            filled += lines if is_fixed else textwrap.wrap(" ".join(lines), width)
+        return "".join(f"{indent}{line}\n" for line in filled)
+
+
+class HelpFormatter(KeepsExamples):
+    """Also shows the default of every option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, default = action.help, action.default

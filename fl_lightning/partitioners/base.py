@@ -71,5 +71,5 @@ class Partitioner(ShowsArguments, ABC):
         """
 
     def generator(self) -> np.random.Generator:
-        """Return a new generator with the partitioner's seed; draw from it alone, so that calls repeat each other."""
+        """Return a new generator with the partitioner's seed; draw only from it, so that calls can be repeated."""
         return np.random.default_rng(self.seed)

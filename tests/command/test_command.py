@@ -126,6 +126,19 @@ def test_the_wheel_has_recipes_and_their_files() -> None:
 # ---- what programs share ----
 
 
+def test_help_fits_paragraphs_to_the_terminal_and_keeps_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "42")
+    description = (
+        "One sentence of the first paragraph.\nAnother one.\n\n    program --option with a long value and more\n"
+    )
+    shown = CommandParser(prog="program", description=description, add_help=False).format_help()
+    assert shown == (
+        "usage: program\n\n"
+        "One sentence of the first paragraph.\nAnother one.\n\n"
+        "    program --option with a long value and more\n"
+    )
+
+
 def test_help_shows_defaults_once() -> None:
     parser = CommandParser(prog="p", description="first line\n  second line")
     parser.add_argument("--rate", type=float, default=0.5, help="a rate")

@@ -39,7 +39,8 @@ GOOD = rows((1.0, 10.0), (3.0, 30.0))
 def test_one_bad_value_is_named_with_client_column_and_count(how: Any, bad: float) -> None:
     message = (
         rf"`standardize='{how}'` needs finite inputs, but client 1 has 1 NaN or infinite value in column 1\. A "
-        r"single one would spoil the whole column\. Clean the data first, or fill NaN with means by `impute='global'` or"
+        r"single one would spoil the whole column\. Clean the data first, or fill NaN with means by "
+        r"`impute='global'` or"
     )
     with pytest.raises(ValueError, match=message):
         ready(GOOD, rows((5.0, bad), (7.0, 50.0)), standardize=how)
