@@ -111,6 +111,8 @@ class Journal:
         Args:
             slot: The slot of the one client to which this is limited.
         """
+        if not any(entry.logged.metric_calls for entry in self._entries):
+            return
         calls: dict[int, list[tuple[ClientCall, Entry, int]]] = {}
         returning: set[int] = set()
         for own_slot, said in self._by_slot().items():

@@ -100,13 +100,14 @@ class VectorizedExecutor(Executor):
         rest = list(tasks)
         if self.cause is None and rest and self._must_prove(rest):
             rest = self._prove(rest, algorithm)
-        journal, waiting = Journal(self.verdict.jointly), rest
+        journal, trained = Journal(self.verdict.jointly), set[Task]()
         for chunk in self._chunks(rest):
             if self.cause is None:
                 self._train(chunk, algorithm, journal)
-                waiting = [task for task in waiting if task not in chunk]
+                trained.update(chunk)
         journal.tell(clients.loop)
-        self._sequential.run(waiting, clients, algorithm)
+        if self.cause is not None:  # the others in their own order, not in that of stacks
+            self._sequential.run([task for task in rest if task not in trained], clients, algorithm)
 
     # ---- the trial ----
 

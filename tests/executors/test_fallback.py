@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -90,6 +91,24 @@ class KeepsReference(Module):
         return F.cross_entropy(self.layers(batch[0]), batch[1]) + self.held[0].square().sum()
 
 
+class EndsHarder(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return 2 * loss if self.trainer.is_last_batch else loss
+
+
+class CountsInTheEnvironment(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        steps = int(os.environ.get("STEPS", "0")) + 1
+        os.environ["STEPS"] = str(steps)
+        return F.cross_entropy(self.layers(batch[0]), batch[1]) / steps
+
+
+def counts_in_the_environment() -> Module:
+    os.environ.pop("STEPS", None)
+    return CountsInTheEnvironment(linear())
+
+
 class Watching(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         assert batch is not None
@@ -103,6 +122,8 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
     "reference": (lambda: KeepsReference(linear()), [], "depends on something that a stack does not keep"),
+    "last batch": (lambda: EndsHarder(linear()), [], "reads `trainer.is_last_batch`"),
+    "environment": (counts_in_the_environment, [], "depends on something that a stack does not keep"),
     "callback": (lambda: Module(linear()), [Watching()], "the callback Watching overrides `on_train_batch_end`"),
     "optimizer": (
         lambda: Module(linear(), lambda p: torch.optim.LBFGS(p, max_iter=2)),

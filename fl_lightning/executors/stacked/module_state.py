@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import random
 import sys
@@ -58,8 +59,9 @@ class ModuleState:
 
     def _difference(self, now: dict[str, Any]) -> str | None:
         """Return the name of something that is another in other images, ``None`` if nothing is."""
-        for name in [*self._images, *now]:
-            if name not in now or name not in self._images or not _same(self._images[name], now[name]):
+        before = self._images
+        for name in [*(before.keys() ^ now.keys()), *before]:
+            if name not in now or name not in before or not _same(before[name], now[name]):
                 return f"`{name}`"
         return None
 
@@ -180,6 +182,8 @@ class _Camera:
             return type(value), [self.image(held) for held in value]
         if isinstance(value, functools.partial):
             return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
+        if isinstance(value, io.IOBase):
+            return "file", id(value), value.tell() if not value.closed and value.seekable() else None
         if isinstance(value, Iterator):
             with suppress(Exception):  # not every iterator tells how far it has come
                 return type(value), repr(value.__reduce__())

@@ -19,6 +19,7 @@ from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
@@ -144,8 +145,9 @@ class Trial:
         )
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         seeds[0]()
-        training = StackTraining(self._copy, self._steps, stack, optimizer, journal)
-        summed = training.run()
+        with no_effects():
+            training = StackTraining(self._copy, self._steps, stack, optimizer, journal)
+            summed = training.run()
         self.draws = self.draws or training.drew
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
