@@ -109,7 +109,7 @@ class Images(FederatedDataModule):
 
 def test_channels_count_as_columns_and_samples_of_nobody_do_not_count() -> None:
     clients = ExplicitPartitioner([[0], [1, 2], [3, 4]])
-    with pytest.raises(ValueError, match=r"client 1 has 2 NaN or infinite values in column 1\. One"):
+    with pytest.raises(ValueError, match=r"client 1 has 2 NaN or infinite values in column 1\. A single one"):
         Images(clients, split=WithinClientSplit(0.0, 0.0), standardize="global").setup()
     Images(ExplicitPartitioner([[0], [2, 3], [4]]), split=WithinClientSplit(0.0, 0.0), standardize="global").setup()
 

@@ -128,7 +128,7 @@ def test_arguments_out_of_range(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("tail", r"`pattern` 'tail' matches no trained parameter.* there are body\.weight, head\.weight\. Give a name"),
+        ("tail", r"`pattern` 'tail' matches no trained parameter.* It has body\.weight, head\.weight\. Give a name"),
         ("*", r"`pattern` \['\*'\] makes all trained parameters personal.*Leave some out"),
     ],
 )

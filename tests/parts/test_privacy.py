@@ -284,13 +284,13 @@ def private() -> DifferentialPrivacy:
     [
         (lambda: FedAvg(exchange=private()), r"the same weight, so WeightedMean\(\).* Give `weighting=\"unif"),
         (lambda: FedAvg(exchange=private(), aggregation=Median()), r"have the same weight, so Median\(\) cannot merge"),
-        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so that StaleMean"),
-        (lambda: FedNova(exchange=private(), **PRIVATE), "so that NormalizedMean"),
-        (lambda: QFedAvg(1.0, exchange=private()), "so that FairMean"),
+        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so StaleMean"),
+        (lambda: FedNova(exchange=private(), **PRIVATE), "so NormalizedMean"),
+        (lambda: QFedAvg(1.0, exchange=private()), "so FairMean"),
         (lambda: FedAvg(exchange=[private(), TopK(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
         (lambda: FedAvg(exchange=[private(), Clip(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
         (lambda: RADFed(3, exchange=private()), "models go from client to client without noise"),
-        (lambda: FedBuff(3, exchange=private()), "so that StalenessWeightedDeltas"),
+        (lambda: FedBuff(3, exchange=private()), "so StalenessWeightedDeltas"),
         (
             lambda: FedAvg(sampler=ImportanceSampler(0.1), exchange=private(), **PRIVATE),
             "no published analysis covers clients that ImportanceSampler draws",
