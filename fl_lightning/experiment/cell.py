@@ -121,8 +121,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
             "code": code_version(),
         }
         _log_summary(trainer.logger, result)
-        if job.results is not None:
-            draw_partition(job.results, data, job.labels)
+        _draw(job, data, note)
     finally:
         _close(trainer.logger)
     device = str(trainer.strategy.root_device)
@@ -205,6 +204,14 @@ def _best_round(path: Path) -> int:
     import torch
 
     return int(torch.load(path, weights_only=True, map_location="cpu")["epoch"]) + 1
+
+
+def _draw(job: CellJob, data: FederatedDataModule, note: Note) -> None:
+    try:
+        if job.results is not None:
+            draw_partition(job.results, data, job.labels)
+    except Exception as error:  # a result is worth more than its picture
+        note(f"The partition could not be drawn: {error}")
 
 
 def _log_summary(logger: Any, result: Result) -> None:

@@ -30,7 +30,7 @@ def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: 
 
 
 def share_equally(holders: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Share out each class among its holders, whole and as equally as possible.
+    """Divide each class among its holders in whole samples, as equally as possible.
 
     Args:
         holders: Whether a client (row) holds a class (column), bool, shape (num_clients, num_classes).

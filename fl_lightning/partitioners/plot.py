@@ -63,7 +63,7 @@ def plot_label_distributions(
     Args:
         partition: The samples of each client.
         labels: The class of each sample of the data set, integers, shape (num_samples,).
-        max_clients: Most clients to draw: the first ones, in the given order.
+        max_clients: Largest number of clients to draw: the first ones, in the given order.
         class_names: Name of each class in ``labels``, ascending; the class itself if ``None``.
         order: ``"size"`` draws the largest client first, ``"client"`` client 0.
         sets: The clients of each set, such as ``{"train": [0, 2], "test": [1]}``. The clients of a set stand side by
