@@ -50,6 +50,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any) -> None:
+        self._words: list[str] = []  # of the command line, for an error
         super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

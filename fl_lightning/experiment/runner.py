@@ -145,11 +145,10 @@ class _Run:
         best["chosen"] = "yes" if known else "no score"
         self.chosen[place] = points[best["point"]]
         shown = describe_point(self.chosen[place])
-        reason = (
-            f"{best['val']:.4f} on validation, of {len(points)} points"
-            if known
-            else f"all points failed: {rows[0]['error']}"
-        )
+        if known:
+            reason = f"{best['val']:.4f} on validation, of {len(points)} points"
+        else:
+            reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
         self.console.print(text, highlight=False, soft_wrap=True)
         return rows
