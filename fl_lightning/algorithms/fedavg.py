@@ -33,12 +33,13 @@ class FedAvg(AggregationCallback):
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` all alike.
-        partial: What clients count with that do not train in a round: ``"selected"``, the mean is over those that do
-            (3a); ``"stale"``, their last local model (3b); ``"current"``, the server's model (3c).
+        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
+        partial: How clients count that do not train in a round. ``"selected"``: not at all, the mean is over the
+            clients that train (3a). ``"stale"``: with their last local model (3b). ``"current"``: with the server's
+            model (3c).
         server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model. A function of the round
             makes a schedule.
-        aggregation: Another way to merge results than a mean; not beside ``weighting`` and ``partial``.
+        aggregation: Another way to merge results. It excludes ``weighting`` and ``partial``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`, with clients weighted by
             ``weighting``.
         options: The other arguments of :class:`AggregationCallback`.

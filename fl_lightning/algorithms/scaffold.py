@@ -21,12 +21,12 @@ from fl_lightning.parts.synchronous import SynchronousAlgorithm
 class Scaffold(AggregationCallback):
     """SCAFFOLD (Karimireddy et al. 2020; eq. (13)-(16)): client steps are corrected by control variates.
 
-    The local optimizer should be SGD, plain as in the paper or with the ``momentum`` given here; option 2 divides a
-    client's way by the reach of its steps. Model and control variate travel, each way.
+    The local optimizer should be SGD: plain as in the paper, or with the ``momentum`` given here. Option 2 divides a
+    client's update by how far its steps could reach. The model and the control variate are sent both ways.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        option: How a client's control variate is renewed: 2 from its way, 1 by the gradient at the received model.
+        option: How a client's control variate is updated: 2 from its update, 1 from the gradient at the received model.
         server_lr: Server learning rate eta_g; a function of the round makes a schedule.
         momentum: That of the clients' SGD, in [0, 1); there is a warning if the module's optimizer has another.
         weighting: ``"uniform"`` as in the paper, or ``"samples"``.

@@ -23,7 +23,7 @@ class ImageDataModule(FederatedDataModule):
     after division by 255. ``train_transform`` and ``eval_transform`` get the bytes of one image, shape (C, H, W).
 
     Args:
-        partitioner: Shares the samples out among clients.
+        partitioner: Distributes the samples among clients.
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
         crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
         **options: Further arguments of :class:`FederatedDataModule`.

@@ -1,4 +1,4 @@
-"""Local objectives: what a client minimises, each as a correction of the gradient."""
+"""Local objectives: each is a correction of a client's gradient."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class DynamicRegularizer(LocalObjective):
         alpha: Greater than 0.
         scale_alpha: ``"size"`` divides alpha by ``n_k K / sum n``, so that the fixed point is the optimum of the
             sample-weighted risk (eq. (12)); ``"none"`` is the paper's form. They are the same for equal sizes.
-        penalty: ``"gradient"`` adds the whole term to the gradient, to be clipped with it; ``"weight_decay"`` hands
-            its square, ``alpha_k/2 |w|^2``, to the optimizer, so that it is not clipped, as in the authors' code.
+        penalty: ``"gradient"`` adds the whole term to the gradient, and clipping applies to both. ``"weight_decay"``
+            leaves the quadratic part, ``alpha_k/2 |w|^2``, to the optimizer, unclipped, as in the authors' code.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -175,7 +175,7 @@ class ControlVariates(LocalObjective):
     c is the mean of all clients' c_k, at first 0.
 
     Args:
-        option: How c_k is renewed: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
+        option: How c_k is updated: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
             gradient of F_k at the received model, at the cost of one more pass over the client's data.
         momentum: That of the clients' SGD, in [0, 1). Option 2 divides by the reach of the steps (|a| of FedNova),
             which momentum lengthens; else control variates would grow without bounds.

@@ -1,7 +1,7 @@
-"""From which model a client starts, and when the server acts: schedules.
+"""Schedules decide from which model a client starts, and when the server acts.
 
-A schedule changes only in :meth:`Schedule.publish`. What a round's clients hand back is held apart until then, so that
-a round that breaks off leaves no trace.
+A schedule changes only in :meth:`Schedule.publish`. Until then it keeps the results of a round apart, so that a round
+that breaks off leaves no trace.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Schedule(StatefulPart, ABC):
 
     @property
     def shows_aggregate(self) -> bool:
-        """Whether the model that was published last is no mean of circulating models."""
+        """Whether the model that was published last is the server's, not a mean of circulating models."""
         return True
 
     def check_participation(self, participation: Participation) -> None:
-        """Raise ``ValueError`` if the schedule cannot do with clients that take part this way."""
+        """Raise ``ValueError`` if the schedule does not allow this participation."""
 
     def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
         """Return the slots that train in a round, at most one for each active client.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any
@@ -19,8 +20,12 @@ _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lig
 
 @contextmanager
 def no_effects() -> Iterator[None]:
-    """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to a file."""
+    """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to a file.
+
+    Environment variables are put back.
+    """
     with ExitStack() as effects:
+        effects.enter_context(patch.dict(os.environ))
         effects.enter_context(redirect_stdout(_NoPrinting()))
         for place in (builtins, io):
             effects.enter_context(patch.object(place, "open", _reading_only(open)))

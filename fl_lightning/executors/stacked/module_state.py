@@ -59,8 +59,9 @@ class ModuleState:
 
     def _difference(self, now: dict[str, Any]) -> str | None:
         """Return the name of something that is another in other images, ``None`` if nothing is."""
-        for name in [*self._images, *now]:
-            if name not in now or name not in self._images or not _same(self._images[name], now[name]):
+        before = self._images
+        for name in [*(before.keys() ^ now.keys()), *before]:
+            if name not in now or name not in before or not _same(before[name], now[name]):
                 return f"`{name}`"
         return None
 
