@@ -185,8 +185,21 @@ def make_tail(lr: float) -> Any:
 def make_algorithm(name: str, work: Workload, executor: str) -> Any:
     """Return the aggregation callback of a workload."""
     from fl_lightning import FedAvg, FedDyn, RADFed
+    from fl_lightning.parts import UniformSampler
 
-    options = {"clients_per_round": work.per_round, "executor": executor, "seed": 1}
+    class RememberedDraws(UniformSampler):
+        """Keeps the clients of each round, so that others can train the same."""
+
+        def __init__(self, clients_per_round: int) -> None:
+            super().__init__(clients_per_round)
+            self.drawn: list[list[int]] = []
+
+        def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+            clients = super().draw(num_clients, rng, available)
+            self.drawn.append(clients.tolist())
+            return clients
+
+    options = {"sampler": RememberedDraws(work.per_round), "executor": executor, "seed": 1}
     if name == "W5":
         return RADFed(15, **options)
     return FedDyn(0.01, **options) if name == "W6" else FedAvg(**options)

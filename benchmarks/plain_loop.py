@@ -1,8 +1,9 @@
 """A federated round in plain PyTorch: what the benchmarks compare with. It imports neither Lightning nor the library.
 
-    python benchmarks/plain_loop.py W1
+    python benchmarks/plain_loop.py W1 plain wall
 
-trains one round for each line of the standard input and prints its seconds.
+trains one round for each line of the standard input, which names the clients (drawn ones if it is empty), and prints
+its seconds: of the ``plain`` loop or of ``bare`` batched products, by the ``wall``'s clock or the ``processor``'s.
 """
 
 from __future__ import annotations
@@ -10,18 +11,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 from federations import WORKLOADS, Clients, make_clients, make_network
+from products import BareProducts
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+#: The processor's counts what the calling thread took, whatever else runs on the machine.
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.thread_time}
 
 
 class PlainLoop:
     """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction)."""
 
-    def __init__(self, name: str, clients: Clients) -> None:
-        self.work, self.clients = WORKLOADS[name], clients
+    def __init__(self, name: str, clients: Clients, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.work, self.clients, self._clock = WORKLOADS[name], clients, clock
         self.network = make_network(name)
         self.server = self._read()
         self.duals = {} if name == "W6" else None
@@ -36,15 +42,15 @@ class PlainLoop:
             for parameter, part in zip(self.network.parameters(), parts, strict=True):
                 parameter.copy_(part.view_as(parameter))
 
-    def round(self) -> float:
-        """Train a round and return its seconds."""
-        begun = time.perf_counter()
-        drawn = torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients, or of drawn ones, and return its seconds."""
+        begun = self._clock()
+        drawn = drawn or torch.randperm(len(self.clients), generator=self.generator)[: self.work.per_round].tolist()
         total = torch.zeros_like(self.server)
         for client in drawn:
             total += self._train(client)
         self.server = total / len(drawn)
-        return time.perf_counter() - begun
+        return self._clock() - begun
 
     def _train(self, client: int) -> Tensor:
         x, y = self.clients[client]
@@ -80,25 +86,32 @@ def accuracy(network: nn.Module, clients: Clients) -> float:
 
 
 class PlainProcess:
-    """A :class:`PlainLoop` in a process of its own, which trains a round when it is told to."""
+    """A :class:`PlainLoop` in a process of its own, which trains a round when it is told to.
 
-    def __init__(self, name: str) -> None:
-        command = [sys.executable, __file__, name]
+    Args:
+        name: The workload.
+        kind: ``"plain"``, or ``"bare"`` for :class:`BareProducts`.
+        clock: One of :data:`CLOCKS`.
+    """
+
+    def __init__(self, name: str, kind: str = "plain", clock: str = "wall") -> None:
+        command = [sys.executable, __file__, name, kind, clock]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def round(self) -> float:
-        """Train a round there and return its seconds."""
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients there, or of drawn ones, and return its seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        print("round", file=self._process.stdin, flush=True)
+        print(*drawn, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
     @staticmethod
-    def serve(name: str) -> None:
+    def serve(name: str, kind: str, clock: str) -> None:
         """Train a round for each line of the standard input."""
-        loop = PlainLoop(name, make_clients(WORKLOADS[name]))
-        for _ in sys.stdin:
-            print(loop.round(), flush=True)
+        clients = make_clients(WORKLOADS[name])
+        loop = (BareProducts if kind == "bare" else PlainLoop)(name, clients, CLOCKS[clock])
+        for line in sys.stdin:
+            print(loop.round([int(client) for client in line.split()]), flush=True)
 
 
 if __name__ == "__main__":
-    PlainProcess.serve(sys.argv[1])
+    PlainProcess.serve(*sys.argv[1:])

@@ -1,16 +1,20 @@
 """Seconds per round of each executor inside ``Trainer.fit`` against a plain PyTorch loop, in interleaved pairs.
 
 Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
-round runs in a plain loop, in a process of its own without Lightning: one model, one client after the other, tensors in
-memory, a new ``torch.optim.SGD`` for each client; W2's short rounds go in turn by tens. The first rounds are left out;
-the table gives medians and the range of the pairs' ratios. Each row is a process of its own, with the peak of the
-memory of its process tree.
+round, of the same clients, runs in a plain loop, in a process of its own without Lightning: one model, one client after
+the other, tensors in memory, a new ``torch.optim.SGD`` for each client; the short rounds of W2 and H2 go in turn by
+tens. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
+of its own, with the peak of the memory of its process tree. With ``--bare`` the same round runs a third time, as bare
+batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
-        [--peers flower pfl]
+        [--bare] [--clock processor] [--peers flower pfl]
 
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
-block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn. Data are random.
+block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
+round, H1 and H2 a perceptron and a logistic regression on clients of log-normal sizes, M1 the perceptron of W1 with a
+metric object. Data are random. ``--clock processor`` counts the time that the training thread has the processor, for
+machines on which others work; it is for one process and one thread.
 """
 
 from __future__ import annotations
@@ -25,13 +29,15 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from subprocess import PIPE
 from typing import Any
 
 import torch
 from federations import BLOCKS, ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
 from peers import PEERS, installed_peers, peer_rows, train_peer
-from plain_loop import PlainLoop, PlainProcess
+from plain_loop import CLOCKS, PlainLoop, PlainProcess
+from products import SERVED
 
 #: Of the best of three pairs in the short form: about three times what a quiet machine shows, so noise does not fail.
 LIMITS = {"W1 sequential": 3.0, "W1 vectorized": 1.6, "W2 sequential": 3.5, "W2 vectorized": 0.7}
@@ -69,9 +75,15 @@ class MemoryWatch(threading.Thread):
 
 
 def fit(
-    name: str, executor: str, devices: int, rounds: int, progress_bar: bool, plain: PlainProcess | None = None
+    name: str,
+    executor: str,
+    devices: int,
+    rounds: int,
+    progress_bar: bool,
+    beside: Sequence[PlainProcess] = (),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """Train inside ``Trainer.fit``; return the seconds of each round, and of the plain rounds between them."""
+    """Train inside ``Trainer.fit``; return the seconds of each round, and of those that run between them."""
     import lightning as L
     import psutil
     from lightning.pytorch.loggers import CSVLogger
@@ -88,22 +100,24 @@ def fit(
 
         def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             trainer.strategy.barrier()
-            self.begun = time.perf_counter()
+            self.begun = clock()
 
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             trainer.strategy.barrier()
-            seconds = time.perf_counter() - self.begun
+            seconds = clock() - self.begun
             if not rounds:
                 print("FIRST", time.time() - psutil.Process().create_time(), flush=True)
             self.block.append(seconds)
-            if plain and (len(self.block) == BLOCKS.get(name, 1) or not self.pairs):
-                beside = [plain.round() for _ in self.block] if trainer.is_global_zero else self.block
-                self.pairs.append((statistics.mean(self.block), statistics.mean(beside)))
+            if beside and (len(self.block) == BLOCKS.get(name, 1) or not self.pairs):
+                mine = beside if trainer.is_global_zero else ()
+                clients = algorithm.sampler.drawn[-len(self.block) :]
+                others = [statistics.mean([process.round(drawn) for drawn in clients]) for process in mine]
+                self.pairs.append((statistics.mean(self.block), *others))
                 self.block = []
             trainer.strategy.barrier()
-            self.begun = time.perf_counter()  # from one round's end to the next one's: all that Lightning does counts
+            self.begun = clock()  # from one round's end to the next one's: all that Lightning does counts
 
-    timer = Timer()
+    timer, algorithm = Timer(), make_algorithm(name, work, executor)
     sample = tuple(torch.cat(tensors) for tensors in zip(*clients[:10], strict=True))
     data = TensorDataModule(clients, val=sample, batch_size=work.batch_size, eval_batch_size=512)
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +126,7 @@ def fit(
             accelerator="cpu",
             devices=devices,
             strategy="ddp_fork" if devices > 1 else "auto",
-            callbacks=[make_algorithm(name, work, executor), timer],
+            callbacks=[algorithm, timer],
             logger=CSVLogger(folder),
             enable_progress_bar=progress_bar,
             enable_checkpointing=False,
@@ -186,22 +200,25 @@ def one_row(options: argparse.Namespace) -> None:
         first_round(name, executor)
         return
     if executor == "plain":
-        loop = PlainLoop(name, make_clients(WORKLOADS[name]))
+        loop = PlainLoop(name, make_clients(WORKLOADS[name]), CLOCKS[options.clock])
         pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds * BLOCKS.get(name, 1) + 1))]
         print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy()}))
         return
-    plain = PlainProcess(name)
+    beside = [PlainProcess(name, "plain", options.clock)]
     if executor in PEERS:
-        figures = train_peer(name, executor, devices, rounds, plain)
+        figures = train_peer(name, executor, devices, rounds, beside[0])
     else:
-        figures = fit(name, executor, devices, rounds, options.progress_bar, plain)
+        if options.bare and name in SERVED:
+            beside.append(PlainProcess(name, "bare", options.clock))
+        clock = CLOCKS[options.clock]
+        figures = fit(name, executor, devices, rounds, options.progress_bar, beside, clock)
     print("ROW", json.dumps(figures))
 
 
-def measure(name: str, executor: str, devices: int, rounds: int, progress_bar: bool) -> dict[str, Any] | None:
+def measure(name: str, executor: str, devices: int, rounds: int, options: argparse.Namespace) -> dict[str, Any] | None:
     """Measure one row in a process of its own."""
-    command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds)]
-    command += ["--progress-bar"] if progress_bar else []
+    command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds), "--clock", options.clock]
+    command += [f"--{flag.replace('_', '-')}" for flag in ("progress_bar", "bare") if getattr(options, flag)]
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
         watch = MemoryWatch(process.pid)
@@ -221,6 +238,8 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=[], choices=list(PEERS), help="other frameworks, if installed")
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2; fails beyond wide bounds")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
+    parser.add_argument("--bare", action="store_true", help="bare batched products beside, where they serve")
+    parser.add_argument("--clock", default="wall", choices=list(CLOCKS), help="the processor's is for busy machines")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--start-up", action="store_true", help="seconds to the first finished round instead")
     options = parser.parse_args()
@@ -245,26 +264,30 @@ def main() -> None:
 def print_table(options: argparse.Namespace) -> dict[str, float]:
     """Print the table and return the smallest ratio of each row's pairs."""
     peers = installed_peers(options.peers)
-    print(
-        f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}{'GB':>7}{'acc':>7}"
-    )
+    header = f"{'':4}{'executor':12}{'devices':>8}{'s a round':>11}{'plain':>9}{'ratio':>7}{'range':>15}"
+    print(header + (f"{'bare':>9}{'ratio':>7}{'range':>15}" if options.bare else "") + f"{'GB':>7}{'acc':>7}")
     best = {}
     for name in options.workloads:
         rounds = 3 if options.short else ROUNDS[name]
         rows = [] if options.short else [("plain", 1)]
         rows += [(executor, devices) for devices in options.devices for executor in options.executors]
         for executor, devices in [*rows, *peer_rows(peers, name)]:
-            row = measure(name, executor, devices, rounds, options.progress_bar)
+            row = measure(name, executor, devices, rounds, options)
             if row is None:
                 continue
-            pairs = row["pairs"][1:]
-            ratios = sorted(a / b for a, b in pairs)
-            best[f"{name} {executor}"] = ratios[0]
-            seconds, plain = (statistics.median(values) for values in zip(*pairs, strict=True))
-            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-            figures = f"{seconds:11.4f}{plain:9.4f}{statistics.median(ratios):7.2f}{spread:>15}{row['peak']:7.2f}"
+            ours, *others = (list(values) for values in zip(*row["pairs"][1:], strict=True))
+            best[f"{name} {executor}"] = min(a / b for a, b in zip(ours, others[0], strict=True))
+            figures = f"{statistics.median(ours):11.4f}" + "".join(beside_figures(ours, other) for other in others)
+            figures += " " * (31 if options.bare and len(others) == 1 else 0) + f"{row['peak']:7.2f}"
             print(f"{name:4}{executor:12}{devices:8d}{figures}{row['accuracy']:7.3f} {row.get('used', '')}", flush=True)
     return best
+
+
+def beside_figures(ours: Sequence[float], other: Sequence[float]) -> str:
+    """Return the median of the seconds beside ours, and of the pairs' ratios, with their range."""
+    ratios = sorted(a / b for a, b in zip(ours, other, strict=True))
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    return f"{statistics.median(other):9.4f}{statistics.median(ratios):7.2f}{spread:>15}"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,13 @@ def real_data() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the seed of ``lightning.seed_everything``, an environment variable, from the tests that come after."""
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+
+
+@pytest.fixture(autouse=True)
 def auto_chooses_the_reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ``executor="auto"`` choose the reference: many tests compare a fit with stock Lightning's bit for bit.
 

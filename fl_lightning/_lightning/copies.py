@@ -9,15 +9,85 @@ import lightning.pytorch as pl
 
 from fl_lightning._lightning.recording import CannotVectorize
 
-#: Attributes of the trainer that differ between clients trained one after the other and at once.
 _LOGGERS = ("logger", "loggers")
-_COUNTERS = ("global_step", "fit_loop", "callback_metrics", "logged_metrics")
-#: What is the same for all clients of a round.
-_OF_ROUND = ("current_epoch", "num_training_batches")
+#: What is the same for all clients of a round, and may be another thing in the next.
+_OF_ROUND = frozenset(
+    [
+        "current_epoch",
+        "num_training_batches",
+        "should_stop",
+        "callbacks",
+        "early_stopping_callback",
+        "early_stopping_callbacks",
+        "checkpoint_callback",
+        "checkpoint_callbacks",
+        "progress_bar_callback",
+        "datamodule",
+        "val_dataloaders",
+        "num_val_batches",
+    ]
+)
+#: What is the same for all clients of a fit.
+_OF_FIT = frozenset(
+    [
+        "max_epochs",
+        "min_epochs",
+        "max_steps",
+        "min_steps",
+        "max_time",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "precision",
+        "gradient_clip_algorithm",
+        "precision_plugin",
+        "strategy",
+        "accelerator",
+        "world_size",
+        "num_nodes",
+        "node_rank",
+        "local_rank",
+        "global_rank",
+        "is_global_zero",
+        "num_devices",
+        "device_ids",
+        "lightning_module",
+        "model",
+        "optimizers",
+        "lr_scheduler_configs",
+        "training",
+        "validating",
+        "testing",
+        "predicting",
+        "evaluating",
+        "sanity_checking",
+        "barebones",
+        "log_every_n_steps",
+        "val_check_interval",
+        "check_val_every_n_epoch",
+        "limit_train_batches",
+        "limit_val_batches",
+        "limit_test_batches",
+        "default_root_dir",
+        "log_dir",
+        "profiler",
+        "estimated_stepping_batches",
+        "state",
+        "ckpt_path",
+        "enable_validation",
+        "fast_dev_run",
+        "overfit_batches",
+        "reload_dataloaders_every_n_epochs",
+        "num_sanity_val_steps",
+        "scaler",
+        "use_distributed_sampler",
+    ]
+)
 
 
 class WatchedTrainer:
-    """Stands in for the trainer of a copied module: what depends on the order of clients raises ``CannotVectorize``.
+    """Stands in for the trainer of a copied module: what may depend on the order of clients raises an error.
+
+    The error is ``CannotVectorize``.
 
     Args:
         trainer: The trainer.
@@ -32,10 +102,10 @@ class WatchedTrainer:
     def __getattr__(self, name: str) -> Any:
         if name in _LOGGERS:
             raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
-        if name in _COUNTERS:
-            raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
         if name in _OF_ROUND:
             self.__dict__["read_epoch"] = True
+        elif name not in _OF_FIT and (not name.startswith("_") or name == "_results"):
+            raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
         return getattr(self._trainer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

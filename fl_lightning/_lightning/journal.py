@@ -95,22 +95,28 @@ class Journal:
         """Forget what was said since the journal had this length."""
         del self._entries[length:]
 
-    def _by_client(self) -> list[Said]:
+    def _by_slot(self) -> dict[int, Said]:
         """Return the batches of each client, clients in the order of their slots."""
         clients: dict[int, Said] = {}
         for entry in self._entries:
             for row, slot in enumerate(entry.slots):
                 clients.setdefault(slot, []).append((entry, row))
-        return [clients[slot] for slot in sorted(clients)]
+        return {slot: clients[slot] for slot in sorted(clients)}
 
     # ---- metric objects ----
 
-    def update_metrics(self) -> None:
-        """Give metric objects what the clients would have given them, in the order of clients."""
+    def update_metrics(self, slot: int | None = None) -> None:
+        """Give metric objects what the clients would have given them, in the order of clients.
+
+        Args:
+            slot: The slot of the one client to which this is limited.
+        """
+        if not any(entry.logged.metric_calls for entry in self._entries):
+            return
         calls: dict[int, list[tuple[ClientCall, Entry, int]]] = {}
         returning: set[int] = set()
-        for said in self._by_client():
-            for entry, row in said:
+        for own_slot, said in self._by_slot().items():
+            for entry, row in said if slot in (None, own_slot) else ():
                 for place, call in enumerate(entry.logged.metric_calls):
                     own = ClientCall(call, entry.tensors, row)
                     calls.setdefault(id(call.metric), []).append((own, entry, place))
@@ -150,7 +156,7 @@ class Journal:
         """Tell Lightning everything, and forget it."""
         if not self._entries:
             return
-        clients = self._by_client()
+        clients = list(self._by_slot().values())
         trainer, progress = loop.trainer, loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
         self.update_metrics()

@@ -37,9 +37,17 @@ class LocalOptimizers:
         self.first_client_end: Settings | None = None
 
     def on_round_start(self) -> None:
-        """Note the settings from which every client of the round starts."""
-        self._options, self._schedules = self._settings()
+        """Note the settings to which a round that is broken off returns."""
+        self._start = self._for_clients = self._settings()
         self.first_client_end = None
+
+    def on_clients_start(self) -> None:
+        """Note the settings from which every client starts, with what hooks have set at the round's start."""
+        self._for_clients = self._settings()
+
+    def on_round_abort(self) -> None:
+        """Return to the settings of the round's start."""
+        self._restore(*self._start)
 
     def keep_settings(self, round_index: int, under_way: Collection[int]) -> None:
         """Keep the present settings for clients that train later on a model of this round.
@@ -53,11 +61,11 @@ class LocalOptimizers:
         self.past[round_index] = self._settings()
 
     def reset(self, round_index: int | None = None) -> None:
-        """Clear state and gradients and return to the settings of a round's start, by default this one's."""
+        """Clear state and gradients and return to the settings of a round's clients, by default this one's."""
         for optimizer in self._trainer.optimizers:
             optimizer.state.clear()
             optimizer.zero_grad()
-        present = self._options, self._schedules
+        present = self._for_clients
         self._restore(*(present if round_index is None else self.past.get(round_index, present)))
 
     def options(self) -> Options:
@@ -72,7 +80,7 @@ class LocalOptimizers:
 
     def on_client_end(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""
-        if not self._automatic and slot == 0 and self._schedules:
+        if not self._automatic and slot == 0 and self._start[1]:
             self.first_client_end = self._settings()
 
     def step_in_client(self, step: int) -> None:
@@ -95,12 +103,13 @@ class LocalOptimizers:
 
     def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put the round's start in the place of what a client left in the optimizers and schedules."""
-        for state, options in zip(checkpoint.get("optimizer_states", []), self._options, strict=False):
+        options_at_start, schedules = self._start
+        for state, options in zip(checkpoint.get("optimizer_states", []), options_at_start, strict=False):
             state["state"] = {}
             for group, values in zip(state["param_groups"], options, strict=True):
                 group.update(values)
         if "lr_schedulers" in checkpoint:
-            checkpoint["lr_schedulers"] = list(self._schedules)
+            checkpoint["lr_schedulers"] = list(schedules)
 
     def _settings(self) -> Settings:
         schedules = [copy.deepcopy(config.scheduler.state_dict()) for config in self._trainer.lr_scheduler_configs]

@@ -16,6 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from fl_lightning._lightning.transfer import takes_dataloader_iter
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.other_lightning import check_lightning
 
 
 class Refused(ValueError):
@@ -24,6 +25,8 @@ class Refused(ValueError):
 
 def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
     """Raise ``Refused`` (a ``ValueError``) for the first setting that cannot work.
+
+    A callback of the package ``pytorch_lightning`` is a ``TypeError``.
 
     Args:
         trainer: The trainer, in ``setup("fit")``.
@@ -75,6 +78,7 @@ def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:
 
 
 def _refuse_callback(callback: Callback) -> None:
+    check_lightning("A callback", callback)
     if isinstance(callback, ModelCheckpoint):
         if callback._every_n_train_steps >= 1 or callback._train_time_interval is not None:
             raise Refused(

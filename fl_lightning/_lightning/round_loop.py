@@ -221,6 +221,7 @@ class RoundLoop(_FitLoop):
         start = self._round_start
         self.on_round_abort()
         self.epoch_loop.on_round_end()
+        self.epoch_loop.optimizers.on_round_abort()
         self._leave_round()
         if start is not None:
             self.load_state_dict(start)

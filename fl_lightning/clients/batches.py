@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.batches import client_batches, has_rows, number_of_batches, tensor_rows
+from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.parts.federation import Task
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -33,10 +33,12 @@ class ClientBatches:
     def __init__(self, trainer: pl.Trainer, data: FederatedDataModule, settings: LocalSettings) -> None:
         self._trainer, self.data, self._settings = trainer, data, settings
         self._epoch_lengths: dict[int, int] = {}
+        self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
 
     def on_round_start(self) -> None:
         """Forget what was counted: the data module's batch size may be another one now."""
         self._epoch_lengths.clear()
+        self._rows.clear()
 
     # ---- how many ----
 
@@ -105,13 +107,18 @@ class ClientBatches:
 
     def has_rows(self, client: int) -> bool:
         """Whether a client's samples are rows of tensors, in an order that draws from the task's generator alone."""
-        return self.data.sampler is None and has_rows(self.data.client_dataset(client))
+        return self.data.sampler is None and self._find_rows(client) is not None
 
     def rows(self, client: int) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Return the tensors whose rows are a client's samples, and which rows: int64, shape ``(n,)``; None for all."""
-        rows = tensor_rows(self.data.client_dataset(client))
+        rows = self._find_rows(client)
         assert rows is not None
         return rows
+
+    def _find_rows(self, client: int) -> tuple[tuple[Tensor, ...], Tensor | None] | None:
+        if client not in self._rows:
+            self._rows[client] = tensor_rows(self.data.client_dataset(client))
+        return self._rows[client]
 
     def orders(self, task: Task) -> Iterator[Tensor]:
         """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""

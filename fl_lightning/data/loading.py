@@ -143,7 +143,7 @@ class ServesBatches(ABC):
             ValueError: If it returns others than n_k positions of the client's samples.
         """
         if self.sampler is None:
-            return torch.randperm(len(self.client_dataset(client)), generator=generator)  # type: ignore[arg-type]
+            return torch.randperm(int(self.client_sizes[client]), generator=generator)
         return drawn_by(self.sampler, client, self._samples("train", [client]), generator)
 
     def pooled_order(self, clients: Sequence[int], generator: torch.Generator) -> Tensor:

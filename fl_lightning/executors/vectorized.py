@@ -100,13 +100,14 @@ class VectorizedExecutor(Executor):
         rest = list(tasks)
         if self.cause is None and rest and self._must_prove(rest):
             rest = self._prove(rest, algorithm)
-        journal = Journal(self.verdict.jointly)
+        journal, trained = Journal(self.verdict.jointly), set[Task]()
         for chunk in self._chunks(rest):
             if self.cause is None:
                 self._train(chunk, algorithm, journal)
-            else:
-                self._sequential.run(chunk, clients, algorithm)
+                trained.update(chunk)
         journal.tell(clients.loop)
+        if self.cause is not None:  # the others in their own order, not in that of stacks
+            self._sequential.run([task for task in rest if task not in trained], clients, algorithm)
 
     # ---- the trial ----
 

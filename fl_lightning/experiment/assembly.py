@@ -65,13 +65,14 @@ def build_method(config: dict[str, Any]) -> AggregationCallback:
         ValueError: If it is something else.
     """
     spec = config["callback"]
-    # not "auto": it measures times, so a resumed run could choose another executor, whose rounding differs
+    # not "auto": its roundings are others, so cells that are added to a finished table would not be comparable with
+    # the earlier ones to the last digit, and they depend on the machine's memory
     given = spec.get("init_args") or {}
     arguments = {"seed": config["seed"], "executor": "sequential", **given} if isinstance(given, dict) else given
     method = build({**spec, "init_args": arguments})
     if not isinstance(method, AggregationCallback):
         raise ValueError(
-            f"`callback` must be an aggregation callback such as FedAvg, got {_kind(method)}. Other callbacks belong "
+            f"`callback` must be an aggregation callback such as FedAvg, got {_kind(method)}. Put other callbacks "
             "into the list `callbacks`."
         )
     return method

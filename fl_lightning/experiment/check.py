@@ -162,7 +162,7 @@ def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> boo
     try:
         make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
-        raise ValueError(f"`trainer` and `callbacks` do not fit together: {error}") from error
+        raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     return True
 
 

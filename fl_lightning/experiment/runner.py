@@ -37,7 +37,7 @@ def run_table(
     memory_limit: float | None = None,
     console: Console | None = None,
 ) -> ResultRows:
-    """Run the missing cells of a table and return the rows of its ``results.csv``.
+    """Run the cells of a table that are not finished, and return the rows of its ``results.csv``.
 
     The hyper-parameters of methods with a ``tune`` are searched first, on validation clients. Then each cell is one
     ``Trainer.fit`` and a test of its best model. Fits of the same data set, fold and seed share partition, initial
@@ -45,10 +45,9 @@ def run_table(
 
     Before any work, the objects of every cell are built without data, and all mistakes of the table are named at once.
 
-    A cell is known by the hash of its configuration, and a finished cell is never run again. An interrupted run goes
-    on from the last checkpoint of each cell. The traceback of a cell that fails is kept; the other cells go on, and the
-    next run tries the cell again. A damaged file of a cell is renamed, with a line that says so, and the cell starts
-    again.
+    The id of a cell is the hash of its configuration, and a finished cell is never run again. An interrupted run
+    continues from the last checkpoint of each cell. If a cell fails, its traceback is kept, the other cells run on, and
+    the next run tries the cell again. A damaged file of a cell is renamed, with a message, and the cell starts again.
 
     Args:
         table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
@@ -56,8 +55,8 @@ def run_table(
         workers: Number of processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all cells in this process.
         devices: Numbers of the GPUs that the workers share; ``None`` leaves the choice to each Trainer.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
-        cell_timeout: Seconds of one attempt at a cell, without the start of its process; then the cell has failed. A
-            further attempt goes on from its last checkpoint. ``None`` waits for ever.
+        cell_timeout: Seconds after which an attempt at a cell fails, without the start of its process. A further
+            attempt continues from its last checkpoint. ``None`` sets no limit.
         retries: Further attempts at a cell that failed, after the other cells.
         memory_limit: Gigabytes of main memory that a worker may allocate, about one of which the libraries take;
             ``None`` for no limit. On Linux only.
@@ -116,6 +115,8 @@ class _Run:
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
         self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
+        for line in _failures(rows):
+            self.store.note(line)
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
         for why in unscored.values():
             self.store.note(why)
@@ -155,7 +156,10 @@ class _Run:
         best["chosen"] = "yes" if known else "no score"
         self.chosen[place] = points[best["point"]]
         shown = describe_point(self.chosen[place])
-        reason = f"{best['val']:.4f} on validation, of {len(points)} points" if known else "all points failed"
+        if known:
+            reason = f"{best['val']:.4f} on validation, of {len(points)} points"
+        else:
+            reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
         self.console.print(text, highlight=False, soft_wrap=True)
         return rows
@@ -223,6 +227,20 @@ class _Watcher:
             if self._table_cells is not None:
                 self._store.write_results(self._table, self._table_cells)
         self._progress.end(cell, "failed" if failed else "finished", None if failed else self._store.seconds(cell))
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each error that cells have ended with."""
+    places: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "failed":
+            places.setdefault(row["error"], []).append(row)
+    lines = []
+    for error, failed in places.items():
+        first = "{data}, {method}, fold {fold}, seed {seed}".format(**failed[0])
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        lines.append(f"{first}{more}: {error}")
+    return lines
 
 
 def _printer(console: Console) -> Note:

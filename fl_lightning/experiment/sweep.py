@@ -1,4 +1,4 @@
-"""Runs a Weights & Biases sweep on this machine, without an account and without a network."""
+"""Runs a Weights & Biases sweep on this machine. It needs no account and no network."""
 
 from __future__ import annotations
 

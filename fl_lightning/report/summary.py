@@ -163,7 +163,7 @@ def _number(count: int, noun: str) -> str:
 
 
 def _describe(part: object) -> str:
-    """Return the call that makes an object, with its plain arguments alone; the empty string for ``None``."""
+    """Return the call that makes an object, with only its plain arguments; the empty string for ``None``."""
     if part is None:
         return ""
     if not hasattr(part, "__dict__") or hasattr(part, "__name__"):

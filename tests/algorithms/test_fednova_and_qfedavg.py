@@ -97,7 +97,7 @@ def test_another_aggregation_makes_it_fedprox() -> None:
     fit(FedNova(1.0, mu=0.5, aggregation=Median()), modules[0], clients, 3)
     fit(FedProx(0.5, 1.0, aggregation=Median()), modules[1], clients, 3)
     assert torch.equal(modules[0].w, modules[1].w)
-    with pytest.raises(ValueError, match=r"`momentum=0\.9` is a setting of the algorithm's own aggregation"):
+    with pytest.raises(ValueError, match=r"`momentum=0\.9` belongs to the algorithm's own aggregation"):
         FedNova(momentum=0.9, aggregation=Median())
 
 
@@ -111,7 +111,7 @@ def test_another_aggregation_makes_it_fedprox() -> None:
     ],
 )
 def test_the_optimizer_must_be_the_one_that_is_normalised(callback: FedNova, module: Slope, own: str) -> None:
-    with pytest.raises(ValueError, match=rf"of FedNova must be that of the clients' torch\.optim\.SGD.* has {own}"):
+    with pytest.raises(ValueError, match=rf"so the module needs torch\.optim\.SGD with the same.* has {own}"):
         fit(callback, module, UNEQUAL, 1)
     assert float(module.w.detach()) == 0.0
 

@@ -64,7 +64,7 @@ def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: s
         last.unlink()
     else:
         last.write_bytes(content if damage == "changed" else content[: len(content) // 2])
-    with pytest.warns(UserWarning, match=r"last.ckpt is (damaged|missing); its predecessor last.previous.ckpt takes"):
+    with pytest.warns(UserWarning, match=r"last.ckpt is (damaged|missing). The fit resumes from last.previous.ckpt"):
         resumed = fit(tmp_path, 6, ckpt_path="last")
     assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
     assert sorted(os.listdir(tmp_path)) == [*FILES, "whole"]
@@ -83,7 +83,7 @@ def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
     fit(tmp_path, 2)
     for name in ("last.ckpt", "last.previous.ckpt"):
         (tmp_path / name).write_bytes(b"half")
-    with pytest.raises(RuntimeError, match=r"neither has its checksum in last.ckpt.sha256"):
+    with pytest.raises(RuntimeError, match=r"their checksums differ from those in last.ckpt.sha256"):
         fit(tmp_path, 4, ckpt_path="last")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.models import CharLSTM
 
 
@@ -90,6 +92,24 @@ class KeepsReference(Module):
         return F.cross_entropy(self.layers(batch[0]), batch[1]) + self.held[0].square().sum()
 
 
+class EndsHarder(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return 2 * loss if self.trainer.is_last_batch else loss
+
+
+class CountsInTheEnvironment(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        steps = int(os.environ.get("STEPS", "0")) + 1
+        os.environ["STEPS"] = str(steps)
+        return F.cross_entropy(self.layers(batch[0]), batch[1]) / steps
+
+
+def counts_in_the_environment() -> Module:
+    os.environ.pop("STEPS", None)
+    return CountsInTheEnvironment(linear())
+
+
 class Watching(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         assert batch is not None
@@ -103,6 +123,8 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
     "reference": (lambda: KeepsReference(linear()), [], "depends on something that a stack does not keep"),
+    "last batch": (lambda: EndsHarder(linear()), [], "reads `trainer.is_last_batch`"),
+    "environment": (counts_in_the_environment, [], "depends on something that a stack does not keep"),
     "callback": (lambda: Module(linear()), [Watching()], "the callback Watching overrides `on_train_batch_end`"),
     "optimizer": (
         lambda: Module(linear(), lambda p: torch.optim.LBFGS(p, max_iter=2)),
@@ -164,6 +186,16 @@ def test_recurrent_layers_of_torch_fall_back() -> None:
 def test_arguments_are_checked(argument: str, value: Any) -> None:
     with pytest.raises(ValueError, match=argument):
         FedAvg(3, **{argument: value})
+
+
+@pytest.mark.parametrize("executor", ["sequential", VectorizedExecutor()], ids=["name", "object"])
+def test_clients_at_once_without_effect(executor: Any) -> None:
+    with pytest.raises(ValueError, match=r"`clients_at_once` has no effect .*, got 2. Leave it out"):
+        FedAvg(3, executor=executor, clients_at_once=2)
+    callback = FedAvg(3, executor="vectorized", clients_at_once=2)
+    with pytest.raises(ValueError, match=r"`clients_at_once` has no effect .*, got 2. Leave it out"):
+        callback.executor = executor
+    assert callback.executor == "vectorized"
 
 
 def test_batches_with_a_random_transfer_are_those_of_one_client_at_a_time() -> None:

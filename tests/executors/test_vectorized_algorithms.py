@@ -53,8 +53,6 @@ def test_vectorized_equals_sequential(name: str, tmp_path: Path, monkeypatch: py
     [
         {"local_epochs": 3},
         {"local_steps": 7},
-        {"clients_at_once": 2},
-        {"clients_at_once": 1},
     ],
     ids=str,
 )
@@ -62,6 +60,17 @@ def test_local_work(options: dict[str, Any]) -> None:
     from fl_lightning import FedAvg
 
     runs = [fit(FedAvg(5, seed=1, executor=executor, **options)) for executor in ("sequential", "vectorized")]
+    assert runs[1][0].fit_loop.executor.cause is None
+    assert_same_run(*runs)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_clients_at_once(number: int) -> None:
+    from fl_lightning import FedAvg
+
+    alone, at_once = FedAvg(5, seed=1, executor="sequential"), FedAvg(5, seed=1, clients_at_once=number)
+    at_once.executor = "vectorized"
+    runs = [fit(alone), fit(at_once)]
     assert runs[1][0].fit_loop.executor.cause is None
     assert_same_run(*runs)
 

@@ -119,6 +119,7 @@ def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_pa
     failed = json.loads((tmp_path / "cells" / rows[2]["cell"] / "failed.json").read_text())
     assert failed["error"].startswith("Traceback")
     assert "2 of 3 cells are finished, 1 failed" in text
+    assert "\ndigits, Broken, fold 0, seed 0: ValueError: `clients_per_round` is 7" in text
     assert "1/1 failed: digits, Broken" not in run(table, tmp_path)[1]
     assert run(table, tmp_path)[1].count("failed: digits, Broken") == 1
 
@@ -207,7 +208,7 @@ def test_a_score_that_no_cell_logs_is_named_at_once_and_at_the_end(tmp_path: Pat
     table["data"]["digits"]["score"] = "test_acc"
     rows, text = run(table, tmp_path)
     assert all(row["score"] == row["test_acc"] for row in rows)
-    assert "1/" not in text
+    assert "1/2 " not in text
 
 
 def test_a_class_that_does_not_exist_is_found_before_anything_runs(tmp_path: Path) -> None:

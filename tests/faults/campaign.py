@@ -108,7 +108,7 @@ def damages(trials: Trials) -> Outcomes:
         file = rng.choice(files)
         how = damage(file, rng)
         problem = trials.finish(victim, folder)
-        if problem is not None and file.suffix == ".sha256" and "if it is the list of checksums" in problem:
+        if problem is not None and file.suffix == ".sha256" and "If only the list of checksums" in problem:
             file.unlink()  # as the error says
             problem = trials.finish(victim, folder)
         yield None if problem is None else f"{how}: {problem}"

@@ -183,7 +183,7 @@ def test_clients_that_can_be_reached_are_indices(available: Any, error: type[Exc
 
 
 def test_windows_are_of_clients_that_exist() -> None:
-    with pytest.raises(ValueError, match="`online` must be of clients from 0 to 5, which train, got 99"):
+    with pytest.raises(ValueError, match="`online` must name training clients, 0 to 5, got 99"):
         fit(FedAsync(2, clock=VirtualClock(online={99: [(0, 1)]})))
 
 

@@ -69,7 +69,7 @@ def test_epsilon_is_that_of_the_client_that_sent_most(make: Any, sent: int) -> N
     ],
 )
 def test_what_sends_more_than_updates_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match="LocalDifferentialPrivacy would log an epsilon that is not that of the run"):
+    with pytest.raises(ValueError, match="LocalDifferentialPrivacy would log a wrong epsilon for this run"):
         make(private())
 
 

@@ -297,7 +297,7 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
         return exchange
 
     assert 2.97 < fit(5).spent <= 3.0
-    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`; another round would spend more"):
+    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`. Another round would spend more"):
         fit(6, tmp_path / "last.ckpt")
 
 
@@ -320,15 +320,15 @@ def private() -> DifferentialPrivacy:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedAvg(exchange=private()), r"clients count alike, so that WeightedMean\(\).* Give `weighting=\"unif"),
-        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"count alike, so that Median\(\) cannot merge"),
-        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so that StaleMean"),
-        (lambda: FedNova(exchange=private(), **PRIVATE), "so that NormalizedMean"),
-        (lambda: QFedAvg(1.0, exchange=private()), "so that FairMean"),
+        (lambda: FedAvg(exchange=private()), r"the same weight, so WeightedMean\(\).* Give `weighting=\"unif"),
+        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"have the same weight, so Median\(\) cannot merge"),
+        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so StaleMean"),
+        (lambda: FedNova(exchange=private(), **PRIVATE), "so NormalizedMean"),
+        (lambda: QFedAvg(1.0, exchange=private()), "so FairMean"),
         (lambda: FedAvg(exchange=[private(), TopK(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
         (lambda: FedAvg(exchange=[private(), Clip(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
         (lambda: RADFed(3, exchange=private()), "models go from client to client without noise"),
-        (lambda: FedBuff(3, exchange=private()), "so that StalenessWeightedDeltas"),
+        (lambda: FedBuff(3, exchange=private()), "so StalenessWeightedDeltas"),
         (
             lambda: FedAvg(sampler=ImportanceSampler(0.1), exchange=private(), **PRIVATE),
             "no published analysis covers clients that ImportanceSampler draws",

@@ -58,7 +58,9 @@ def fit(entry: Entry, executor: str, sizes: Sequence[int] = SIZES) -> Fit:
     """Train an entry with an executor."""
     data, module, logger = entry.data(sizes, entry.dtype), entry.make(), CallRecorder()
     federation = SampleModule(data) if data.collate else tensor_module(data, entry.validates)
-    aggregation = FedAvg(1.0, executor=executor, seed=0, **entry.federated)  # type: ignore[arg-type]
+    leave_out = {"clients_at_once"} if executor == "sequential" else set()
+    federated = {name: value for name, value in entry.federated.items() if name not in leave_out}
+    aggregation = FedAvg(1.0, executor=executor, seed=0, **federated)  # type: ignore[arg-type]
     options = {"max_epochs": ROUNDS, "logger": logger, "log_every_n_steps": 1, **entry.trainer}
     trainer = quiet_trainer(callbacks=[*entry.callbacks(), aggregation], **options)
     with warnings.catch_warnings():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zoo.outcome import ASPECTS
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -25,21 +23,7 @@ class Difference:
     executors: Sequence[str] = ("vectorized", "auto")
 
 
-KNOWN = [
-    Difference(
-        "a setting changes between rounds where nobody looks, and the trial is not made again",
-        [f"list used when {what} says so" for what in ("a namespace", "a global", "a tensor", "the class")],
-        ASPECTS,
-    ),
-    Difference(
-        "clients are sorted by length also where no stack trains them", ["numbers in a list, stacks of two"], ["state"]
-    ),
-    Difference(
-        "what on_train_epoch_start sets in an optimizer is dropped when a client starts",
-        ["sets the learning rate each round", "optimizer's options change"],
-        executors=["sequential", "vectorized", "auto"],
-    ),
-]
+KNOWN: list[Difference] = []
 
 
 def cause_of(name: str, executor: str, aspect: str) -> str | None:

@@ -84,7 +84,7 @@ def outcome(
     return Outcome(
         weights=dict(leaves(dict(_tensors(module)))),
         values=dict(leaves(kept(values))),
-        events=dict(leaves([event for event in events if set(event[-1]) - {"epoch"}])),
+        events=dict(leaves([event for event in events if set(event[-1]) - {"epoch", "round"}])),
         state=dict(leaves({"module": _attributes(module), "outside": outside})),
     )
 

@@ -123,8 +123,10 @@ class Log:
         return values
 
     def end_round(self) -> None:
-        """Hand the values over the round on, and forget them."""
-        self._tell(self.show_round(), self.stepped - 1)
+        """Hand the values over the round on, with the round's number from 1 as their step, and forget them."""
+        number = self._trainer.current_epoch + 1
+        if values := self.show_round():
+            self._tell({**values, "round": number}, number)
         for kept in self.kept.values():
             if kept.metric is not None:
                 kept.metric.reset()

@@ -37,7 +37,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 IMAGE_LAYERS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: nn.Conv2d(WIDTH, WIDTH, 3, padding=1),
     "depthwise": lambda: nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH, bias=False),
-    "relu": lambda: nn.ReLU(inplace=True),
+    "relu": nn.ReLU,
     "silu": nn.SiLU,
     "pool": lambda: nn.MaxPool2d(3, stride=1, padding=1),
     "batch norm": lambda: nn.BatchNorm2d(WIDTH),
@@ -142,12 +142,12 @@ class Composition:
         module = _Composed(self)
         clients = tensors((2, 4, 4) if self.images else (FEATURES,), self.sizes, torch.float64).clients
         data = TensorDataModule(clients, batch_size=self.batch_size)
-        work = dict([self.work])
-        callback = ALGORITHMS[self.algorithm](executor=executor, seed=3, clients_at_once=self.clients_at_once, **work)
+        options = dict([self.work]) | ({} if executor == "sequential" else {"clients_at_once": self.clients_at_once})
+        callback = ALGORITHMS[self.algorithm](executor=executor, seed=3, **options)
         accumulated = {"accumulate_grad_batches": self.accumulate, "limit_train_batches": self.limit}
-        options = {**accumulated, **CLIPPING[self.clipping]}
+        settings = {**accumulated, **CLIPPING[self.clipping]}
         trainer = quiet_trainer(
-            max_epochs=3, callbacks=[callback], logger=CallRecorder(), log_every_n_steps=1, **options
+            max_epochs=3, callbacks=[callback], logger=CallRecorder(), log_every_n_steps=1, **settings
         )
         trainer.fit(module, datamodule=data)
         values = {**trainer.callback_metrics, "global_step": trainer.global_step}

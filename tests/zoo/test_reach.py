@@ -14,29 +14,25 @@ STACKED = [
     *("batch is a dataclass", "batch is a BatchEncoding", "batch is a dict with strings", "bf16-mixed"),
     *("AdamW", "parameter groups", "OneCycleLR by step", "accumulates and clips", "head only, clipped by norm"),
     *("subclass of a progress bar", "EarlyStopping on a step value", "own learning rate for each client"),
+    *(
+        "accuracy object logged",
+        "collection logged",
+        "collection computed at the epoch's end",
+        "MeanMetric of the loss",
+    ),
+    *("metrics in a ModuleDict", "Dropout", "validated, with dropout"),
     *("num_training_batches in the loss", "batch_idx in the loss", "ReduceLROnPlateau on a step value"),
 ]
-LOST = {
-    "the trial's metric objects see all clients, the stack's the witnesses alone": [
-        *("accuracy object logged", "collection logged", "collection computed at the epoch's end"),
-        *("MeanMetric of the loss", "metrics in a ModuleDict"),
-    ],
-    "a program draws for some clients": ["Dropout", "validated, with dropout"],
-}
 ALONE = [
+    *("class that is no module", "global of another file", "iterator that counts"),
     *("returns None for a batch index", "hard samples by mask", "numbers in a list", "AverageMeter of tensors"),
     *("penalty through a list", "global_step in the loss", "logger.log_metrics", "LBFGS", "LSTM"),
     *("gradient reversal", "on_after_backward", "post-accumulate hook", "optimizer hooks", "unit rows under no_grad"),
 ]
 CASES = [(name, True) for name in STACKED] + [(name, False) for name in ALONE]
-MARKED = [
-    pytest.param(name, True, marks=pytest.mark.xfail(strict=True, reason=cause))
-    for cause, names in LOST.items()
-    for name in names
-]
 
 
-@pytest.mark.parametrize(("name", "stacked"), [*CASES, *MARKED])
+@pytest.mark.parametrize(("name", "stacked"), CASES)
 def test_reach(name: str, stacked: bool) -> None:
     [entry] = [entry for entry in ENTRIES if entry.name == name]
     cause = fit(entry, "vectorized").cause

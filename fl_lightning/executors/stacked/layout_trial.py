@@ -9,6 +9,7 @@ from torch import nn
 
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.memory_format import channels_last
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.randomness import preserved_generators
@@ -40,7 +41,7 @@ class LayoutTrial:
             copy, _ = copy_of(self._clients)
             module: Any = copy.vector.module
             stacked = StackedLoop(self._clients.loop, self._clients.corrector, module)
-            with preserved_generators(copy.vector.device), channels_last(module) as changed:
+            with no_effects(), preserved_generators(copy.vector.device), channels_last(module) as changed:
                 if not changed:
                     return False
                 self._clients.seed(task)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
+import logging
 import random
-from collections import deque
-from collections.abc import Mapping
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -21,11 +25,16 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.state_vector import StateVector
 
-_NODES = 200_000  # values beyond these are compared by identity
+_NODES = 200_000  # objects beyond these are compared by identity
+_BRIEF_NODES = 2_000
+_BRIEF_VALUES = 1_000  # tensors up to this size may be settings
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type, BuiltinFunctionType, ModuleType)
-_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "builtins")
-_OPAQUE = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler, torch.dtype, torch.device)
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_PLAIN = frozenset(_NUMBERS)
+_EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
+_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
+_TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
+_OPAQUE = (*_TRAINING, logging.Logger, Path, BuiltinFunctionType, ModuleType)
 
 
 class ModuleState:
@@ -33,24 +42,33 @@ class ModuleState:
 
     Args:
         vector: The federated state of the module.
+        brief: Whether a quick look is enough: of large tensors only the shape, and not at very many objects.
     """
 
-    def __init__(self, vector: StateVector) -> None:
-        self._vector = vector
+    def __init__(self, vector: StateVector, brief: bool = False) -> None:
+        self._vector, self._brief = vector, brief
         self._images = self._look()
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is."""
-        now = self._look()
-        for name in [*self._images, *now]:
-            if name not in now or name not in self._images or not _same(self._images[name], now[name]):
+        return self._difference(self._look())
+
+    def same_as(self, other: ModuleState) -> bool:
+        """Whether two looks at a module saw the same."""
+        return self._difference(other._images) is None
+
+    def _difference(self, now: dict[str, Any]) -> str | None:
+        """Return the name of something that is another in other images, ``None`` if nothing is."""
+        before = self._images
+        for name in [*(before.keys() ^ now.keys()), *before]:
+            if name not in now or name not in before or not _same(before[name], now[name]):
                 return f"`{name}`"
         return None
 
     def _look(self) -> dict[str, Any]:
         """Return an image of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
-        camera = _Camera(own)
+        camera = _Camera(own, self._brief)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             if isinstance(submodule, (Metric, MetricCollection)):
@@ -66,7 +84,7 @@ class ModuleState:
 
 
 def _surroundings(kind: type) -> dict[str, Any]:
-    """Return what the methods of a class, and of its bases outside of libraries, see beside ``self``, by name."""
+    """Return what a class and its bases outside of libraries hold, and what their methods see, by name."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if base.__module__.split(".")[0] in _LIBRARIES:
@@ -75,9 +93,18 @@ def _surroundings(kind: type) -> dict[str, Any]:
             if not isinstance(member, FunctionType):
                 found.setdefault(key, member)
                 continue
-            names = member.__code__.co_names
-            found.update({name: member.__globals__[name] for name in names if name in member.__globals__})
+            found.update(_globals_of(member))
             found.update(_held_by(member))
+    return found
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """Return the globals that a function names, and what it may name of modules of the user's own."""
+    names = function.__code__.co_names
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, value in list(found.items()):
+        if isinstance(value, ModuleType) and _is_users(value.__name__):
+            found |= {f"{name}.{key}": vars(value)[key] for key in names if key in vars(value)}
     return found
 
 
@@ -91,19 +118,35 @@ def _held_by(function: FunctionType) -> dict[str, Any]:
     return {**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)}
 
 
+@functools.cache
+def _is_users(module: str) -> bool:
+    """Whether a module is neither Python's nor an installed package's."""
+    package = module.split(".")[0]
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return not installed and package not in _LIBRARIES and package not in sys.stdlib_module_names
+
+
 class _Camera:
     """Takes images of values: nested tuples that can be compared later, whatever happens to the values."""
 
-    def __init__(self, own: set[int]) -> None:
-        self._own, self._seen, self._left = own, {}, _NODES  # type: ignore[var-annotated]
+    def __init__(self, own: set[int], brief: bool) -> None:
+        self._own, self._brief = own, brief
+        self._seen: dict[int, tuple[int, Any]] = {}
+        self._left = _BRIEF_NODES if brief else _NODES
 
     def image(self, value: Any) -> Any:
-        self._left -= 1
-        if isinstance(value, _SIMPLE):
+        kind = type(value)
+        if kind in _PLAIN:
             return value
-        if isinstance(value, FunctionType) and value.__module__.split(".")[0] in _LIBRARIES:
-            return "at", id(value)
+        if kind in _EMPTY and not value:
+            return kind
+        self._left -= 1
+        if isinstance(value, _NUMBERS):
+            return value
         if self._left < 0 or id(value) in self._own or isinstance(value, _OPAQUE):
+            return "at", id(value)
+        if isinstance(value, (FunctionType, type)) and not _is_users(value.__module__):
             return "at", id(value)
         if id(value) in self._seen:
             return "seen", self._seen[id(value)][0]
@@ -112,13 +155,19 @@ class _Camera:
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return "function", id(value), self.image(_held_by(value))
+            return "function", id(value), self.image({**_globals_of(value), **_held_by(value)})
+        if isinstance(value, type):
+            return "class", id(value), self.image(_surroundings(value))
+        if isinstance(value, (staticmethod, classmethod)):
+            return "method", self.image(value.__func__)
+        if isinstance(value, property):
+            return "property", self.image(value.fget)
         if isinstance(value, MethodType):
-            return "method", id(value.__func__), self.image(value.__self__)
+            return "method", self.image(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
-            return value.detach().clone()
+            return value.detach().clone() if self._shown(value.numel()) else (value.shape, value.dtype)
         if isinstance(value, np.ndarray):
-            return value.copy()
+            return value.copy() if self._shown(value.size) else (value.shape, value.dtype)
         if isinstance(value, torch.Generator):
             return value.get_state()
         if isinstance(value, np.random.Generator):
@@ -133,10 +182,18 @@ class _Camera:
             return type(value), [self.image(held) for held in value]
         if isinstance(value, functools.partial):
             return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
+        if isinstance(value, io.IOBase):
+            return "file", id(value), value.tell() if not value.closed and value.seekable() else None
+        if isinstance(value, Iterator):
+            with suppress(Exception):  # not every iterator tells how far it has come
+                return type(value), repr(value.__reduce__())
         held = {**_slots(value), **getattr(value, "__dict__", {})}
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
-        return (type(value), self.image(held)) if held else ("at", id(value))
+        return ("at", id(value), self.image(type(value))) if not held else (self.image(type(value)), self.image(held))
+
+    def _shown(self, values: int) -> bool:
+        return not self._brief or values <= _BRIEF_VALUES
 
 
 def _slots(value: Any) -> dict[str, Any]:

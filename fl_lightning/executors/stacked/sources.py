@@ -164,8 +164,10 @@ class GatheredBatches:
             self._upload = DeviceCopy(shapes, [tensor.dtype for tensor in tensors], self._device)
         tables = [table.unbind() for table in self._upload.host()]
         sizes: list[list[int]] = [[] for _ in active]
+        steps = len(active)
         for row in range(active[0]):
-            steps = sum(k > row for k in active)
+            while active[steps - 1] <= row:  # fewer clients take part in later steps
+                steps -= 1
             self._clients[row].read([rows[row] for rows in tables], steps, size, sizes)
         return self._upload.send(), sizes
 
@@ -182,7 +184,7 @@ class _RowsOfClient:
         self.tensors, self._indices = clients.batches.rows(task.client)
         self.number = clients.batches.number(task)
         self._orders = clients.batches.orders(task)
-        self._order = torch.empty(0, dtype=torch.long)  # of the samples of this epoch that have not been read
+        self._order: Tensor | None = None  # of the samples of this epoch that have not been read
 
     @property
     def bytes_per_sample(self) -> int:
@@ -200,18 +202,21 @@ class _RowsOfClient:
         """
         step = 0
         while step < steps:
-            if not len(self._order):
+            if self._order is None:
                 order = next(self._orders)
                 self._order = order if self._indices is None else self._indices.index_select(0, order)
-            chosen, self._order = self._order[: (steps - step) * size], self._order[(steps - step) * size :]
-            number = -(-len(chosen) // size)
-            begin, filled, end = step * size, step * size + len(chosen), (step + number) * size
+            chosen, most = self._order, (steps - step) * size
+            samples, self._order = len(chosen), None
+            if samples > most:
+                chosen, self._order, samples = chosen[:most], chosen[most:], most
+            number = -(-samples // size)
+            begin, filled, end = step * size, step * size + samples, (step + number) * size
             for tensor, table in zip(self.tensors, tables, strict=True):
                 torch.index_select(tensor, 0, chosen.to(tensor.device), out=table[begin:filled])
                 if filled < end:
                     table[filled:end].zero_()
             for place in range(number):
-                sizes[step + place].append(min(size, len(chosen) - place * size))
+                sizes[step + place].append(min(size, samples - place * size))
             step += number
 
 

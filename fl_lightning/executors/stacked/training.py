@@ -94,6 +94,7 @@ class StackTraining:
     ) -> None:
         self._clients, self._steps, self._stack, self._optimizer = clients, steps, stack, optimizer
         self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
+        self._active = active_clients(list(map(len, stack.windows)))
         trainer = clients.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
@@ -122,8 +123,7 @@ class StackTraining:
         counts_lr = clients.algorithm.objective.needs_summed_lr
         so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
-        for step in range(len(self._windows[0])):
-            active = sum(len(windows) > step for windows in self._windows)
+        for step, active in enumerate(self._active):
             if self._models.keep(active):
                 optimizer.attach(self._models.parameters)
             clients.loop.stop_if_terminated()
@@ -148,13 +148,12 @@ class StackTraining:
         if form is None or traced is None or (traced.plan.draws and stack.generators is None):
             return None
         self.drew = traced.plan.draws
-        active = [sum(len(windows) > step for windows in self._windows) for step in range(len(self._windows[0]))]
         parameters = [parameter.detach() for parameter in self._models.parameters]
         at_once = self._terms.quadratic and not self._clip[0] and self._decays is None and self._optimizer.is_plain
         self._sgd = InPlaceSgd(self._optimizer, self._terms) if at_once else None
         self._weights: list[Tensor] = []
         return ProgramSteps(
-            self._steps.programs, traced, form, stack.source, active, size, parameters, stack.generators
+            self._steps.programs, traced, form, stack.source, self._active, size, parameters, stack.generators
         )
 
     def _program_step(self, step: int) -> list[bool]:
@@ -242,6 +241,14 @@ class StackTraining:
         if self._decays is not None:
             terms.decay(models.parameters, gradients, self._decays)
         self._optimizer.step(models.parameters, gradients)
+
+
+def active_clients(lengths: Sequence[int]) -> list[int]:
+    """Return for each step how many clients take part, where clients make so many steps each, the longest first."""
+    active: list[int] = []
+    for number in range(len(lengths), 0, -1):
+        active += [number] * (lengths[number - 1] - len(active))
+    return active
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

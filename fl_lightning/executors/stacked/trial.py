@@ -19,6 +19,7 @@ from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
@@ -79,10 +80,11 @@ class Trial:
             if task not in witnesses:
                 algorithm.receive(clients.go_on(begun))
                 continue
+            before = metric_states(clients.vector.module)
             with clients.loop.witnessed() as witness:
                 result = clients.go_on(begun)
             algorithm.receive(result)
-            self._done.append(_Done(begun, result, witness))
+            self._done.append(_Done(begun, result, witness, before, metric_states(clients.vector.module)))
         self.trained = True
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
@@ -94,10 +96,8 @@ class Trial:
             CannotVectorize: If anything differs.
         """
         vector, journal = self._copy.vector, Journal()
-        module = vector.module
-        state, metrics = ModuleState(vector), metric_states(module)
-        device = vector.device
-        with preserved_generators(device):
+        state = ModuleState(vector)
+        with preserved_generators(vector.device):
             for members in self._alike():
                 length = len(journal)
                 try:
@@ -105,18 +105,10 @@ class Trial:
                 except NoProgram:  # once a fit at most
                     journal.cut(length)
                     self._compare_stack(members, journal)
-            for self.jointly in (True, False):
-                journal.jointly = self.jointly
-                journal.update_metrics()
-                different = different_metric(metric_states(self._clients.vector.module), metric_states(module))
-                if different is None:
-                    break
-                restore_metric_states(module, metrics)
+            self._compare_metrics(journal)
         self._clients.loop.optimizers.reset(self._done[0].begun.task.round)
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed} of a stack")
-        if different is not None:
-            raise CannotVectorize(f"the metric `self.{different}` is another one in a stack")
         self._compare_logs(journal)
 
     @property
@@ -153,8 +145,9 @@ class Trial:
         )
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         seeds[0]()
-        training = StackTraining(self._copy, self._steps, stack, optimizer, journal)
-        summed = training.run()
+        with no_effects():
+            training = StackTraining(self._copy, self._steps, stack, optimizer, journal)
+            summed = training.run()
         self.draws = self.draws or training.drew
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
@@ -196,6 +189,22 @@ class Trial:
         if any(abs(alone - at_once) > 1e-6 * max(abs(alone), 1e-12) for alone, at_once in pairs):
             raise CannotVectorize("a client's learning rates are others in a stack")
 
+    def _compare_metrics(self, journal: Journal) -> None:
+        module = self._copy.vector.module
+        at_first = metric_states(module)
+        journal.jointly = False
+        for done in self._done:
+            restore_metric_states(module, done.metrics_before)
+            journal.update_metrics(done.begun.task.slot)
+            if different := different_metric(done.metrics_after, metric_states(module)):
+                raise CannotVectorize(f"the metric `self.{different}` is another one in a stack")
+        states = []
+        for journal.jointly in (False, True):
+            restore_metric_states(module, at_first)
+            journal.update_metrics()
+            states.append(metric_states(module))
+        self.jointly = different_metric(*states) is None
+
     def _compare_logs(self, journal: Journal) -> None:
         alone: dict[Any, tuple[int, float]] = {}
         for done in self._done:
@@ -216,6 +225,8 @@ class _Done:
     begun: Begun
     result: ClientResult
     witness: Witness
+    metrics_before: dict[str, dict[str, Any]]
+    metrics_after: dict[str, dict[str, Any]]
 
 
 def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:

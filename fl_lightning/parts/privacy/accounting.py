@@ -39,11 +39,11 @@ class Mechanism:
 
 
 def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
-    """Return epsilon of (epsilon, delta)-differential privacy after rounds of these mechanisms, a valid upper bound.
+    """Return an upper bound of epsilon of (epsilon, delta)-differential privacy after rounds of these mechanisms.
 
-    Poisson sampling and full participation: privacy loss distributions (Koskela et al. 2020, Doroshenko et al. 2022),
-    for neighbours of which one has a client more. Sampling without replacement: Renyi differential privacy (Wang et al.
-    2019), for neighbours of which one client has other data: the sum then changes by up to 2.
+    Poisson sampling and full participation use privacy loss distributions (Koskela et al. 2020, Doroshenko et al.
+    2022); neighbours differ by one client. Sampling without replacement uses Renyi differential privacy (Wang et al.
+    2019); neighbours differ in the data of one client, so the sum changes by up to 2.
 
     Args:
         rounds: Mechanisms, and for how many rounds each ran.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.modules import settings
 from zoo.modules.base import Classifier
 from zoo.modules.stages import entry
 
@@ -74,6 +75,48 @@ class FlagInClass(FlagInNamespace):
         type(self).penalise = True
 
 
+class FlagInOtherClass(FlagInNamespace):
+    """The same, in a class of settings."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        Settings.penalise = False
+
+    def says_so(self) -> bool:
+        return Settings.penalise
+
+    def on_train_epoch_end(self) -> None:
+        Settings.penalise = True
+
+
+class FlagInModule(FlagInNamespace):
+    """The same, in a module of settings."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        settings.PENALISE = False
+
+    def says_so(self) -> bool:
+        return settings.PENALISE
+
+    def on_train_epoch_end(self) -> None:
+        settings.PENALISE = True
+
+
+class FlagOfFunction(FlagInNamespace):
+    """The same, in a global that only a function called reads."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        settings.PENALISE = False
+
+    def says_so(self) -> bool:
+        return settings.penalises()
+
+    def on_train_epoch_end(self) -> None:
+        settings.set_penalise()
+
+
 class SettingOfLoss(Classifier):
     """A criterion whose setting changes between rounds."""
 
@@ -100,12 +143,21 @@ class AnnealedByObject(Classifier):
         self.annealer.weight += 0.05
 
 
+class Settings:
+    """Settings of a user's own."""
+
+    penalise = False
+
+
 FLAGS: dict[str, bool] = {}
 ENTRIES = [
     entry("list used when a namespace says so", FlagInNamespace),
     entry("list used when a global says so", FlagInGlobal),
     entry("list used when a tensor says so", FlagInTensor),
     entry("list used when the class says so", FlagInClass),
+    entry("list used when another class says so", FlagInOtherClass),
+    entry("list used when a module of settings says so", FlagInModule),
+    entry("list used when a function says so", FlagOfFunction),
     entry("setting of a criterion changes", SettingOfLoss),
     entry("weight of an annealer", AnnealedByObject),
 ]

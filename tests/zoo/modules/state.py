@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.entry import Entry
+from zoo.modules import settings
 from zoo.modules.base import Classifier
 
 SEEN: Counter[int] = Counter()
@@ -218,6 +220,47 @@ class InClosure(Keeps):
         self.note(len(y))
 
 
+class Totals:
+    """Counts of a user's own."""
+
+    samples = 0
+
+    @classmethod
+    def add(cls, number: int) -> None:
+        """Count samples."""
+        cls.samples += number
+
+
+class InOtherClass(Keeps):
+    """Counts in a class that is no module."""
+
+    def prepare(self) -> None:
+        Totals.samples = 0
+
+    def keep(self, x: Tensor, y: Tensor, loss: Tensor) -> None:
+        Totals.add(len(y))
+
+
+class InOtherModule(Keeps):
+    """Counts in a global of another file, through a function of that file."""
+
+    def prepare(self) -> None:
+        settings.CALLS = 0
+
+    def keep(self, x: Tensor, y: Tensor, loss: Tensor) -> None:
+        settings.count_call()
+
+
+class InIterator(Keeps):
+    """Counts its calls by an iterator."""
+
+    def prepare(self) -> None:
+        self.counter = itertools.count()
+
+    def keep(self, x: Tensor, y: Tensor, loss: Tensor) -> None:
+        next(self.counter)
+
+
 class InSubmodule(Keeps):
     """A layer counts its calls."""
 
@@ -250,5 +293,8 @@ ENTRIES = [
     Entry("class attribute", InClass, outside=lambda: InClass.samples),
     Entry("default argument", InFunction, outside=lambda: InFunction.keep.__defaults__),
     Entry("closure", InClosure),
+    Entry("class that is no module", InOtherClass, outside=lambda: Totals.samples),
+    Entry("global of another file", InOtherModule, outside=lambda: settings.CALLS),
+    Entry("iterator that counts", InIterator, outside=dict),
     Entry("attribute of a layer", InSubmodule, long=True),
 ]

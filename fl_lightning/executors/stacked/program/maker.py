@@ -15,6 +15,7 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
+from fl_lightning.executors.stacked.randomness import preserved_generators
 from fl_lightning.executors.stacked.stack import substituted
 
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
@@ -183,7 +184,7 @@ class ProgramMaker:
                 index: Any = _BatchIndex()
                 return self._stacked.training_step(form.rebuild(list(tensors)), index)
 
-        with self._stacked.recording() as logged:
+        with self._stacked.recording() as logged, preserved_generators(self._vector.device):
             graph, loss = trace(self._vector.parameters, form.zeros(size, self._vector.device), step)
         if not isinstance(loss, Traced) or custom_functions(loss):
             raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
