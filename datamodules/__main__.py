@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 import datamodules
 import fl_lightning.data
@@ -19,10 +20,8 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.splits import Split
 from fl_lightning.partitioners import Partitioner
 
-_EXAMPLE = (
-    "example: python -m datamodules describe cifar10 --data-dir data --partitioner dirichlet --num-clients 100 "
-    "--alpha 0.3 --output reports/cifar10"
-)
+_PROGRAM = "python -m datamodules describe"
+_EXAMPLE = "example:\n  {} digits --partitioner dirichlet --num-clients 20 --alpha 0.3"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,13 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["describe"]:
         return describe(arguments[1:])
-    parser = CommandParser(prog="python -m datamodules", epilog=_EXAMPLE)
+    parser = CommandParser(prog="python -m datamodules", epilog=_EXAMPLE.format(_PROGRAM))
     parser.add_argument("command", choices=["describe"], help="show how a data set is distributed among clients")
     parser.parse_args(arguments)
     return 2
 
 
-def describe(arguments: Sequence[str], prog: str = "python -m datamodules describe") -> int:
+def describe(arguments: Sequence[str], prog: str = _PROGRAM) -> int:
     """Describe a federation; return the exit status, 1 if the federation cannot be made.
 
     Args:
@@ -62,7 +61,7 @@ def describe(arguments: Sequence[str], prog: str = "python -m datamodules descri
 
 
 def _refuse_no_partitioner(datamodule: FederatedDataModule) -> None:
-    """Refuse a data set of no clients of its own, without a partitioner, before its files are read."""
+    """Raise an error for a data set without clients and without a partitioner, before its files are read."""
     if datamodule.partitioner is None and type(datamodule).federate is FederatedDataModule.federate:
         raise ValueError(
             f"{type(datamodule).__name__} has no `partitioner`, so it is unknown which client holds which sample. Give "
@@ -105,13 +104,15 @@ def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentPar
     first.add_argument("--split")
     named, _ = first.parse_known_args(arguments)
 
-    parser = CommandParser(prog=prog, epilog=_EXAMPLE)
+    example = _EXAMPLE.format(prog)
+    parser = _Parser(prog=prog, epilog=example)
+    parser.has_partitioner = named.partitioner is not None
     data = parser.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
     for name, cls in _modules().items():
         summary = re.sub(r":class:`~?([^`]*)`", r"\1", (inspect.getdoc(cls) or "").partition("\n")[0]).replace(
             "%", "%%"
         )
-        command = data.add_parser(name, help=summary, description=summary, epilog=_EXAMPLE)
+        command = data.add_parser(name, help=summary, description=summary, epilog=example)
         _add_common(command)
         if named.partitioner in _partitioners():
             add_options(command, "partitioner", _partitioners()[named.partitioner])
@@ -121,13 +122,29 @@ def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentPar
     return parser
 
 
+class _Parser(CommandParser):
+    """Says where the options of partitioners come from, if one is given without a partitioner."""
+
+    has_partitioner = True
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with the message."""
+        if "unrecognized arguments" in message and not self.has_partitioner:
+            message += f". Options of a partitioner need --partitioner, one of {', '.join(_partitioners())}"
+        super().error(message)
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--partitioner", choices=_partitioners(), help="name it to see its arguments in this help; some data need none"
+        "--partitioner", choices=_partitioners(), help="with it, this help shows its arguments; some data need none"
     )
-    parser.add_argument("--split", choices=_splits(), help="training, validation and test set; by client unless given")
+    parser.add_argument(
+        "--split", choices=_splits(), help="how training, validation and test sets are made; default: client"
+    )
     parser.add_argument("--output", metavar="DIR", help="folder for partition.png and partition.html")
-    parser.add_argument("--max-clients", type=int, default=100, metavar="N", help="most clients to draw")
+    parser.add_argument(
+        "--max-clients", type=int, default=100, metavar="N", help="largest number of clients in the figure"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace another report in DIR")
 
 

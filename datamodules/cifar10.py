@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from torch.utils.data import TensorDataset
 from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
 from fl_lightning.arguments import check_bool
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
+from fl_lightning.data.images import channel_numbers
 
 
 class CIFAR10DataModule(ImageDataModule):
@@ -27,16 +29,19 @@ class CIFAR10DataModule(ImageDataModule):
             downloaded; if ``None`` the environment variable ``FL_LIGHTNING_DATA``, else ``data``.
         partitioner: Shares the samples out among clients.
         augment: Whether training images are flipped and shifted by up to 4 pixels at random.
+        mean: Mean of each channel by which images are normalised, after division by 255; default: as above.
+        std: Standard deviation of each channel, likewise.
         download: Whether to download the files when they are missing.
-        **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
+        **options: Further arguments of :class:`~fl_lightning.data.ImageDataModule`, as ``crop_probability``.
 
     Raises:
+        ValueError: If an argument is out of range.
         FileNotFoundError: At set-up, if there are no files.
         RuntimeError: At set-up, if a file is damaged or the download fails.
     """
 
-    mean = (0.4914, 0.4822, 0.4465)
-    std = (0.2023, 0.1994, 0.2010)
+    mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
+    std: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
     files: ClassVar[Any] = TorchvisionFiles("CIFAR10")
     label_key: ClassVar[str] = "labels"
     num_train: ClassVar[int] = 50_000
@@ -48,10 +53,16 @@ class CIFAR10DataModule(ImageDataModule):
         partitioner: PartitionFunction | None = None,
         *,
         augment: bool = False,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         download: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(partitioner, augment=augment, **options)
+        if mean is not None:
+            self.mean = channel_numbers("mean", mean, 3)  # type: ignore[misc]
+        if std is not None:
+            self.std = channel_numbers("std", std, 3)  # type: ignore[misc]
         check_bool("download", download)
         self.data_dir = resolve_data_dir(data_dir)
         self.download = download

@@ -108,7 +108,7 @@ class CovertypeDataModule(FederatedDataModule):
             name: COVCLS skews sizes and classes by a QP partition with mu = 1 and lambda = 0.1, whose burn-in stops as
                 early as the original code's. COVFEAT skews wilderness area and soil type too (theta = 0.1).
             data_dir: As in the class.
-            feature_partitioner: As in the class, in the place of COVFEAT's own.
+            feature_partitioner: As in the class, instead of COVFEAT's own.
             **options: Further arguments of the class, in place of the set-up's own.
 
         Raises:
@@ -118,7 +118,7 @@ class CovertypeDataModule(FederatedDataModule):
         by_features = name.startswith("COVFEAT")
         if feature_partitioner is not None and not by_features:
             raise ValueError(
-                f"{name} does not take a `feature_partitioner`: it skews sizes and classes alone. Use COVFEAT-G or "
+                f"{name} does not take a `feature_partitioner`: it skews only sizes and classes. Use COVFEAT-G or "
                 "COVFEAT-L."
             )
         # without the original code's early stop the burn-in mixes the clients: a C-score of 0.5, 0.79 in Table I

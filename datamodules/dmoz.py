@@ -115,7 +115,7 @@ class DMOZDataModule(FederatedDataModule):
         return Source(dataset, classes, class_names=names)
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Split the pages stratified by their clients in d_0, and share the training pages out."""
+        """Split the pages stratified by their clients in d_0, and distribute the training pages."""
         if self.partitioner is None:
             return self.split.apply(self._homes, TopicGraphPartitioner(self._graph, self.distribution))
         by_class = self.partitioner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +16,9 @@ from datamodules.columns import check_names, encode_classes
 from datamodules.files import as_path
 from datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_bool, check_text, check_texts, got, is_number, is_sequence
+from fl_lightning.arguments import check_bool, check_text, check_texts, got, is_number
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
+from fl_lightning.data.images import channel_numbers
 
 if TYPE_CHECKING:
     import datasets
@@ -102,14 +102,12 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         self.cache_dir = None if cache_dir is None else os.fspath(as_path("cache_dir", cache_dir))
         self.transform = transform
         self.pad_value = pad_value
-        self.mean = _channels("mean", mean)  # type: ignore[misc]
-        self.std = _channels("std", std)  # type: ignore[misc]
+        self.mean = channel_numbers("mean", mean)  # type: ignore[misc]
+        self.std = channel_numbers("std", std)  # type: ignore[misc]
         self.regression = regression
         self.in_memory = in_memory
         if not self.inputs or label in self.inputs:
             raise ValueError(f"`inputs` must name one or more columns, and not the `label`, got {self.inputs}.")
-        if min(self.std) <= 0:
-            raise ValueError(f"`std` must be greater than 0, got {list(self.std)}. 1 leaves a channel as it is.")
         if not is_number(pad_value):
             raise ValueError(f"`pad_value` must be a number, got {got(pad_value)}. 0 is the default.")
         if transform is not None and not callable(transform):
@@ -220,15 +218,3 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             raise ValueError(
                 f"{self.path} has no column {missing[0]!r}; its columns are {', '.join(map(repr, part.column_names))}."
             )
-
-
-def _channels(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers of the channels."""
-    if isinstance(values, (np.ndarray, Tensor)) and values.ndim == 1:
-        values = values.tolist()
-    if not is_sequence(values) or len(values) == 0:
-        raise ValueError(f"`{name}` must be a sequence, a number for each channel or one for all, got {got(values)}.")
-    for value in values:
-        if not is_number(value) or not math.isfinite(value):
-            raise ValueError(f"`{name}` must hold finite numbers, got {got(value)}.")
-    return tuple(float(value) for value in values)

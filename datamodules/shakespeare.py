@@ -159,7 +159,7 @@ class ShakespeareDataModule(FederatedDataModule):
         )
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Make each role a client, or share the windows out by the partitioner, and split them."""
+        """Make each role a client, or distribute the windows by the partitioner, and split them."""
 
         def partition(labels: np.ndarray) -> Partition:
             if self.partitioner is None:

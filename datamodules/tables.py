@@ -26,7 +26,7 @@ class TableDataModule(NaturalDataModule):
     """Serves the rows of a CSV or Parquet file, ``(x, y)``, by the client column or by a partitioner.
 
     A sample has the numeric features first, in the given order, then 0/1 indicators of each categorical column's
-    values, ascending. ``standardize`` changes the numeric features alone.
+    values, ascending. ``standardize`` changes only the numeric features.
 
     Args:
         path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
@@ -44,7 +44,7 @@ class TableDataModule(NaturalDataModule):
     Raises:
         FileNotFoundError: At set-up, if there is no such file.
         ValueError: If an argument is unknown; at set-up, if a file is of another kind or unreadable, a column is
-            missing, has missing values or no numbers, or there is nothing to share rows out by.
+            missing, has missing values or no numbers, or nothing says which client holds which row.
     """
 
     def __init__(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -13,15 +15,26 @@ from typing import Any, NoReturn
 _INTERRUPTED = 130  # the exit status of programs that Ctrl-C ends
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description, and shows the default of every option that has one."""
+class KeepsExamples(argparse.HelpFormatter):
+    """Fits paragraphs to the terminal, and keeps indented lines, such as commands, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled: list[str] = []
+        for is_fixed, group in itertools.groupby(text.splitlines(), lambda line: not line or line.startswith(" ")):
+            lines = list(group)
+            filled += lines if is_fixed else textwrap.wrap(" ".join(lines), width)
+        return "".join(f"{indent}{line}\n" for line in filled)
+
+
+class HelpFormatter(KeepsExamples):
+    """Also shows the default of every option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, default = action.help, action.default
         if (
             text is None
             or "default" in text
-            or default in (None, False, argparse.SUPPRESS)
+            or any(default is without for without in (None, False, argparse.SUPPRESS))
             or not action.option_strings
         ):
             return text
@@ -37,11 +50,22 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any) -> None:
+        self._words: list[str] = []  # of the command line, for an error
         super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as ``ArgumentParser`` does, and keep the words for an error."""
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """End the program with the message, and with what was probably meant."""
-        super().error(message + did_you_mean(message, self._option_string_actions))
+        options = self._option_string_actions
+        words = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+        unknown = [word for word in words if word not in options]
+        if unknown and "are required: -" in message:  # argparse looks for missing options first
+            message += f"; unrecognized arguments: {' '.join(unknown)}"
+        super().error(message + did_you_mean(message, options))
 
 
 def did_you_mean(message: str, options: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""The federated loop: a round of local training in the place of an epoch."""
+"""The federated loop: an epoch of the trainer is a round of local training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FederatedLoop(RoundLoop):
         executor: Computes the tasks of a round.
         settings: How long clients train.
         corrector: The callback that installs the loop, and whose hook corrects gradients.
-        max_invalid_rounds: So many :attr:`invalid_rounds` end the fit with an error; ``None`` for no end.
+        max_invalid_rounds: Number of :attr:`invalid_rounds` that ends the fit with an error; ``None`` never ends it.
 
     Attributes:
         clients: The clients' local training, once the fit has begun.
@@ -99,6 +99,20 @@ class FederatedLoop(RoundLoop):
                 f"stay idle. Raise `clients_per_round` or give `Trainer(devices=...)` at most {cohort}."
             )
 
+    def tell_of_clients(self) -> None:
+        """Say in one line how many clients train, validate and test, and how many train in a round."""
+        data, sampler = self.data, self.algorithm.sampler
+        number = sampler.cohort_size(data.num_clients)
+        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
+        if isinstance(sampler, Arrivals):
+            each_round = f"{number:,} result{'s' * (number != 1)} arrive{'s' * (number == 1)}"
+        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
+        if data.num_clients == 1:
+            rank_zero_warn(
+                f"Only one client trains ({data.describe_clients()}), so this is not federated learning. Use more "
+                "clients, or a split that leaves more for training."
+            )
+
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
         return ClientBatches(self.trainer, self.data, self.settings).mean_number()
@@ -116,22 +130,8 @@ class FederatedLoop(RoundLoop):
         elif self.executor_states:
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
             self.executor.load_state_dict(self.executor_states[own])
-        self._tell_of_clients()
         self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
-
-    def _tell_of_clients(self) -> None:
-        data, sampler = self.data, self.algorithm.sampler
-        number = sampler.cohort_size(data.num_clients)
-        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
-        if isinstance(sampler, Arrivals):
-            each_round = f"{number:,} result{'s' * (number != 1)} arrive{'s' * (number == 1)}"
-        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
-        if data.num_clients == 1:
-            rank_zero_warn(
-                f"Only one client trains ({data.describe_clients()}), so that nothing is federated. Use more clients, "
-                "or a split that leaves more for training."
-            )
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""
@@ -238,7 +238,7 @@ class FederatedLoop(RoundLoop):
         """End the round for Lightning.
 
         Raises:
-            FloatingPointError: If clients hand back nothing but invalid values for too many rounds.
+            FloatingPointError: If all clients hand back invalid values in too many rounds.
         """
         report = self.algorithm.report
         if report.reported or report.left_out:
@@ -249,7 +249,7 @@ class FederatedLoop(RoundLoop):
             raise FloatingPointError(
                 f"All clients of the last {self.invalid_rounds} rounds handed back NaN or infinite values, so the "
                 "model has not moved. Lower the learning rate or clip gradients, and start from an earlier checkpoint "
-                "or afresh; `max_invalid_rounds` sets after how many rounds the fit ends, None never."
+                "or anew. `max_invalid_rounds` sets after how many such rounds the fit ends; None never ends it."
             )
 
     def on_round_abort(self) -> None:

@@ -41,14 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _RUN[arguments[0]](arguments[1:])
         except KeyboardInterrupt:
-            print("\nInterrupted. The same command goes on where this one was.", file=sys.stderr)
+            print("\nInterrupted. Run the same command again to continue.", file=sys.stderr)
             return 130
+        except UnknownNameError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     options = _parser().parse_args(arguments)  # ends with help, the version, or an error
     if options.print_completion:
         print(completion(options.print_completion))
     else:
         _parser().print_help()
     return 0
+
+
+class UnknownNameError(ValueError):
+    """A table, sweep or recipe that does not exist."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,15 +84,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: list[str]) -> int:
+    given = _with_shipped_file(arguments, "tables")
     program = import_module("fl_lightning.experiment.__main__")
-    given = [_shipped(word, "tables") if place == 0 else word for place, word in enumerate(arguments)]
-    return int(program.table(given, prog="fl-lightning run"))
+    return int(program.table(given, prog="fl-lightning run", epilog=_of_the_package("tables")))
 
 
 def _sweep(arguments: list[str]) -> int:
+    given = _with_shipped_file(arguments, "sweeps")
     program = import_module("fl_lightning.experiment.__main__")
-    given = [_shipped(word, "sweeps") if place == 0 else word for place, word in enumerate(arguments)]
-    return int(program.sweep(given, prog="fl-lightning sweep"))
+    return int(program.sweep(given, prog="fl-lightning sweep", epilog=_of_the_package("sweeps")))
 
 
 def _report(arguments: list[str]) -> int:
@@ -105,10 +112,7 @@ def _recipe(arguments: list[str]) -> int:
         print("\n`fl-lightning recipe NAME --help` shows the options of a recipe.")
         return 0
     if arguments[0] not in names:
-        close = difflib.get_close_matches(arguments[0], names, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(names)}."
-        print(f"error: there is no recipe {arguments[0]!r}. {hint}", file=sys.stderr)
-        return 2
+        raise UnknownNameError(f"There is no recipe {arguments[0]!r}. {_meant(arguments[0], list(names))}")
     path = names[arguments[0]]
     sys.argv = [str(path), *arguments[1:]]
     runpy.run_path(str(path), run_name="__main__")
@@ -129,10 +133,31 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.py"))}
 
 
-def _shipped(word: str, kind: str) -> str:
-    """Return the file that comes with the package under a name; a path, or another word, as it is."""
-    path = RECIPES / kind / f"{word}.yaml"
-    return str(path) if not word.startswith("-") and not Path(word).exists() and path.is_file() else word
+def _with_shipped_file(arguments: list[str], kind: str) -> list[str]:
+    """Return the arguments with the path of a file of the package in place of its name, if the first one is a name.
+
+    Raises:
+        UnknownNameError: If the first argument is neither a path nor such a name.
+    """
+    if not arguments or arguments[0].startswith("-") or Path(arguments[0]).exists():
+        return arguments
+    path = RECIPES / kind / f"{arguments[0]}.yaml"
+    if not path.is_file():
+        raise UnknownNameError(f"There is no file {arguments[0]}. {_meant(Path(arguments[0]).stem, _shipped(kind))}")
+    return [str(path), *arguments[1:]]
+
+
+def _shipped(kind: str) -> list[str]:
+    return sorted(path.stem for path in (RECIPES / kind).glob("*.yaml"))
+
+
+def _of_the_package(kind: str) -> str:
+    return f"{kind} that come with the package: {', '.join(_shipped(kind))}"
+
+
+def _meant(word: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"Did you mean {close[0]}?" if close else f"The package has {', '.join(names)}."
 
 
 def _first_line(path: Path) -> str:

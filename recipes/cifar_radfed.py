@@ -274,7 +274,7 @@ def main(argv: list[str]) -> None:
     tags = [data_name, method_name, options.preset]
     loggers = make_loggers(folder, tags, yaml.safe_load(parser.dump(options)), bool(options.resume))
     data.setup()
-    console.print(str(data.statistics()))
+    console.print(f"{data.statistics()}\n{data.describe_clients()}.")
     metrics = ClientMetrics()
     # only aggregated models compete for the best one; last.ckpt holds the newest round
     best = FederatedCheckpoint(folder, "best-{epoch}", monitor="val_acc_clients", mode="max")

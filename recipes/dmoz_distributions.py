@@ -3,8 +3,8 @@
     python recipes/dmoz_distributions.py --workers 2                       # an invented dump, a few distributions
     python recipes/dmoz_distributions.py --preset paper                    # the real dumps, which you bring
 
-The small preset writes an invented dump in the syntax of DMOZ to runs/dmoz_sample, and its output says so: its figures
-show that the program runs, and nothing about DMOZ. The paper preset reads dmoz/content.rdf.u8 and
+The small preset writes an invented dump in the syntax of DMOZ to runs/dmoz_sample. Its figures show only that the
+program runs, and say nothing about DMOZ. The paper preset reads dmoz/content.rdf.u8 and
 dmoz/structure.rdf.u8 in $FL_LIGHTNING_DATA (else data/). Both need the vectors of GloVe there:
 glove/glove.6B.50d.txt. The settings are in tables/dmoz_small.yaml and tables/dmoz_paper.yaml.
 

@@ -2,6 +2,7 @@
 
     python recipes/feddyn_communication.py --workers 2                     # convex synthetic data, and MNIST in small
     python recipes/feddyn_communication.py --preset reduced --workers 2    # fewer rounds, without CIFAR and the plays
+    python recipes/feddyn_communication.py --preset cifar                  # CIFAR-10, 200 rounds; wants a GPU
     python recipes/feddyn_communication.py --preset paper --estimate       # the time of the paper's setting
     python recipes/feddyn_communication.py --preset paper --data synthetic-homogeneous synthetic-inputs
 
@@ -9,10 +10,11 @@ The methods are FedDyn, FedAvg, FedProx and SCAFFOLD with 100 %, 10 % and 1 % of
 chance, as in the authors' code). The data are IID or Dirichlet .6 or .3, balanced or unbalanced, on 100 or 1000
 devices, and the convex synthetic data. Cost is counted in rounds of FedAvg; SCAFFOLD sends two vectors. As in the
 paper there is no validation set: curves and targets are of the test set (of the synthetic data: the union of the
-training data) and of the model that devices receive. Some targets are not in the paper's text; the tables add them.
+training data). In `paper` and `cifar` they are of the mean of every device's last model, as in the paper's figures; in
+`small` and `reduced` of the model that devices receive. Some targets are not in the paper's text; the tables add them.
 
-The settings are in tables/feddyn_small.yaml, tables/feddyn_reduced.yaml and tables/feddyn_paper.yaml. The data are
-MNIST, the letters of EMNIST, CIFAR-10 and -100 and the plays, in $FL_LIGHTNING_DATA, else in data/.
+The settings are in tables/feddyn_<preset>.yaml. The data are MNIST, the letters of EMNIST, CIFAR-10 and -100 and the
+plays, in $FL_LIGHTNING_DATA, else in data/.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
-PRESETS = {name: TABLES / f"feddyn_{name}.yaml" for name in ("small", "reduced", "paper")}
+PRESETS = {name: TABLES / f"feddyn_{name}.yaml" for name in ("small", "reduced", "cifar", "paper")}
 
 if __name__ == "__main__":
     run_presets(__doc__ or "", PRESETS)

@@ -1,4 +1,4 @@
-"""What travels, on Fashion-MNIST: accuracy against epsilon, against bytes, and against the share of attackers.
+"""Privacy, compression and attacks on Fashion-MNIST: accuracy against epsilon, bytes and the share of attackers.
 
     python recipes/what_travels.py privacy --data-dir data        # one study: privacy, compression or robustness
     python recipes/what_travels.py --data-dir data                # all three: five minutes of processor time

@@ -34,8 +34,8 @@ ROOMS = [
     "report",
 ]
 TOOLS = {
-    *("arguments", "atomic_file", "checked_file", "command_line", "durations", "metrics", "notebook"),
-    *("other_lightning", "representation", "seeding", "shadowing", "signatures", "versions"),
+    *("arguments", "atomic_file", "checked_file", "command_line", "durations", "log_lines", "metrics"),
+    *("notebook", "other_lightning", "representation", "seeding", "shadowing", "signatures", "versions"),
 }
 #: Imports that go up, and why: ``run_presets`` is still found in its earlier place.
 UPWARD = {("fl_lightning.experiment", "fl_lightning.report")}

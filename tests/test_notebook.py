@@ -56,7 +56,7 @@ def test_results_are_shown_as_a_table() -> None:
 
 def test_a_table_of_methods_is_shown_in_short() -> None:
     table = read_table(TABLES / "radfed_paper.yaml")
-    assert repr(table).startswith("Table('radfed_paper': 9 methods, 9 data sets, ")
+    assert repr(table).startswith("Table('radfed_paper': 12 methods, 9 data sets, ")
     assert "<td>methods</td><td>FedAvg, " in table._repr_html_()
 
 

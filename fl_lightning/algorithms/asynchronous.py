@@ -28,16 +28,16 @@ class AsynchronousCallback(AggregationCallback):
     """The base of asynchronous algorithms: a round is ``clients_per_round`` arrivals in virtual time.
 
     Args:
-        clients_per_round: Results that arrive in a round: a float is a fraction of the clients (default 0.1), an int
-            their number, which may be larger than that of the clients.
+        clients_per_round: Results that arrive in a round. A float is a fraction of the clients (default 0.1), an int
+            the number of results, which may exceed the number of clients.
         speeds: Work units per unit of virtual time, one per client (or one for all, or a function that draws them); a
             task is 100 units. For anything else give a ``clock``.
-        clock: How long clients take and when they are there, in the place of ``speeds``.
+        clock: How long clients take and when they are available, instead of ``speeds``.
         concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
             from those that do not train.
         lookahead: How many clients are trained together, ahead of their results' arrival; as many as arrive in a round,
             but at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
-        aggregation: How the buffered results are merged, in the place of the algorithm's own way.
+        aggregation: Merges the buffered results, instead of the algorithm's own aggregation.
         options: The other arguments of :class:`AggregationCallback`, without ``sampler`` and ``participation``.
 
     Raises:

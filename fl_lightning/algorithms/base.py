@@ -21,6 +21,7 @@ from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
+from fl_lightning.log_lines import log_above_bars, log_as_before
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.other_lightning import check_lightning
 from fl_lightning.parts.aggregation import Aggregation
@@ -44,36 +45,33 @@ class AggregationCallback(ShowsSignature, Callback):
     :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
-        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1;
-            beside a ``sampler`` that says otherwise it is an error.
+        clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1.
+            It is an error to give another number than the ``sampler`` has.
         local_epochs: Passes E over a client's data in a round; default 1.
-        local_steps: Optimizer steps of a client in a round, instead of epochs; its data are gone through repeatedly.
-        sampler: Draws the clients, in the place of a :class:`UniformSampler` of ``clients_per_round``.
+        local_steps: Optimizer steps of a client in a round, instead of epochs. The client repeats its data as needed.
+        sampler: Draws the clients; by default a :class:`UniformSampler` of ``clients_per_round``.
         participation: Clients that cannot be reached, drop out or do part of the work.
         exchange: What travels between the server and its clients: an :class:`~fl_lightning.parts.Exchange` such as
             ``Clip(1.0)`` or ``PersonalParameters("head")``, or a list of them, from the client to the server.
-        aggregation: How results are merged, in the place of the algorithm's own way.
-        buffers: How buffers such as BatchNorm's statistics are exchanged: ``"average"`` them as parameters, keep them
-            ``"local"`` to each client, or take the ``"server"``'s always; see
+        aggregation: Merges the results, instead of the algorithm's own aggregation.
+        buffers: How buffers such as BatchNorm's statistics are exchanged. ``"average"`` treats them like parameters,
+            ``"local"`` leaves each client its own, ``"server"`` always uses the server's. See
             :class:`~fl_lightning.parts.BufferExchange`.
         invalid_updates: What to do with a client that hands back NaN or infinite values: ``"skip"`` leaves it out and
             counts it, ``"raise"`` ends the fit.
-        max_invalid_rounds: Rounds in a row that leave out all clients that reported, after which the fit ends with an
-            error; ``None`` for no end.
+        max_invalid_rounds: The fit ends with an error after so many rounds in a row in which every client that reported
+            was left out; ``None`` never ends it.
         state_dir: Folder for the vectors that clients keep between rounds, in a memory-mapped file that vanishes with
             the process; ``None`` keeps them in memory.
         executor: How a round's clients are computed: ``"sequential"``, one after the other; ``"vectorized"``, many at
-            once as stacked models, where the module allows it; ``"auto"`` chooses by what a client's step
-            computes; or an :class:`~fl_lightning.executors.Executor`. All give the same result to rounding; see
-            ``docs/scaling.md``.
-        clients_at_once: Models in a stack at most; ``None`` for as many as memory allows, and on a CPU at most 32 MiB
-            of weights. For ``"auto"`` and ``"vectorized"`` alone.
-        seed: Seed of client draws, shuffling and everything random inside clients. Default: that of
-            ``lightning.seed_everything``, else 0.
+            once as stacked models, where the module allows it; ``"auto"`` chooses by what a client's step computes;
+            or an :class:`~fl_lightning.executors.Executor`. All give the same result to rounding: ``docs/scaling.md``.
+        clients_at_once: Largest stack; ``None``: as many models as memory allows, on a CPU 32 MiB of weights.
+        seed: Seed of everything random; by default the seed of ``lightning.seed_everything``, or 0 without one.
 
     Raises:
-        TypeError: If a part is of another kind.
-        ValueError: If an argument is out of its range, two arguments exclude each other, or parts do not fit together.
+        TypeError: If a part has the wrong type.
+        ValueError: If an argument is out of its range, two arguments exclude each other, or parts cannot be combined.
     """
 
     _is_set_up = False
@@ -118,7 +116,7 @@ class AggregationCallback(ShowsSignature, Callback):
         """Return the algorithm's parts; called once, at the end of ``__init__``."""
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
-        """Return the sampler that two arguments ask for.
+        """Return the sampler that the two arguments describe.
 
         Raises:
             ValueError: If both are given and differ.
@@ -222,6 +220,7 @@ class AggregationCallback(ShowsSignature, Callback):
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
             RoundLog(trainer, rounds, final=True).install()
             return
+        log_above_bars()
         self._loaded_rounds = None
         others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
         if others:
@@ -238,6 +237,7 @@ class AggregationCallback(ShowsSignature, Callback):
         install_loop(trainer, loop)
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
+        loop.tell_of_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
 
@@ -252,6 +252,7 @@ class AggregationCallback(ShowsSignature, Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit for the executor, and an evaluation for the loggers."""
         RoundLog.remove(trainer)
+        log_as_before()
         if stage == "fit":
             self._executor.on_fit_end()
 

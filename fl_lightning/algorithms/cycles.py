@@ -23,6 +23,6 @@ def warn_of_open_cycle(schedule: object, max_epochs: int | None) -> None:
     ending = "the mean of the circulating models" if schedule.evaluate == "virtual" else "the last aggregate"
     rank_zero_warn(
         f"`max_epochs={max_epochs}` is not a multiple of `redistributions={cycle}`: {over} of the rounds come after "
-        f"the last aggregation, and the final model is {ending}. An epoch is one inner round (the paper has T x S of "
-        f"them); give max_epochs={' or '.join(choices)} for whole cycles."
+        f"the last aggregation, and the final model is {ending}. An epoch is one inner round; the paper has T x S of "
+        f"them. Give max_epochs={' or '.join(choices)} for whole cycles."
     )

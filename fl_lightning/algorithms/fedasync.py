@@ -30,10 +30,10 @@ class FedAsync(AsynchronousCallback):
             1 / (10 (d - 4) + 1), ``"exponential"`` exp(-d / 2); or a function of d, such as
             ``fl_lightning.parts.asynchronous.polynomial(a=0.3)``.
         rho: Weight of the proximal term, at least 0. (The authors' code takes ``rho`` times the learning rate.)
-        max_staleness: Results that are staler are rejected (an admission rule); ``None`` takes all.
-        history: D of the authors' simulation (eq. (26)) in the place of a clock: each result is of a client drawn
-            uniformly, from a model drawn uniformly among the last D, so that d is 0 to D - 1.
-        aggregation: Merges each result in another way; not beside ``mixing`` and ``staleness``.
+        max_staleness: Results with a larger d are rejected; ``None`` accepts all.
+        history: D of the authors' simulation (eq. (26)), which needs no clock. Each result comes from a client drawn
+            uniformly and starts from a model drawn uniformly among the last D, so that d is 0 to D - 1.
+        aggregation: Another way to merge each result. It excludes ``mixing`` and ``staleness``.
         options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
@@ -56,8 +56,8 @@ class FedAsync(AsynchronousCallback):
         timed = [name for name in ("speeds", "clock", "concurrency") if options.get(name) is not None]
         if history is not None and timed:
             raise ValueError(
-                f"`history` draws staleness at random, without a clock; it cannot be combined with `{timed[0]}`. Leave "
-                "one of them out."
+                f"`history` draws staleness at random and has no clock, so it cannot be combined with `{timed[0]}`. "
+                "Give only one of them."
             )
         self.mixing, self.staleness, self.rho, self.history = mixing, staleness, rho, history
         self.max_staleness = max_staleness

@@ -10,7 +10,7 @@ from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
@@ -23,6 +23,7 @@ class FedAvgOptions(FederatedOptions, total=False):
     weighting: Weighting
     partial: Literal["selected", "stale", "current"]
     aggregation: Aggregation | None
+    evaluate: EvaluatedModel
 
 
 class FedAvg(AggregationCallback):
@@ -32,12 +33,15 @@ class FedAvg(AggregationCallback):
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` all alike.
-        partial: What clients count with that do not train in a round: ``"selected"``, the mean is over those that do
-            (3a); ``"stale"``, their last local model (3b); ``"current"``, the server's model (3c).
+        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
+        partial: How clients count that do not train in a round. ``"selected"``: not at all, the mean is over the
+            clients that train (3a). ``"stale"``: with their last local model (3b). ``"current"``: with the server's
+            model (3c).
         server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model. A function of the round
             makes a schedule.
-        aggregation: Another way to merge results than a mean; not beside ``weighting`` and ``partial``.
+        aggregation: Another way to merge results. It excludes ``weighting`` and ``partial``.
+        evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`, with clients weighted by
+            ``weighting``.
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
@@ -52,6 +56,7 @@ class FedAvg(AggregationCallback):
         partial: Literal["selected", "stale", "current"] = "selected",
         server_lr: Scheduled = 1.0,
         aggregation: Aggregation | None = None,
+        evaluate: EvaluatedModel = "server",
         **options: Unpack[FederatedOptions],
     ) -> None:
         check_choice("partial", partial, tuple(_AGGREGATIONS))
@@ -59,13 +64,14 @@ class FedAvg(AggregationCallback):
         self.weighting = weighting
         self.partial = partial
         self.server_lr = server_lr
+        self.evaluate = evaluate
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
     def configure_algorithm(self) -> SynchronousAlgorithm:
         """Return the parts."""
         return SynchronousAlgorithm(
             sampler=self.sampler,
-            schedule=Synchronous(),
+            schedule=Synchronous(self.evaluate, self.weighting),
             objective=self.configure_objective(),
             aggregation=_AGGREGATIONS[self.partial](self.weighting),
             server=self.configure_server(),

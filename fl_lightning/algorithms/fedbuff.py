@@ -26,24 +26,24 @@ class FedBuff(AsynchronousCallback):
     Args:
         buffer_size: K.
         clients_per_round: Results that arrive in a round.
-        server_lr: eta_g, greater than 0; a function of the round makes a schedule. Not beside ``server``.
-        server: Server optimizer, such as ``Momentum(0.9, lr=0.7)`` or ``Adaptive(...)``; it sees the model moved by the
-            buffered updates as the aggregate.
+        server_lr: eta_g, greater than 0; a function of the round makes a schedule. It excludes ``server``.
+        server: Server optimizer, such as ``Momentum(0.9, lr=0.7)`` or ``Adaptive(...)``. Its aggregate is the model
+            moved by the buffered updates.
         staleness: s, as for :class:`FedAsync`; ``"polynomial"`` is 1 / sqrt(1 + d).
         weighting: omega, by the size of the client's data: ``"uniform"``, ``"samples"``, ``"sqrt"`` or ``"log"``,
-            relative to that of the mean size.
+            relative to a client of mean size.
         divide_by: ``"count"`` (K), ``"weights"`` (the sum of ``s omega``) or ``"none"`` (FLSim).
-        average_staleness: s is divided by its value here; FLSim's default is 1.
+        average_staleness: s is divided by its value at this staleness; FLSim's default is 1.
         wait_for_flush: Whether clients wait for the server's move after their result arrived.
         once_per_buffer: Whether a client's second result in a buffer is rejected.
-        flush_rounds: Whether the server also moves at each round's end, with what is in the buffer.
-        broadcast_threshold: Relative change of the model in one move above which it is sent to all clients; see
-            :class:`~fl_lightning.parts.Asynchronous`.
+        flush_rounds: Whether the server also moves at each round's end, with the results that the buffer holds.
+        broadcast_threshold: The server sends its model to all clients when one move changes it by more than this share;
+            see :class:`~fl_lightning.parts.Asynchronous`.
         stamp: What staleness counts, the server's moves (``"version"``) or arrivals (``"upload"``); see
             :class:`~fl_lightning.parts.Asynchronous`.
         mu: Weight of a proximal term of the clients, at least 0.
-        max_staleness: Results that are staler are rejected; ``None`` takes all.
-        aggregation: Merges the buffered results in another way; not beside the weights of this one.
+        max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
+        aggregation: Another way to merge the buffered results. It excludes the arguments for weights.
         options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
@@ -120,14 +120,14 @@ class DynamicWeightFedBuff(AsynchronousCallback):
         clients_per_round: Results that arrive in a round.
         alpha: In (0, 1].
         mu: Weight of the clients' proximal term, at least 0.
-        stamp: What staleness counts: ``"upload"`` the results since the client received its model, 0 for one that is
-            alone; ``"upload-literal"`` as Algorithm 1 is written, where the counter is sent before it is increased;
-            ``"version"`` the server's moves.
+        stamp: What staleness counts. ``"upload"``: the results since the client received its model, 0 if there were
+            none. ``"upload-literal"``: the same, as Algorithm 1 is written, where the counter is sent before it is
+            increased. ``"version"``: the server's moves.
         staleness_at: ``"receipt"`` counts staleness when a result arrives, ``"flush"`` when the buffer is full.
         frequency: ``"flush"`` gives all models of a client their final count f, ``"arrival"`` each the count so far.
         broadcast_threshold: As for :class:`FedBuff`.
-        max_staleness: Results that are staler are rejected; ``None`` takes all.
-        aggregation: Merges the buffered results in another way; not beside the weights of this one.
+        max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
+        aggregation: Another way to merge the buffered results. It excludes the arguments for weights.
         options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:

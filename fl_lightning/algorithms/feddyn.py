@@ -10,13 +10,13 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.objectives import DynamicRegularizer
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server_optimizers import DynamicServer
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
 class FedDyn(AggregationCallback):
-    """FedDyn (Acar et al. 2021; eq. (5)-(12)): each client's objective is tilted so that its optimum is the server's.
+    """FedDyn (Acar et al. 2021; eq. (5)-(12)): each client's objective is changed so that it has the server's optimum.
 
     Args:
         alpha: Weight of the regulariser, greater than 0.
@@ -26,8 +26,8 @@ class FedDyn(AggregationCallback):
         evaluate: The model that is validated, checkpointed and tested: ``"server"``, which clients receive next;
             ``"active"``, the mean of the round's local models; ``"all"``, the mean of every client's last local model,
             which the paper's curves show.
-        penalty: ``"gradient"`` clips the regulariser with the gradient, ``"weight_decay"`` leaves its quadratic part
-            to the optimizer, unclipped, as the authors' code does.
+        penalty: ``"gradient"`` clips the regulariser together with the gradient. ``"weight_decay"`` leaves its
+            quadratic part to the optimizer and does not clip it, as the authors' code does.
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
@@ -40,7 +40,7 @@ class FedDyn(AggregationCallback):
         clients_per_round: int | float | None = None,
         *,
         scale_alpha: Literal["size", "none"] = "size",
-        evaluate: Literal["server", "active", "all"] = "server",
+        evaluate: EvaluatedModel = "server",
         penalty: Literal["gradient", "weight_decay"] = "gradient",
         **options: Unpack[FederatedOptions],
     ) -> None:

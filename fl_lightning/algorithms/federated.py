@@ -22,12 +22,12 @@ from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
 class Federated(AggregationCallback):
-    """A federated algorithm of any six parts; the defaults are FedAvg's.
+    """A federated algorithm made of any six parts; the defaults make FedAvg.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m;
-            with an asynchronous schedule, results that arrive in a round. Not beside ``sampler``.
-        sampler: Draws the clients of a round; not with an asynchronous schedule.
+            with an asynchronous schedule, results that arrive in a round. It excludes ``sampler``.
+        sampler: Draws the clients of a round. An asynchronous schedule needs none.
         schedule: From which model clients start and when the server acts: :class:`~fl_lightning.parts.Synchronous`,
             :class:`~fl_lightning.parts.Redistribution` or :class:`~fl_lightning.parts.Asynchronous`.
         objective: What a client minimises.
@@ -38,8 +38,8 @@ class Federated(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
-        TypeError: If a part is of another kind.
-        ValueError: If an argument is out of its range, or parts do not fit together.
+        TypeError: If a part has the wrong type.
+        ValueError: If an argument is out of its range, or parts cannot be combined.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Federated(AggregationCallback):
         )
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
-        """Return the sampler that two arguments ask for.
+        """Return the sampler that the two arguments describe.
 
         Raises:
-            ValueError: If both are given, or a sampler beside an asynchronous schedule.
+            ValueError: If both are given, or a sampler and an asynchronous schedule.
         """
         if not isinstance(self.schedule, Asynchronous):
             return super().make_sampler(clients_per_round, sampler)

@@ -1,4 +1,4 @@
-"""FedNova: updates count by their direction, not by their number of steps."""
+"""FedNova: clients that make more steps do not count for more."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class MeasuredProximal(Proximal):
 
 
 class FedNova(AggregationCallback):
-    """FedNova (Wang et al. 2020): the mean of updates that are divided by the reach of their local steps.
+    """FedNova (Wang et al. 2020): each update is divided by the reach of its local steps before the mean is taken.
 
-    Clients may make different numbers of steps (they have more samples, are stragglers, ...): FedAvg then heads for the
-    optimum of another objective than ``sum_k p_k F_k``, FedNova does not. The local optimizer is plain SGD or SGD with
-    momentum, at one learning rate within a round.
+    Clients may make different numbers of steps, because they have more samples or are stragglers. FedAvg then converges
+    to the optimum of another objective than ``sum_k p_k F_k``. FedNova does not. The local optimizer is plain SGD or
+    SGD with momentum, at one learning rate within a round.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        momentum: That of the clients' SGD, in [0, 1); the module's optimizer must have the same.
+        momentum: Momentum of the clients' SGD, in [0, 1). The module's optimizer must have the same value.
         mu: Weight of a proximal term ``mu/2 |w - w_t|^2`` in the clients' objective, at least 0.
-        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` all alike.
+        weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
         server_lr: Server learning rate; a function of the round makes a schedule.
-        aggregation: Takes the place of the normalised mean; then this is FedProx.
+        aggregation: Replaces the normalised mean, so that this is FedProx.
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
@@ -82,7 +82,7 @@ class FedNova(AggregationCallback):
                 if not known or group["momentum"] != self.momentum:
                     own = f"momentum={group['momentum']}" if plain else "no momentum of that kind"
                     raise ValueError(
-                        f"`momentum={self.momentum}` of FedNova must be that of the clients' torch.optim.SGD, without "
-                        f"Nesterov's rule and dampening; the module has {type(optimizer).__name__} with {own}. The "
-                        "reach of other optimizers' steps is not known."
+                        f"FedNova has `momentum={self.momentum}`, so the module needs torch.optim.SGD with the same "
+                        f"momentum, without Nesterov momentum and dampening; it has {type(optimizer).__name__} with "
+                        f"{own}. The reach of other optimizers' steps is not known."
                     )

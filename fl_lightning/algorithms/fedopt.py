@@ -73,7 +73,7 @@ class FedAdagrad(_FedOpt):
         beta1: In [0, 1); 0 as in the authors' code, 0.9 as in their Algorithm 2.
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
-        bias_correction: Whether the moments are divided by ``1 - beta^t``; not so in the paper.
+        bias_correction: Whether the moments are divided by ``1 - beta^t``. The paper does not divide them.
         options: The other arguments of :class:`FedAvg`.
 
     Raises:
@@ -107,7 +107,7 @@ class FedAdam(_FedOpt):
         beta2: In [0, 1).
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
-        bias_correction: Whether the moments are divided by ``1 - beta^t``; not so in the paper.
+        bias_correction: Whether the moments are divided by ``1 - beta^t``. The paper does not divide them.
         options: The other arguments of :class:`FedAvg`.
 
     Raises:

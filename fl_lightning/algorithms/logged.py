@@ -14,7 +14,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.representation import ShowsArguments, arguments, short
 from fl_lightning.versions import __version__, package_versions
 
-#: Figures that nobody should have to look up.
+#: Values that the progress bar shows.
 IN_THE_BAR = ("fed/epsilon", "fed/local_epsilon")
 _MOST_ITEMS = 100  # of a list; longer ones are cut
 

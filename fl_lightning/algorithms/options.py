@@ -53,8 +53,8 @@ def check_beside_aggregation(aggregation: object | None, **settings: tuple[objec
     for name, (value, default) in settings.items():
         if aggregation is not None and value != default:
             raise ValueError(
-                f"`{name}={value!r}` is a setting of the algorithm's own aggregation, whose place is taken by "
-                f"`aggregation={aggregation!r}`. Leave one of the two out."
+                f"`{name}={value!r}` belongs to the algorithm's own aggregation, which "
+                f"`aggregation={aggregation!r}` replaces. Give only one of the two."
             )
 
 
@@ -66,14 +66,14 @@ def argument_names(kind: type) -> set[str]:
 
 
 def refuse_change(callback: object, name: str, value: object) -> None:
-    """Raise ``AttributeError`` if an attribute that is to be set is an argument of which parts are made already."""
+    """Raise ``AttributeError`` if the attribute is an argument from which parts have been made already."""
     if name not in vars(callback) or name not in argument_names(type(callback)):  # type: ignore[arg-type]
         return
     raise AttributeError(
-        f"`{name}` of {type(callback).__name__} cannot be changed: its parts are made already. Make a new "
-        f"{type(callback).__name__} with `{name}={value!r}`. What may change between rounds is a function of the "
-        "round, such as `server_lr=lambda t: 0.99**t`, or one of `clients_per_round`, `sampler`, `local_epochs` and "
-        "`local_steps`."
+        f"`{name}` of {type(callback).__name__} cannot be changed: the algorithm is built already. Make a new "
+        f"{type(callback).__name__} with `{name}={value!r}`. For a value that changes between rounds, give a function "
+        "of the round, such as `server_lr=lambda t: 0.99**t`. `clients_per_round`, `sampler`, `local_epochs` and "
+        "`local_steps` can be set at any time."
     )
 
 
@@ -88,7 +88,7 @@ def without_trainer(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
-    """Return the sampler that two arguments ask for.
+    """Return the sampler that the two arguments describe.
 
     Raises:
         ValueError: If both are given and differ.
@@ -101,22 +101,20 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
     if clients_per_round is not None and not agrees:
         raise ValueError(
             f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "
-            "sampler says itself how many clients train in a round."
+            "sampler sets the number of clients itself."
         )
     return sampler
 
 
 def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:
-    """Return a sampler like another one, of another number of clients.
+    """Return a copy of a sampler with another number of clients.
 
     Raises:
-        AttributeError: If the sampler is one of the user's choice, which says itself how many clients train.
+        AttributeError: If the user gave the sampler, which then sets the number of clients itself.
         ValueError: If the number is out of its range.
     """
     if type(sampler) is Arrivals:
         return Arrivals(clients_per_round)
     if type(sampler) is UniformSampler:
         return UniformSampler(clients_per_round, sampler.rounding)
-    raise AttributeError(
-        f"`clients_per_round` is a setting of the sampler here, {sampler!r}. Set `sampler` to another one."
-    )
+    raise AttributeError(f"`clients_per_round` is set by the sampler {sampler!r}. Set `sampler` to another one.")

@@ -17,16 +17,17 @@ from fl_lightning.parts.synchronous import SynchronousAlgorithm
 class QFedAvg(AggregationCallback):
     """q-FedAvg (Li et al. 2020, Fair Resource Allocation): minimises ``sum_k p_k F_k^(q+1) / (q+1)``.
 
-    The larger q, the more the clients with the largest losses count, and the more alike the losses become. Clients
-    compute their loss at the received model before they train: one more pass over their data, without gradients.
-    Clients are drawn uniformly and count alike otherwise; with ``q=0`` this is FedAvg with uniform weights.
+    With a larger q, clients with large losses count more, and losses become more alike. Each client computes its loss
+    at the received model before it trains. This costs one more pass over its data, without gradients. Clients are drawn
+    uniformly. With ``q=0`` this is FedAvg with uniform weights.
 
     Args:
         q: At least 0.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        lipschitz: L, the inverse of a learning rate that suits q = 0; 1 over the clients' own if ``None``.
+        lipschitz: L, the inverse of a learning rate that works with q = 0; ``None`` takes 1 / the clients' learning
+            rate.
         server_lr: Server learning rate; a function of the round makes a schedule.
-        aggregation: Takes the place of the fair mean; then this is FedAvg.
+        aggregation: Replaces the fair mean, so that this is FedAvg.
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:

@@ -23,19 +23,20 @@ class RADFed(AggregationCallback):
 
     Args:
         redistributions: S, local trainings of a circulating model between two aggregations.
-        clients_per_round: Circulating models, which is also clients in a round: a float is the fraction C of the
+        clients_per_round: Number of circulating models and of clients in a round: a float is the fraction C of the
             clients (default 0.1), an int the number m.
-        evaluate: What the module holds between two aggregations, and so what is validated, checkpointed and tested:
-            ``"virtual"``, the mean of the circulating models (not fed back), or ``"aggregate"``, the server's last
-            model. :class:`~fl_lightning.callbacks.FederatedCheckpoint` chooses among aggregated models only.
-        unequal: What happens in an inner round with fewer active clients than models (they are not reached, drop out,
-            or the sampler draws fewer): ``"subsample"`` is an error, ``"reduce"`` drops models at random for the rest
-            of the cycle, ``"park"`` leaves some as they are, ``"count"`` trains those that were trained least often.
-        extend_cycle: With ``"count"``, let a cycle last until every model was trained S times.
+        evaluate: The model that is validated, checkpointed and tested between two aggregations: ``"virtual"``, the mean
+            of the circulating models (they do not receive it), or ``"aggregate"``, the server's last model.
+            :class:`~fl_lightning.callbacks.FederatedCheckpoint` chooses among aggregated models only.
+        unequal: What happens in an inner round with fewer active clients than models, because clients are not reached
+            or drop out, or the sampler draws fewer. ``"subsample"`` raises an error, ``"reduce"`` drops models at
+            random for the rest of the cycle, ``"park"`` lets some models skip the round, ``"count"`` trains the models
+            that were trained least often.
+        extend_cycle: With ``"count"``, a cycle lasts until every model was trained S times.
         local: Local objective; ``Proximal(mu)`` makes RADFedp, whose centre is the received model.
         server: Server optimizer applied at each aggregation; default: replace the model by the mean. ``Mixing(lr)``
             makes RADFedm, ``Adaptive(...)`` RADFeda.
-        aggregation: Merges the circulating models in the place of their plain mean.
+        aggregation: Merges the circulating models, instead of their plain mean.
         options: The other arguments of :class:`AggregationCallback`; ``sampler=ImportanceSampler(...)`` makes RADFedi.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a checkpoint says of the run that wrote it, and whether another run may go on from it."""
+"""Describes a run in its checkpoint, and checks whether another run can resume from it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.representation import ShowsArguments, arguments, short
 
-#: They change no result, or are those of the checkpoint in any case.
+#: They change no result, or are always taken from the checkpoint.
 _IRRELEVANT = {"executor", "clients_at_once", "state_dir", "seed"}
 _MOST_DEEP = 4  # objects within objects
 
 
 def fingerprint(data: FederatedDataModule) -> str:
-    """Return a short text that differs when other clients train, or the same ones in another order.
+    """Return a short text that changes with the clients that train, and with their order.
 
     It holds their number and a digest of their sizes, of the partition, and of their samples' labels if there are any.
     """
@@ -69,14 +69,14 @@ def check_resumable(saved: Mapping[str, Any], present: Mapping[str, Any]) -> Non
     if saved["federation"] != present["federation"]:
         raise ValueError(
             f"The checkpoint was written with another federation ({saved['federation']}, now {present['federation']}): "
-            "number, sizes, samples or order of clients differ. Resume with the same data, partitioner, split and "
-            "seeds."
+            "the number, sizes, samples or order of clients differ. Resume with the same data, partitioner, split "
+            "and seeds."
         )
     for name, kind in present["parts"].items():
         if saved["parts"][name] != kind:
             raise ValueError(
-                f"The checkpoint was written with {saved['parts'][name]} as the algorithm's `{name}`, and there is now "
-                f"{kind}, to which its state means nothing. Resume with the same parts. {_FROM_WEIGHTS}"
+                f"The checkpoint was written with {saved['parts'][name]} as the algorithm's `{name}`, and the "
+                f"algorithm now has {kind}, which cannot use that state. Resume with the same parts. {_FROM_WEIGHTS}"
             )
     changes = _changes(saved["settings"], present["settings"])
     if changes:
@@ -94,7 +94,7 @@ def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[
 def check_checkpoint(
     checkpoint: Mapping[str, Any], key: str, hparams: Mapping[str, Any], wandb_runs: Sequence[str] = ()
 ) -> None:
-    """Look at what of a checkpoint is not the aggregation callback's own state.
+    """Check the parts of a checkpoint that are not the aggregation callback's own state.
 
     Args:
         checkpoint: The whole checkpoint.
@@ -110,15 +110,15 @@ def check_checkpoint(
     if writers and key not in writers:
         raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
     if not writers:
-        rank_zero_info(f"The checkpoint has no state of a federated algorithm: {key} starts from its weights.")
+        rank_zero_info(f"The checkpoint has no state of a federated algorithm, so {key} starts from its weights.")
     _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     both = [name for name in hparams if name in known]
     texts = [{name: [short(each[name]), _digest(each[name])] for name in both} for each in (known, hparams)]
     if changes := _changes(*texts):
         rank_zero_info(
-            f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. The optimizers and "
-            "schedules go on with the checkpoint's own settings, learning rates too."
+            f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. Optimizers and "
+            "schedules keep the checkpoint's settings, including learning rates."
         )
 
 
@@ -150,7 +150,7 @@ def _digest(value: object) -> str:
 
 
 def _whole(value: object, depth: int = 0) -> str:
-    """Return a text of all that a setting holds, the same in every process; functions by their name alone."""
+    """Return a text of all that a setting holds, the same in every process; of functions only the name."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
@@ -11,7 +13,7 @@ from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggre
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates
-from fl_lightning.parts.schedules import Synchronous
+from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
 from fl_lightning.parts.server_optimizers import Mixing
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
@@ -19,13 +21,14 @@ from fl_lightning.parts.synchronous import SynchronousAlgorithm
 class Scaffold(AggregationCallback):
     """SCAFFOLD (Karimireddy et al. 2020; eq. (13)-(16)): client steps are corrected by control variates.
 
-    The local optimizer should be plain SGD, as in the paper; option 2 divides a client's way by the sum of its steps'
-    learning rates. Model and control variate travel, each way.
+    The local optimizer should be SGD: plain as in the paper, or with the ``momentum`` given here. Option 2 divides a
+    client's update by how far its steps could reach. The model and the control variate are sent both ways.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
-        option: How a client's control variate is renewed: 2 from its way, 1 by the gradient at the received model.
+        option: How a client's control variate is updated: 2 from its update, 1 from the gradient at the received model.
         server_lr: Server learning rate eta_g; a function of the round makes a schedule.
+        momentum: That of the clients' SGD, in [0, 1); there is a warning if the module's optimizer has another.
         weighting: ``"uniform"`` as in the paper, or ``"samples"``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`.
         options: The other arguments of :class:`AggregationCallback`.
@@ -40,13 +43,15 @@ class Scaffold(AggregationCallback):
         *,
         option: Literal[1, 2] = 2,
         server_lr: Scheduled = 1.0,
+        momentum: float = 0.0,
         weighting: Weighting = "uniform",
-        evaluate: Literal["server", "active", "all"] = "server",
+        evaluate: EvaluatedModel = "server",
         **options: Unpack[FederatedOptions],
     ) -> None:
         check_beside_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))
-        self._variates = ControlVariates(option)
-        self.option, self.server_lr, self.weighting, self.evaluate = option, server_lr, weighting, evaluate
+        self._variates = ControlVariates(option, momentum)
+        self.option, self.server_lr, self.momentum = option, server_lr, momentum
+        self.weighting, self.evaluate = weighting, evaluate
         super().__init__(clients_per_round, **options)
 
     def configure_algorithm(self) -> SynchronousAlgorithm:
@@ -58,6 +63,17 @@ class Scaffold(AggregationCallback):
             aggregation=WeightedMean(self.weighting),
             server=Mixing(self.server_lr, name="server_lr"),
         )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Warn of a momentum by which control variates would grow without bounds."""
+        own = {group.get("momentum", 0.0) for optimizer in trainer.optimizers for group in optimizer.param_groups}
+        if self.option == 2 and own != {self.momentum}:
+            rank_zero_warn(
+                f"Scaffold has `momentum={self.momentum}`, but the module's optimizer has "
+                f"{' and '.join(f'momentum={value}' for value in sorted(own))}, so that control variates are not the "
+                "clients' mean gradients; with too little here they grow without bounds. Give Scaffold the momentum "
+                "of the optimizer."
+            )
 
     @property
     def control_variate(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checkpoints: the best among aggregated models, and the newest round, of which a whole file is always left."""
+"""Checkpoints: the best aggregated model, and the newest round, which survives kills and full disks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fl_lightning.checked_file import CheckedFile
 class FederatedCheckpoint(ChoosesLast):
     """A ``ModelCheckpoint`` that chooses among models that the server aggregated, and keeps the newest round safe.
 
-    With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, and is
-    no candidate for a checkpoint. The algorithm itself says which rounds aggregate (``fed/aggregated`` in the logs), so
-    this also holds where rounds are empty or cycles are extended. Under other algorithms every round is a candidate.
+    With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, but it
+    is never chosen as the best checkpoint. ``fed/aggregated`` in the logs shows which rounds count; with other
+    algorithms every round does.
 
-    Besides, ``last.ckpt`` holds the newest round, candidate or not, with all that a resumed fit needs.
-    ``last.previous.ckpt`` is the one before, ``last.ckpt.sha256`` holds the checksums of both. A kill or a full disk
-    leaves one of them whole at any moment; ``trainer.fit(ckpt_path="last")`` finds it. A fit that does not resume in a
-    folder with such a file begins ``last-v1.ckpt``.
+    ``last.ckpt`` holds the newest round, aggregated or not, with all that a resumed fit needs. ``last.previous.ckpt``
+    is the round before, and ``last.ckpt.sha256`` holds the checksums of both. A kill or a full disk at any moment
+    leaves one of the two files whole, and ``trainer.fit(ckpt_path="last")`` finds it. A new fit in a folder with such
+    files writes ``last-v1.ckpt``.
 
     Args:
-        dirpath: Folder; by default that of the logger.
+        dirpath: Folder; by default the logger's.
         filename: Name of the best checkpoints, without the suffix.
         monitor: The logged value that makes a checkpoint the best; ``None`` takes the newest candidate.
         save_last: Whether to keep the newest round.
@@ -38,8 +38,8 @@ class FederatedCheckpoint(ChoosesLast):
         **options: Further arguments of ``ModelCheckpoint``.
 
     Raises:
-        TypeError: If an argument is of another kind.
-        ValueError: If an argument is out of its range, or checkpoints are asked for inside of rounds.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of its range, or asks for checkpoints inside rounds.
     """
 
     # nothing is saved inside of rounds; with a hook that says so, the clients of a round can be stacked
@@ -68,7 +68,7 @@ class FederatedCheckpoint(ChoosesLast):
         for name in ("every_n_train_steps", "train_time_interval"):
             if options.get(name):
                 raise ValueError(
-                    f"`{name}` must be None, got {options[name]!r}: the server aggregates at the end of a round alone. "
+                    f"`{name}` must be None, got {options[name]!r}: the server aggregates only at the end of a round. "
                     "Give `every_n_epochs`, a number of rounds."
                 )
         check_count("last_every_n_epochs", last_every_n_epochs)
@@ -139,13 +139,13 @@ class FederatedCheckpoint(ChoosesLast):
             intact = last.newest_intact()
             if intact is None:
                 raise RuntimeError(
-                    f"{last.path} and {last.previous.name} are damaged: neither has its checksum in "
-                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start afresh; if "
-                    "it is the list of checksums that is damaged, remove that alone."
+                    f"{last.path} and {last.previous.name} are damaged: their checksums differ from those in "
+                    f"{last.checksums.name}. Resume from another checkpoint, or remove these files to start anew. If "
+                    "only the list of checksums is damaged, remove only that."
                 )
             if intact != last.path:
                 state = "damaged" if last.path.exists() else "missing"
-                rank_zero_warn(f"{last.path} is {state}; its predecessor {intact.name} takes its place.")
+                rank_zero_warn(f"{last.path} is {state}. The fit resumes from {intact.name}, the round before.")
             chosen.add(str(intact))
         return chosen
 
@@ -167,7 +167,7 @@ class FederatedCheckpoint(ChoosesLast):
 
 
 def save_whole(trainer: pl.Trainer, path: Path) -> None:
-    """Save a checkpoint that takes its place whole or not at all; call it on all processes."""
+    """Save a checkpoint whole or not at all; call it on all processes."""
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path, weights_only=False)  # takes part, and writes nothing
         return

@@ -26,8 +26,8 @@ class ClientMetrics(Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,
-    where the metric is NaN for some clients their number as ``val_acc_clients_left_out``, and the same for ``test``;
-    ``values`` holds the last metric of every client. Does nothing where the evaluation set belongs to no client.
+    and the same for ``test``. Clients whose metric is NaN are left out, and ``val_acc_clients_left_out`` counts them.
+    ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client.
     Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
     ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first element, and the
     second is the target.
@@ -37,7 +37,7 @@ class ClientMetrics(Callback):
         name: Name of the metric in the logs.
 
     Raises:
-        TypeError: If an argument is of another kind; a name for ``metric``, say.
+        TypeError: If an argument has the wrong type, such as a name for ``metric``.
         ValueError: If ``name`` is empty.
 
     Attributes:

@@ -28,10 +28,11 @@ class ExamplePrivacy(Callback):
     single samples by ``torch.func`` through the module's own ``training_step``. Put it before the aggregation callback,
     which may add a local objective's term.
 
-    The guarantee is for a single sample, against whoever sees what clients send, the server too; two federations are
-    neighbours if one sample of one is left empty in the other. A sample is in one batch of each local epoch, so that
-    an epoch is one Gaussian mechanism; ``fed/example_epsilon`` counts the local epochs of the client that trained most
-    often. Nothing is gained by the shuffling of batches or the draw of clients: no analysis covers both as they are.
+    The guarantee protects a single sample against everyone who sees what clients send, including the server. Two
+    federations are neighbours if one sample of one is left empty in the other. A sample is in one batch of each local
+    epoch, so an epoch is one Gaussian mechanism. ``fed/example_epsilon`` counts the local epochs of the client that
+    trained most often. The accounting claims no gain from shuffling batches or drawing clients, because no published
+    analysis covers both together.
 
     Args:
         clip: Largest norm of a sample's gradient, greater than 0.
@@ -68,7 +69,7 @@ class ExamplePrivacy(Callback):
             ValueError: If it would not be.
         """
         if reason := self._reason(trainer, pl_module):
-            raise ValueError(f"ExamplePrivacy would log an epsilon that is not that of the run: {reason}")
+            raise ValueError(f"ExamplePrivacy would log a wrong epsilon for this run: {reason}")
 
     def _reason(self, trainer: Any, module: pl.LightningModule) -> str:
         callbacks = trainer.callbacks
@@ -105,8 +106,8 @@ class ExamplePrivacy(Callback):
                 gradients = self._of_samples(pl_module, parameters)
         except RuntimeError as error:
             raise RuntimeError(
-                "`training_step` cannot be mapped over single samples by torch.func, which ExamplePrivacy needs: no "
-                f"`.item()`, no branch on values, no layer that changes buffers. {error}"
+                "ExamplePrivacy needs a `training_step` that torch.func can map over single samples: without "
+                f"`.item()`, branches on values, and layers that change buffers. {error}"
             ) from error
         norms = (
             torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in gradients.values()])

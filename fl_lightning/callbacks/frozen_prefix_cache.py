@@ -72,22 +72,20 @@ class Prefix(Protocol):
 class FrozenPrefixCache(L.Callback):
     """Computes a module's :class:`~fl_lightning.models.frozen.FrozenPrefix` once for all data, and trains from that.
 
-    When a stage sets up, the prefix's outputs for all samples of the trainer's data module are computed and stored in
-    a file, or read from the file of an earlier run (memory-mapped); the data module then serves them as its inputs, and
-    the prefix passes them on until the stage ends. It serves ``fit``, ``validate``, ``test`` and ``predict``, with an
-    aggregation callback or without one.
+    When a stage sets up, the callback computes the prefix's outputs for all samples of the data module and stores them
+    in a file, or reads the file of an earlier run (memory-mapped). The data module then serves these outputs as its
+    inputs, and the prefix passes them on until the stage ends. This works in ``fit``, ``validate``, ``test`` and
+    ``predict``, with an aggregation callback or without one.
 
-    The trained weights are those of a run without the callback, bit for bit on a CPU: there
-    :class:`~fl_lightning.models.frozen.FrozenPrefix` gives a sample the same output in a batch of any size (without its
-    filling of batches, convolution outputs of magnitude 3.7 were seen to move by up to 6.2e-6). Features stored with
-    another number of threads, or by a GPU, may differ by about as much. Outputs are stored in the prefix's own
-    precision, 32-bit as a rule, also where ``Trainer(precision="16-mixed")`` would compute them in half precision; the
-    ``"true"`` half and double precisions convert the prefix after set-up and are refused.
+    On a CPU the trained weights are bit for bit those of a run without the callback, because
+    :class:`~fl_lightning.models.frozen.FrozenPrefix` gives a sample the same output in a batch of any size. Features
+    stored with another number of threads, or by a GPU, may differ by rounding. Outputs are stored in the prefix's own
+    precision, usually 32-bit, even if ``Trainer(precision="16-mixed")`` would compute them in half precision. The
+    ``"true"`` half and double precisions convert the prefix after set-up and raise an error.
 
-    A file's name is a key of the prefix's weights and settings, the data, the preprocessing, the kind of device and
-    PyTorch's version, so that a change of any of them computes anew. Files are written under a temporary name and
-    renamed when whole; old ones can be deleted at any time. What a killed run has left under such a name is removed by
-    the next one. A file whose checksum, in the ``.sha256`` beside it, is not its own is computed again. A file holds 4
+    A file's name depends on the prefix's weights and settings, the data, the preprocessing, the kind of device and
+    PyTorch's version, so that a change of any of them computes a new file. A file that is incomplete, or whose checksum
+    does not match the ``.sha256`` beside it, is computed again. Old files can be deleted at any time. A file holds 4
     bytes per output: for 60,000 images and MobileNetV2's prefix 345 MB at 96 pixels.
 
     Args:
@@ -154,9 +152,9 @@ class FrozenPrefixCache(L.Callback):
         # Lightning loads a checkpoint after set-up, when the features stand.
         if _find_prefix(pl_module).fingerprint() != self._fingerprint:
             raise RuntimeError(
-                "FrozenPrefixCache: the FrozenPrefix's weights are no longer those that the features were computed "
-                "with. If ckpt_path brought others, build the module with the checkpoint's weights first "
-                "(load_from_checkpoint); use a 32-bit or mixed precision; otherwise remove FrozenPrefixCache"
+                "FrozenPrefixCache: the FrozenPrefix's weights have changed since the features were computed. If "
+                "ckpt_path loaded other weights, build the module with the checkpoint's weights first "
+                "(load_from_checkpoint). Use a 32-bit or mixed precision. Otherwise remove FrozenPrefixCache."
             )
 
     def _ensure(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> Tensor:

@@ -37,8 +37,9 @@ def client_batches(
         generator: CPU generator of the order.
         shuffle: Whether to draw a new order.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
-        order: Positions of the samples, int64, shape (n,), in the place of an order that is drawn.
-        drop_last: Whether a last batch of fewer than B samples is left out; a client with fewer samples keeps its one.
+        order: Positions of the samples, int64, shape (n,), instead of a drawn order.
+        drop_last: Whether a last batch of fewer than B samples is left out; a client with fewer samples keeps its one
+            batch.
     """
     size = len(dataset)  # type: ignore[arg-type]
     if order is None and shuffle:
@@ -78,8 +79,8 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Return a ``DataLoader`` that takes a ``TensorDataset``, or a ``Subset`` of one, batch by batch.
 
-    The batches are those of a plain ``DataLoader``; arguments are those of :func:`client_batches`, and a ``sampler`` in
-    the place of ``shuffle``.
+    The batches are those of a plain ``DataLoader``; the arguments are those of :func:`client_batches`, with a
+    ``sampler`` instead of ``shuffle``.
     """
     size = len(dataset)  # type: ignore[arg-type]
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:

@@ -28,11 +28,11 @@ class ClientDatasetsModule(FederatedDataModule):
     Args:
         clients: The training clients' data sets, of any kind with ``__len__`` and ``__getitem__``; ``TensorDataset``
             and ``Subset`` of one are fastest.
-        val: The validation set, or a list with one for each client, of which the one at position k belongs to client k;
-            ``None`` in the list for a client without one.
-        test: The test set, or a list, in the same manner.
-        split: Takes validation and test set from ``clients``, in the place of ``val`` and ``test``: whole clients by
-            ``ClientSplit``, a part of each by ``WithinClientSplit``.
+        val: The validation set, or a list with one set for each client: the set at position k belongs to client k, and
+            ``None`` stands for a client without one.
+        test: The test set, or a list of test sets, as for ``val``.
+        split: Takes the validation and test sets from ``clients``, instead of ``val`` and ``test``: ``ClientSplit``
+            takes whole clients, ``WithinClientSplit`` a part of each.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
         class_names: Names of the classes.
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
@@ -41,7 +41,7 @@ class ClientDatasetsModule(FederatedDataModule):
             ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: If there are no clients, a data set is empty, or a split stands beside ``val`` or ``test``.
+        ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
         TypeError: If something is no map-style data set.
     """
 
@@ -89,7 +89,7 @@ class ClientDatasetsModule(FederatedDataModule):
         return Source(whole, find_targets(ConcatDataset(sets)), None, self._class_names, self._collate_fn)
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Give each client its stretch of the source, or share it out by the split."""
+        """Give each client its part of the source, or distribute the source by the split."""
         lengths = [_length(dataset) for stage in self._sets.values() for dataset in stage.values()]
         if self._splits_clients:
             # the clients in place of labels: a split may hand over some of the samples, and all of no client's

@@ -32,39 +32,39 @@ from fl_lightning.signatures import ShowsSignature
 
 
 class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, L.LightningDataModule):
-    """Reads a data set, shares it out among clients and serves each client's batches.
+    """Reads a data set, distributes it among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
     batches; without one, ``train_dataloader`` serves all training clients' samples together.
 
     Args:
-        partitioner: Shares the samples out among clients: a partitioner, or any function from labels to a partition or
+        partitioner: Distributes the samples among clients: a partitioner, or any function from labels to a partition or
             to the sample indices of each client.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         eval_batch_size: Samples of a validation or test batch.
         split: Which clients or samples train, validate and test; ``ClientSplit()`` if ``None``.
-        standardize: ``"global"`` standardises inputs by the training clients' samples, ``"local"`` each client by its
-            own (validation and test clients by theirs); floating-point ``TensorDataset`` inputs only.
+        standardize: ``"global"`` standardises inputs by the samples of all training clients, ``"local"`` each client by
+            its own samples. It needs the floating-point inputs of a ``TensorDataset``.
         impute: ``"global"`` fills NaN in the inputs with the feature's mean over the training samples of all clients,
-            ``"local"`` with each client's own (:func:`~fl_lightning.data.missing.fill_missing`); inputs of a
-            ``TensorDataset``, floating-point, shape (N, features), only.
-        feature_noise: Standard deviation of the last client's noise, in the units of the source's inputs, before they
-            are standardised; the first client has no noise, and the level grows linearly with the client's number
-            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples of no client stay as they are. The seed of
+            ``"local"`` with each client's own mean (:func:`~fl_lightning.data.missing.fill_missing`). It needs the
+            floating-point inputs of a ``TensorDataset``, shape (N, features).
+        feature_noise: Standard deviation of the noise on the last client's inputs, before they are standardised. The
+            first client has no noise, and the level grows linearly with the client's number
+            (:func:`~fl_lightning.partitioners.add_feature_noise`). Samples without a client stay unchanged. The seed of
             the noise is the partitioner's ``seed``, or 0.
         shuffle: Whether training samples are drawn in a new order each epoch.
         drop_last: Whether a training batch of fewer than B samples is left out. A client with fewer than B samples
             keeps its one batch. A client's weight in an aggregation stays its number of samples.
-        sampler: Draws the order of a client's epoch in the place of a shuffle: a function of the client's position (0
-            to K-1), its training samples and the generator of the epoch, that returns as many positions in these
-            samples as there are, such as a ``torch.utils.data.WeightedRandomSampler``. Positions may repeat. In central
-            training each client's draws are put together and shuffled.
+        sampler: Draws the order of a client's epoch, instead of a shuffle. It is a function of the client's position (0
+            to K-1), its training samples and the generator of the epoch. It returns one position for each sample, for
+            example as a ``torch.utils.data.WeightedRandomSampler``; positions may repeat. In central training the
+            draws of all clients are joined and shuffled.
         train_transform: Changes a training sample's input when it is fetched: the first element of a tuple or list, or
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
-        num_workers: Processes that make batches ahead of time, of clients too; 0 makes them in the training process.
-            Clients' rows of tensors are gathered there in any case, which is faster. What samples draw at random
-            differs from that of 0 workers, and not with their number.
+        num_workers: Processes that make batches ahead of time, for clients too; 0 makes them in the training process.
+            Rows of tensors are always gathered in the training process, which is faster. Random numbers that samples
+            draw differ from those without workers, but do not depend on the number of workers.
 
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
@@ -129,10 +129,10 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
 
     @classmethod
     def from_datasets(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse Lightning's shortcut for central training, which does not say which client holds what."""
+        """Raise an error: Lightning's shortcut for central training does not know which client holds which samples."""
         raise TypeError(
-            f"`{cls.__name__}.from_datasets` would not know the clients. Give ClientDatasetsModule(clients=[...]) one "
-            "data set for each client."
+            f"`{cls.__name__}.from_datasets` does not know the clients. Use ClientDatasetsModule(clients=[...]) with "
+            "one data set for each client."
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -151,11 +151,11 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
         raise NotImplementedError(f"{type(self).__name__} must define `load()`, which returns a Source.")
 
     def federate(self, source: Source) -> FederatedSplit:
-        """Share the samples out among clients, and clients or samples among training, validation and test."""
+        """Distribute the samples among clients, and clients or samples among training, validation and test."""
         if self.partitioner is None:
             raise ValueError(
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
-                "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients where there is one."
+                "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
         labels = len(source) if source.labels is None else source.labels
         return self.split.apply(labels, self.partitioner, source.test_indices)
@@ -192,7 +192,7 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
         """
         check_instance("poison", poison, Poison, "Give LabelFlipping(...) or Backdoor(...).")
         if self._federation is not None:
-            raise RuntimeError("`poison_with` changes data before they are set up, and these are. Call it earlier.")
+            raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
         self._poison = poison
 
     def _poisoned(self, source: Source, split: FederatedSplit) -> Source:

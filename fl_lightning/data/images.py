@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning.arguments import check_bool
+from fl_lightning.arguments import check_bool, check_interval, got, is_number, is_sequence, plain
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.partitioners.functions import PartitionFunction
 
@@ -20,19 +23,35 @@ class ImageDataModule(FederatedDataModule):
     after division by 255. ``train_transform`` and ``eval_transform`` get the bytes of one image, shape (C, H, W).
 
     Args:
-        partitioner: Shares the samples out among clients.
+        partitioner: Distributes the samples among clients.
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
+        crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
         **options: Further arguments of :class:`FederatedDataModule`.
+
+    Raises:
+        ValueError: If ``crop_probability`` is out of range, or given without ``augment``.
     """
 
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     crop_padding: ClassVar[int] = 4
 
-    def __init__(self, partitioner: PartitionFunction | None = None, *, augment: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        partitioner: PartitionFunction | None = None,
+        *,
+        augment: bool = False,
+        crop_probability: float = 1.0,
+        **options: Any,
+    ) -> None:
         super().__init__(partitioner, **options)
         check_bool("augment", augment)
-        self.augment = augment
+        check_interval("crop_probability", crop_probability, within="[0, 1]")
+        if crop_probability != 1 and not augment:
+            raise ValueError(
+                f"`crop_probability` has no effect without `augment=True`, got {crop_probability}. Give both."
+            )
+        self.augment, self.crop_probability = augment, plain(crop_probability)
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -51,7 +70,7 @@ class ImageDataModule(FederatedDataModule):
             training: Whether the batch is one to train on.
         """
         if training and self.augment:
-            x = random_crop_and_flip(x, self.crop_padding)
+            x = random_crop_and_flip(x, self.crop_padding, self.crop_probability)
         mean, std = self._statistics_on(x.device)
         return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
 
@@ -72,7 +91,7 @@ class ImageDataModule(FederatedDataModule):
         return self._normalization[device]
 
 
-def random_crop_and_flip(x: Tensor, padding: int) -> Tensor:
+def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> Tensor:
     """Return each image flipped left to right with probability 1/2 and shifted at random, filled up with zeros.
 
     The same as a random crop of the padded image; every one of the (2 padding + 1)² positions is equally likely.
@@ -80,9 +99,13 @@ def random_crop_and_flip(x: Tensor, padding: int) -> Tensor:
     Args:
         x: Images, shape (n, C, H, W).
         padding: Largest shift in pixels, in each direction.
+        probability: That of an image being shifted; otherwise it stays in its place.
     """
     n, channels, height, width = x.shape
     top, left = torch.randint(2 * padding + 1, (2, n, 1), device=x.device)
+    if probability < 1:
+        stays = torch.rand(n, 1, device=x.device) >= probability
+        top, left = top.masked_fill(stays, padding), left.masked_fill(stays, padding)
     flipped = torch.rand(n, 1, device=x.device) < 0.5
     rows = top + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device)
@@ -92,3 +115,28 @@ def random_crop_and_flip(x: Tensor, padding: int) -> Tensor:
     pixels = pixels.view(n, 1, -1).expand(-1, channels, -1)
     padded = F.pad(x, (padding,) * 4).reshape(n, channels, -1)
     return padded.gather(2, pixels).view(x.shape)
+
+
+def channel_numbers(name: str, values: Sequence[float], channels: int | None = None) -> tuple[float, ...]:
+    """Return the mean or standard deviation of each channel, or one for all.
+
+    Args:
+        name: ``"mean"`` or ``"std"``.
+        values: The numbers.
+        channels: How many channels there are, if that is known.
+
+    Raises:
+        ValueError: If they are no finite numbers, not one for each channel or for all, or a standard deviation is not
+            greater than 0.
+    """
+    if isinstance(values, (np.ndarray, Tensor)) and values.ndim == 1:
+        values = values.tolist()
+    if not is_sequence(values) or len(values) == 0 or (channels and len(values) not in (1, channels)):
+        number = f"each of the {channels} channels" if channels else "each channel"
+        raise ValueError(f"`{name}` must be a sequence, a number for {number} or one for all, got {got(values)}.")
+    for value in values:
+        if not is_number(value) or not math.isfinite(value):
+            raise ValueError(f"`{name}` must hold finite numbers, got {got(value)}.")
+    if name == "std" and min(values) <= 0:
+        raise ValueError(f"`std` must be greater than 0, got {list(values)}. 1 leaves a channel as it is.")
+    return tuple(float(value) for value in values)

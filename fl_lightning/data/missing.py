@@ -16,12 +16,12 @@ _CHUNK = 1 << 22  # numbers looked at at a time
 
 
 def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> Tensor:
-    """Return a copy in which the mean of the feature stands for NaN.
+    """Return a copy in which NaN is replaced by the mean of the feature.
 
-    ``"global"`` takes the mean of the training samples of all clients together. ``"local"`` takes each client's own:
-    that of its training samples, for its evaluation samples too; a client without training samples takes that of the
-    evaluation set itself. A client that never observed a feature takes the global mean, and 0 stands for a feature that
-    nobody observed. Means are over finite values.
+    ``"global"`` takes the mean over the training samples of all clients. ``"local"`` takes the mean over each client's
+    training samples, for its evaluation samples too; a client without training samples takes the mean of its evaluation
+    set. A client that never observed a feature takes the global mean. A feature that no client observed becomes 0.
+    Means are over finite values.
 
     Args:
         x: All samples, floating point, shape (N, features).
@@ -80,7 +80,7 @@ def check_finite(x: Tensor, split: FederatedSplit, features: slice, asked: str) 
     more = f", and there are {others} elsewhere" if others else ""
     raise ValueError(
         f"`{asked}` needs finite inputs, but {holder} has {number} {values} in column {column + (features.start or 0)}"
-        f"{more}. One would spoil its whole column. Clean the data beforehand, or fill NaN with means by "
+        f"{more}. A single one would spoil the whole column. Clean the data first, or fill NaN with means by "
         "`impute='global'` or `impute='local'`."
     )
 

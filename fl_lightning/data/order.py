@@ -39,8 +39,8 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
         number = f"more than {size}" if len(order) > size else f"{len(order)}"
         raise ValueError(
             f"`sampler` drew {number} positions for client {client}, which has {size} samples. An epoch has as many "
-            "draws as the client has samples, so that rounds stay comparable: repeat some or leave some out. For other "
-            "amounts of work give the algorithm `local_steps`."
+            "draws as the client has samples, so that rounds stay comparable. Repeat some or leave some out. For "
+            "another amount of work give the algorithm `local_steps`."
         )
     if order.dim() != 1 or order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
         raise TypeError(f"`sampler` must return whole numbers, got {got(positions)} for client {client}.")

@@ -1,4 +1,4 @@
-"""Training samples of some clients that are changed on purpose, for studies of robustness."""
+"""Changes training samples of some clients on purpose, for studies of robustness."""
 
 from __future__ import annotations
 

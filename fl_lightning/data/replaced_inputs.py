@@ -1,4 +1,4 @@
-"""Inputs that features take the place of for one stage, such as those of a frozen prefix."""
+"""Features that replace a data module's inputs for one stage, such as those of a frozen prefix."""
 
 from __future__ import annotations
 

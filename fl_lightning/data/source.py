@@ -23,8 +23,8 @@ class Source(ShowsArguments):
 
     Attributes:
         dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
-        labels: Class of each sample, whole numbers, shape (N,), by which a partitioner shares them out. With
-            ``None`` a partitioner gets a single class.
+        labels: Class of each sample, whole numbers, shape (N,), for the partitioner. With ``None`` a partitioner gets a
+            single class.
         test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
         class_names: Names of the classes.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.

@@ -20,13 +20,13 @@ class ClientSplit(Split):
 
     Client ids are permuted and cut into folds. Fold ``fold`` is the test set; of the remaining ids, in permuted order,
     as many as fold 0 has are the validation set, and the rest train. With 5 folds, 100 clients give 60 for training, 20
-    for validation and 20 for testing. ``val_fold`` validates on a fold of its own: in turn on each but the test fold,
-    as the paper does to tune, that makes 20 pairs of 5 folds.
+    for validation and 20 for testing. ``val_fold`` chooses another validation fold. The paper tunes on each fold except
+    the test fold in turn, which makes 20 pairs of 5 folds.
 
     Args:
         num_folds: Number of folds, at least 3.
         fold: The test fold, 0 to num_folds - 1.
-        val_fold: The validation fold, another one; ``None`` takes the first of the remaining ids.
+        val_fold: The validation fold, not the test fold; ``None`` takes the first of the remaining ids.
         seed: Seed of the permutation; one seed's test folds together hold every client once.
 
     Raises:
@@ -71,8 +71,8 @@ class ClientSplit(Split):
             val = folds[self.val_fold]
         if len(train) == 0:
             raise ValueError(
-                f"`num_folds` is {self.num_folds} and there are {partition.num_clients} clients, of which {len(val)} "
-                f"validate and {len(folds[self.fold])} test, so that none trains. Give more folds or clients."
+                f"`num_folds` is {self.num_folds} and there are {partition.num_clients} clients: {len(val)} validate, "
+                f"{len(folds[self.fold])} test, and none is left to train. Give more folds or clients."
             )
 
         def select(ids: np.ndarray) -> dict[int, np.ndarray]:

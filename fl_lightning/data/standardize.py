@@ -23,7 +23,7 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         ``(mean, std)``, float64, each of shape (features,). The standard deviation of a constant feature is given as 1.
-        A feature is also constant if its values differ by rounding alone.
+        A feature is also constant if its values differ only by rounding.
 
     Raises:
         ValueError: If ``x`` has fewer than two dimensions or no samples.

@@ -23,20 +23,20 @@ class TensorDataModule(ClientDatasetsModule):
 
     Args:
         clients: The training clients' tensors; a client's have the same first dimension n_k.
-        val: The validation set, or one per client, of which the one at position k belongs to client k.
-        test: The test set, in the same manner.
+        val: The validation set, or a list with one set for each client.
+        test: The test set, or a list of test sets.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         shuffle: Whether training samples are drawn in a new order each epoch; if not, batches are views of ``clients``.
         eval_batch_size: Samples of a validation or test batch.
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
-        split: Takes validation and test set from ``clients``, in the place of ``val`` and ``test``; copies the tensors.
+        split: Takes the validation and test sets from ``clients``, instead of ``val`` and ``test``; copies the tensors.
         **options: ``drop_last``, ``sampler``, ``train_transform``, ``eval_transform`` and ``num_workers`` of
             :class:`FederatedDataModule`.
 
     Raises:
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions; if a
-            split stands beside ``val`` or ``test``.
+            split is given together with ``val`` or ``test``.
         TypeError: If anything other than tensors is given.
     """
 

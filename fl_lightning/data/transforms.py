@@ -18,7 +18,7 @@ class TransformedDataset(Dataset[Any]):
     Args:
         dataset: The samples.
         transform: Gets the first element of a sample that is a tuple or a list, and the whole of any other, such as a
-            dict; what it returns takes its place.
+            dict; its result replaces that.
     """
 
     def __init__(self, dataset: Dataset[Any], transform: Transform) -> None:

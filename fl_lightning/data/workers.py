@@ -35,7 +35,7 @@ class HasClients(Protocol):
 class BatchWorkers:
     """Processes that fetch samples and collate them.
 
-    What samples or transforms draw at random depends on the epoch's seed and the batch's number alone, not on the
+    Random numbers that samples or transforms draw depend only on the epoch's seed and the batch's number, not on the
     process that makes the batch.
 
     Args:

@@ -23,7 +23,7 @@ class Trigger(Protocol):
 
 
 class BackdoorSuccess(Callback):
-    """Logs ``fed/backdoor_success``: the share of stamped validation samples that are taken for the target class.
+    """Logs ``fed/backdoor_success``: the share of stamped validation samples that the model calls the target.
 
     Samples of the target class itself are left out. The module is called on a batch's first element, in eval mode, and
     returns scores of classes.

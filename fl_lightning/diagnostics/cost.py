@@ -14,7 +14,7 @@ from fl_lightning.parts.federation import ClientResult
 
 
 class Communication(RoundObserver):
-    """Logs what was sent so far, and what it took to reach a target.
+    """Logs the traffic so far, and the cost of reaching a target.
 
     ``fed/models_down`` and ``fed/models_up`` count vectors of the model's length, so SCAFFOLD's control variate counts
     as a second one. ``fed/bytes_down`` and ``fed/bytes_up`` count every number that travels, with the bits that it

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return sweep(arguments[1:]) if arguments[:1] == ["sweep"] else table(arguments)
 
 
-def table(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment") -> int:
+def table(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment", epilog: str = "") -> int:
     """Run a table and return the exit status.
 
     It is 1 if the table is wrong or a cell has failed or has no score, and 130 after Ctrl-C.
@@ -29,15 +29,16 @@ def table(arguments: Sequence[str], prog: str = "python -m fl_lightning.experime
     Args:
         arguments: Those of the command line.
         prog: What the help calls the program.
+        epilog: The last lines of the help.
     """
-    options = table_parser(prog).parse_args(arguments)
+    options = table_parser(prog, epilog).parse_args(arguments)
     return _guarded(lambda: _table(options))
 
 
-def sweep(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment sweep") -> int:
+def sweep(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment sweep", epilog: str = "") -> int:
     """Run a sweep and return the exit status; arguments and status as of :func:`table`."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
-    options = sweep_parser(prog).parse_args(arguments[:place])
+    options = sweep_parser(prog, epilog).parse_args(arguments[:place])
     return _guarded(lambda: _sweep(options, arguments[place + 1 :]))
 
 
@@ -48,7 +49,7 @@ def _guarded(work: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted. The same command goes on where this one was.", file=sys.stderr)
+        print("Interrupted. Run the same command again to continue.", file=sys.stderr)
         return 130
 
 
@@ -69,10 +70,12 @@ def _sweep(options: argparse.Namespace, further: Sequence[str]) -> int:
     return int(any(row["score"] is None for row in rows))
 
 
-def table_parser(prog: str) -> argparse.ArgumentParser:
+def table_parser(prog: str, epilog: str = "") -> argparse.ArgumentParser:
     """Return the parser of the arguments of :func:`table`."""
     parser = CommandParser(
-        prog=prog, description="Run the missing cells of a table: methods x data sets x folds x seeds."
+        prog=prog,
+        description="Run the cells of a table that are not finished: methods x data sets x folds x seeds.",
+        epilog=epilog,
     )
     parser.add_argument("table", type=Path, help="YAML file of the table")
     add_options(parser)
@@ -83,12 +86,12 @@ def table_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def sweep_parser(prog: str) -> argparse.ArgumentParser:
+def sweep_parser(prog: str, epilog: str = "") -> argparse.ArgumentParser:
     """Return the parser of the arguments of :func:`sweep` before ``--``."""
     parser = CommandParser(
         prog=prog,
-        description="Run the file of a Weights & Biases sweep, without an account and without a network.",
-        epilog="arguments after -- are added to every run",
+        description="Run the file of a Weights & Biases sweep. It needs no account and no network.",
+        epilog=f"arguments after -- are added to every run\n\n{epilog}",
     )
     parser.add_argument("file", type=Path, help="YAML file of the sweep")
     parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")

@@ -72,7 +72,7 @@ def build_method(config: dict[str, Any]) -> AggregationCallback:
     method = build({**spec, "init_args": arguments})
     if not isinstance(method, AggregationCallback):
         raise ValueError(
-            f"`callback` must be an aggregation callback such as FedAvg, got {_kind(method)}. Other callbacks belong "
+            f"`callback` must be an aggregation callback such as FedAvg, got {_kind(method)}. Put other callbacks "
             "into the list `callbacks`."
         )
     return method

@@ -28,6 +28,7 @@ from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, Kee
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
+from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
 from fl_lightning.versions import package_versions
@@ -47,6 +48,7 @@ class CellJob:
         labels: Data set, method, fold, seed and tuned values, for loggers.
         wandb: Arguments of a WandbLogger; no logger if empty.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
+        results: Folder of the experiment, for the picture of the partition; ``None`` draws none.
     """
 
     config: dict[str, Any]
@@ -54,6 +56,7 @@ class CellJob:
     labels: dict[str, Any] = field(default_factory=dict)
     wandb: dict[str, Any] = field(default_factory=dict)
     checkpoint_seconds: float = 60.0
+    results: str | None = None
 
 
 @contextmanager
@@ -75,7 +78,7 @@ def quiet() -> Iterator[None]:
 def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = lambda text: None) -> Result:
     """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 
-    The result depends on the configuration and the code alone. Times are in ``run.json`` beside it.
+    The result depends only on the configuration and the code. Times are in ``run.json`` beside it.
 
     Args:
         job: The cell and its folder.
@@ -118,6 +121,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
             "code": code_version(),
         }
         _log_summary(trainer.logger, result)
+        _draw(job, data, note)
     finally:
         _close(trainer.logger)
     device = str(trainer.strategy.root_device)
@@ -133,7 +137,7 @@ def _fit(
         trainer.fit(model, datamodule=data, ckpt_path=resumed)
     except Exception:
         if resumed is not None:
-            note(f"The fit that failed went on from {resumed}. Delete that file to start the cell at its beginning.")
+            note(f"The fit that failed was resumed from {resumed}. Delete that file to start the cell anew.")
         raise
 
 
@@ -200,6 +204,14 @@ def _best_round(path: Path) -> int:
     import torch
 
     return int(torch.load(path, weights_only=True, map_location="cpu")["epoch"]) + 1
+
+
+def _draw(job: CellJob, data: FederatedDataModule, note: Note) -> None:
+    try:
+        if job.results is not None:
+            draw_partition(job.results, data, job.labels)
+    except Exception as error:  # a result is worth more than its picture
+        note(f"The partition could not be drawn: {error}")
 
 
 def _log_summary(logger: Any, result: Result) -> None:

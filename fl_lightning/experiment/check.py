@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.arguments import check_instance
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.experiment.assembly import (
     build_callbacks,
@@ -55,6 +56,7 @@ class Findings:
 
 def check_table(table: Table) -> Findings:
     """Build the objects of every cell of a table, without data, and return what is wrong."""
+    check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
     try:
         plan = planned(table)
     except ValueError as error:
@@ -160,7 +162,7 @@ def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> boo
     try:
         make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
-        raise ValueError(f"`trainer` and `callbacks` do not fit together: {error}") from error
+        raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
     return True
 
 

@@ -74,7 +74,7 @@ def checkpoint_to_resume(folder: Path, best: ModelCheckpoint | None, note: Note)
         _check(last, curve, best)
     except DamagedFileError as damage:
         kept = [put_aside(path).name for path in (last, curve) if path.exists()]
-        note(f"{damage}, so the cell starts again; what was there is now {' and '.join(kept)} in the same folder.")
+        note(f"{damage}, so the cell starts again. The old files are now {' and '.join(kept)} in the same folder.")
         return None
     return last
 

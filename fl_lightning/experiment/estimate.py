@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.arguments import check_count, check_instance, check_path
 from fl_lightning.durations import duration
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
@@ -24,6 +25,7 @@ def describe_plan(table: Table, folder: str | Path) -> str:
     Raises:
         ValueError: With all mistakes of the table; the objects of every cell are built, without data.
     """
+    check_path("folder", folder)
     notes = [f"{obstacle}. These cells will fail." for obstacle in refuse_mistakes(table)]
     store = Store(folder, notes.append)
     lines, total = [f"{table.name}: {len(table.folds)} folds x {len(table.seeds)} seeds"], 0
@@ -46,9 +48,11 @@ def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict
         The seconds of a round by data set, and the errors of data sets on which the fit fails; their files may be
         missing, for instance.
     """
+    check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
+    check_count("rounds", rounds, minimum=2, hint="The first one does not count.")
     paces, errors = {}, {}
     for name, data in table.data.items():
-        trainer = {**data.trainer, "max_epochs": rounds, "check_val_every_n_epoch": rounds}
+        trainer = {**data.trainer, "max_epochs": int(rounds), "check_val_every_n_epoch": int(rounds)}
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
         point = tuning_points(short, name, table.baseline, {})[0]
         cell = make_cell(short, name, table.baseline, table.folds[0], table.seeds[0], point)
@@ -76,6 +80,10 @@ def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str,
         errors: Errors by data set, from :func:`measure_paces`.
         workers: Number of worker processes.
     """
+    check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
+    for argument, given in (("paces", paces), ("errors", errors)):
+        check_instance(argument, given, Mapping, "Give what `measure_paces` returns.")
+    check_count("workers", workers, minimum=0)
     rounds = {name: 0 for name in table.data}
     for entry in planned(table):
         rounds[entry.data] += sum(cell.max_epochs for cell in entry.cells.values())

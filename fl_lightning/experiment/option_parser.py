@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any, NoReturn
 
 import jsonargparse
 
-from fl_lightning.command_line import did_you_mean
+from fl_lightning.command_line import KeepsExamples, did_you_mean
 
 
-class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description."""
+class _HelpFormatter(KeepsExamples, jsonargparse.DefaultHelpFormatter):
+    """Keeps examples as lines, and shows defaults."""
 
 
 class OptionParser(jsonargparse.ArgumentParser):
-    """jsonargparse's parser, which keeps the lines of its description and names the option that a typo meant.
+    """jsonargparse's parser, which keeps examples as lines and names the option that a typo meant.
 
     Args:
         options: The arguments of ``jsonargparse.ArgumentParser``.

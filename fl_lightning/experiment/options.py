@@ -16,15 +16,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     part.add_argument("--folds", nargs="+", type=int, metavar="N", help="these folds in place of the table's")
     part.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the table's")
     work = parser.add_argument_group("workers")
-    work.add_argument("--workers", type=int, default=1, metavar="N", help="processes, one thread each; 0: this one")
-    work.add_argument("--devices", type=int, nargs="+", metavar="N", help="GPUs that the workers share out among them")
+    work.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="worker processes, one thread each; 0 runs the cells in this process",
+    )
+    work.add_argument("--devices", type=int, nargs="+", metavar="N", help="GPUs, distributed among the workers")
     work.add_argument(
         "--checkpoint-seconds", type=float, default=60.0, metavar="SECONDS", help="time between two checkpoints"
     )
-    work.add_argument("--cell-timeout", type=float, metavar="SECONDS", help="longest time of an attempt at a cell")
-    work.add_argument("--retries", type=int, default=0, metavar="N", help="further attempts at a cell that failed")
     work.add_argument(
-        "--memory-limit", type=float, metavar="GB", help="main memory that a worker may allocate; on Linux"
+        "--cell-timeout", type=float, metavar="SECONDS", help="longest time that one attempt at a cell may take"
+    )
+    work.add_argument("--retries", type=int, default=0, metavar="N", help="how often a cell that failed is tried again")
+    work.add_argument(
+        "--memory-limit", type=float, metavar="GB", help="main memory that a worker may allocate; Linux only"
     )
 
 

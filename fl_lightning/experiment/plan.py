@@ -109,7 +109,7 @@ def tuning_points(table: Table, data: str, method: str, chosen: Chosen) -> list[
 
 
 def levels(table: Table) -> Iterator[list[str]]:
-    """Yield the methods in groups; a group takes values from earlier groups alone.
+    """Yield the methods in groups; a group takes values only from earlier groups.
 
     Raises:
         ValueError: If methods take values from each other in a circle.
@@ -168,7 +168,7 @@ def planned(table: Table) -> list[Planned]:
 def make_cell(
     table: Table, data: str, method: str, fold: int, seed: int, point: Point, max_epochs: int | None = None
 ) -> Cell:
-    """Return one cell, whose configuration has values in the place of all references."""
+    """Return one cell, with values instead of references in its configuration."""
     data_set, entry = table.data[data], table.methods[method]
     _check_fold(table, data, data_set)
     values = {**_values(table, data, entry), **point, "fold": fold, "seed": seed}

@@ -60,8 +60,8 @@ class Limits:
             check_positive("memory_limit", self.memory_limit, "It is a number of gigabytes.")
             if not limits_memory():
                 raise ValueError(
-                    f"`memory_limit` works on Linux alone, got {self.memory_limit!r}. Leave it out here, and watch the "
-                    "memory otherwise."
+                    f"`memory_limit` works only on Linux, got {self.memory_limit!r}. Leave it out here, and watch "
+                    "the memory otherwise."
                 )
 
     def check_workers(self, workers: int) -> None:
@@ -75,7 +75,7 @@ class Limits:
 
 
 class Pool:
-    """Shares jobs out among worker processes; a worker runs one job at a time.
+    """Distributes jobs among worker processes; a worker runs one job at a time.
 
     Args:
         workers: Number of processes; 0 runs the jobs in this process, one after the other.

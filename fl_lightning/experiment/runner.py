@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_counts, check_instance, check_not_negative, check_path
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note
@@ -22,7 +22,7 @@ from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
-from fl_lightning.experiment.table_file import read_table
+from fl_lightning.experiment.table_file import check_source, read_table
 
 
 def run_table(
@@ -37,7 +37,7 @@ def run_table(
     memory_limit: float | None = None,
     console: Console | None = None,
 ) -> ResultRows:
-    """Run the missing cells of a table and return the rows of its ``results.csv``.
+    """Run the cells of a table that are not finished, and return the rows of its ``results.csv``.
 
     The hyper-parameters of methods with a ``tune`` are searched first, on validation clients. Then each cell is one
     ``Trainer.fit`` and a test of its best model. Fits of the same data set, fold and seed share partition, initial
@@ -45,10 +45,9 @@ def run_table(
 
     Before any work, the objects of every cell are built without data, and all mistakes of the table are named at once.
 
-    A cell is known by the hash of its configuration, and a finished cell is never run again. An interrupted run goes
-    on from the last checkpoint of each cell. The traceback of a cell that fails is kept; the other cells go on, and the
-    next run tries the cell again. A damaged file of a cell is renamed, with a line that says so, and the cell starts
-    again.
+    The id of a cell is the hash of its configuration, and a finished cell is never run again. An interrupted run
+    continues from the last checkpoint of each cell. If a cell fails, its traceback is kept, the other cells run on, and
+    the next run tries the cell again. A damaged file of a cell is renamed, with a message, and the cell starts again.
 
     Args:
         table: A YAML file, a mapping with the same content, or a :class:`~fl_lightning.experiment.Table`.
@@ -56,20 +55,31 @@ def run_table(
         workers: Number of processes, each with one thread (or ``OMP_NUM_THREADS``); 0 runs all cells in this process.
         devices: Numbers of the GPUs that the workers share; ``None`` leaves the choice to each Trainer.
         checkpoint_seconds: Time between two checkpoints from which a killed fit resumes.
-        cell_timeout: Seconds of one attempt at a cell, without the start of its process; then the cell has failed. A
-            further attempt goes on from its last checkpoint. ``None`` waits for ever.
+        cell_timeout: Seconds after which an attempt at a cell fails, without the start of its process. A further
+            attempt continues from its last checkpoint. ``None`` sets no limit.
         retries: Further attempts at a cell that failed, after the other cells.
         memory_limit: Gigabytes of main memory that a worker may allocate, about one of which the libraries take;
             ``None`` for no limit. On Linux only.
         console: Console for the progress.
 
     Raises:
+        TypeError: If an argument is of another kind.
         ValueError: If the table is wrong, or an argument is out of its range.
         FileNotFoundError: If the file of the table does not exist.
         RuntimeError: If another run is at work in the folder.
     """
+    check_source("table", table)
+    if output is not None:
+        check_path("output", output)
+    if console is not None:
+        check_instance("console", console, Console)
     check_count("workers", workers, minimum=0)
-    console = console or Console()
+    if devices is not None:
+        check_counts("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
+        if not len(devices):
+            raise ValueError("`devices` must name a GPU, got none. Leave it out to use what there is.")
+    check_not_negative("checkpoint_seconds", checkpoint_seconds)
+    console = Console() if console is None else console
     table = read_table(table)
     limits = Limits(cell_timeout, memory_limit, retries)
     limits.check_workers(workers)
@@ -105,6 +115,8 @@ class _Run:
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
         self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
+        for line in _failures(rows):
+            self.store.note(line)
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
         for why in unscored.values():
             self.store.note(why)
@@ -144,7 +156,10 @@ class _Run:
         best["chosen"] = "yes" if known else "no score"
         self.chosen[place] = points[best["point"]]
         shown = describe_point(self.chosen[place])
-        reason = f"{best['val']:.4f} on validation, of {len(points)} points" if known else "all points failed"
+        if known:
+            reason = f"{best['val']:.4f} on validation, of {len(points)} points"
+        else:
+            reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
         self.console.print(text, highlight=False, soft_wrap=True)
         return rows
@@ -212,6 +227,20 @@ class _Watcher:
             if self._table_cells is not None:
                 self._store.write_results(self._table, self._table_cells)
         self._progress.end(cell, "failed" if failed else "finished", None if failed else self._store.seconds(cell))
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each error that cells have ended with."""
+    places: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "failed":
+            places.setdefault(row["error"], []).append(row)
+    lines = []
+    for error, failed in places.items():
+        first = "{data}, {method}, fold {fold}, seed {seed}".format(**failed[0])
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        lines.append(f"{first}{more}: {error}")
+    return lines
 
 
 def _printer(console: Console) -> Note:

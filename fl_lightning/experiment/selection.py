@@ -21,7 +21,7 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
     """Return the callback that keeps the best model of a fit; ``None`` if the last one is to be tested.
 
     Raises:
-        ValueError: If no model could compete, whatever the fit does.
+        ValueError: If the fit could never have a best model.
     """
     if config["select"] == "last":
         return None
@@ -70,9 +70,10 @@ def why_there_is_none(config: dict[str, Any], trainer: L.Trainer, best: ModelChe
     """Return a sentence that says why a fit has no best model."""
     logged = ", ".join(sorted(trainer.callback_metrics)) or "none"
     if config["monitor"] not in trainer.callback_metrics:
-        return (
-            f"There is no best model: `{config['monitor']}` was never logged. Metrics were {logged}. Correct `monitor`."
-        )
+        missing = f"There is no best model: `{config['monitor']}` was never logged. Metrics were {logged}."
+        if not trainer.val_dataloaders:
+            return f"{missing} The split leaves nothing for validation: give another `split`, or `select: last`."
+        return f"{missing} Correct `monitor`."
     if not best.best_model_path:
         return (
             "There is no best model: whenever the model was validated, the server had not aggregated it. Rounds may "

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import (
+    check_choice,
+    check_count,
+    check_finite,
+    check_instance,
+    check_interval,
+    got,
+    to_array,
+)
 
 Numbers = Sequence[float] | np.ndarray
 
@@ -40,13 +48,13 @@ def summarize(scores: Numbers, confidence: float = 0.95) -> Summary:
         confidence: Confidence level of the interval, between 0 and 1.
 
     Raises:
+        TypeError: If the scores are no numbers.
         ValueError: If there are no scores, one is not finite, or ``confidence`` is not between 0 and 1.
     """
     from scipy import stats
 
     values = _finite("scores", scores)
-    if not 0 < confidence < 1:
-        raise ValueError(f"`confidence` must be a number between 0 and 1, got {confidence!r}. The usual one is 0.95.")
+    check_interval("confidence", confidence, "The usual one is 0.95.", within="(0, 1)")
     n, mean = len(values), float(values.mean())
     if n == 1:
         return Summary(1, mean, math.nan, math.nan, math.nan)
@@ -59,8 +67,10 @@ def relative_difference(score: float, baseline: float) -> float:
     """Return ``score / baseline - 1``; 0.02 means two per cent more than the baseline.
 
     Raises:
-        ValueError: If ``baseline`` is 0.
+        ValueError: If ``baseline`` is 0, or one is not finite.
     """
+    check_finite("score", score)
+    check_finite("baseline", baseline)
     if baseline == 0:
         raise ValueError(
             "`baseline` must not be 0, because no difference is relative to 0. Compare the scores themselves."
@@ -125,6 +135,7 @@ def signed_rank_test(scores: Numbers, baselines: Numbers, digits: int = 12) -> S
     """
     from scipy import stats
 
+    check_count("digits", digits, minimum=0)
     first, second = _paired(scores, baselines)
     differences = np.round(first - second, digits)
     kept = differences[differences != 0]
@@ -156,7 +167,7 @@ def holm(p_values: Numbers) -> list[float]:
     Raises:
         ValueError: If one is not between 0 and 1.
     """
-    values = np.asarray(p_values, dtype=np.float64)
+    values = _numbers("p_values", p_values)
     if not bool(((values >= 0) & (values <= 1)).all()):
         raise ValueError(f"`p_values` must be numbers from 0 to 1, got {values.tolist()}.")
     order = np.argsort(values, kind="stable")
@@ -196,9 +207,10 @@ def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
     from scipy import stats
 
     check_choice("mode", mode, ("max", "min"))
+    check_instance("scores", scores, Mapping, "Give the scores of each method by its name.")
     if len(scores) < 2:
         raise ValueError(f"`scores` must have at least two methods to rank, got {len(scores)}.")
-    columns = [_finite(name, values) for name, values in scores.items()]
+    columns = [_finite(f"scores[{name!r}]", values) for name, values in scores.items()]
     if len({len(column) for column in columns}) != 1:
         lengths = {name: len(column) for name, column in zip(scores, columns, strict=True)}
         raise ValueError(f"All methods must have a score for each data set, got these numbers of scores: {lengths}.")
@@ -224,12 +236,18 @@ def most_representative_fold(scores: Mapping[int, Numbers], baselines: Mapping[i
     Raises:
         ValueError: If the folds differ or there are none.
     """
+    for argument, given in (("scores", scores), ("baselines", baselines)):
+        check_instance(argument, given, Mapping, "Give the scores of each fold by its number.")
     if not scores or set(scores) != set(baselines):
         raise ValueError(
-            f"Both methods must have scores in the same folds, at least one, got {sorted(scores)} and "
+            f"`scores` and `baselines` must have the same folds, at least one, got {sorted(scores)} and "
             f"{sorted(baselines)}. Leave out folds that are unfinished."
         )
-    gaps = {fold: float(np.mean(scores[fold]) - np.mean(baselines[fold])) for fold in sorted(scores)}
+    gaps = {
+        fold: float(_finite(f"scores[{fold}]", scores[fold]).mean())
+        - float(_finite(f"baselines[{fold}]", baselines[fold]).mean())
+        for fold in sorted(scores)
+    }
     mean = float(np.mean(list(gaps.values())))
     return min(gaps, key=lambda fold: abs(gaps[fold] - mean))
 
@@ -245,15 +263,23 @@ def smooth(values: Numbers, interval: int) -> np.ndarray:
         Shape ``(ceil(n / interval),)``; NaN for an interval without a value.
     """
     check_count("interval", interval)
-    array = np.asarray(values, dtype=np.float64)
+    array = _numbers("values", values)
     parts = [array[start : start + interval] for start in range(0, len(array), interval)]
     known = [part[~np.isnan(part)] for part in parts]
     return np.array([part.mean() if len(part) else math.nan for part in known])
 
 
+def _numbers(name: str, values: Numbers) -> np.ndarray:
+    """Return numbers as float64, shape ``(n,)``; texts, truth values and numbers in rows are none."""
+    array = to_array(name, values)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise TypeError(f"`{name}` must be a list of numbers, got {got(values)}.")
+    return array.astype(np.float64)
+
+
 def _finite(name: str, values: Numbers) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or len(array) == 0 or not bool(np.isfinite(array).all()):
+    array = _numbers(name, values)
+    if len(array) == 0 or not bool(np.isfinite(array).all()):
         raise ValueError(
             f"`{name}` must be a list of at least one finite number, got {array.tolist()}. Leave failed runs out."
         )

@@ -66,7 +66,8 @@ class Store:
     def job(self, cell: Cell, wandb: Mapping[str, Any], checkpoint_seconds: float) -> CellJob:
         """Return the job that runs a cell."""
         labels = {"data": cell.data, "method": cell.method, "fold": cell.fold, "seed": cell.seed, "values": cell.values}
-        return CellJob(cell.config, str(self.cell_folder(cell)), labels, dict(wandb), checkpoint_seconds)
+        folders = str(self.cell_folder(cell)), str(self.folder)
+        return CellJob(cell.config, folders[0], labels, dict(wandb), checkpoint_seconds, folders[1])
 
     def result(self, cell: Cell) -> Result | None:
         """Return the result of a cell; ``None`` if it is not finished, or its file is damaged."""

@@ -1,4 +1,4 @@
-"""Runs a Weights & Biases sweep on this machine, without an account and without a network."""
+"""Runs a Weights & Biases sweep on this machine. It needs no account and no network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
 from fl_lightning.durations import duration
 from fl_lightning.experiment.files import write_csv
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
@@ -55,13 +55,23 @@ def run_sweep(
         console: Console for the progress.
 
     Raises:
+        TypeError: If an argument is of another kind.
         FileNotFoundError: If the file does not exist.
-        ValueError: If the file is wrong, or a random or Bayesian search has no ``count``.
+        ValueError: If the file is wrong, an argument is out of its range, or a random or Bayesian search has no
+            ``count``.
         RuntimeError: If a Bayesian search needs optuna and optuna is not installed.
     """
+    check_path("path", path)
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"`path` must be the YAML file of a sweep; there is no {path}.")
+    check_texts("further", further, "They are words of a command line, such as '--epochs=3'.")
+    if output is not None:
+        check_path("output", output)
+    if console is not None:
+        check_instance("console", console, Console)
     sweep = read_sweep(path)
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
-    console = console or Console()
+    console = Console() if console is None else console
     rows: list[Row] = []
     total, asked = _ask(sweep, count, seed)
     spent: list[float] = []  # seconds of the runs that this call has executed
@@ -90,6 +100,7 @@ def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
     if count is None:
         raise ValueError("`method: bayes` needs `count`, the number of runs; got None. Give --count.")
     check_count("count", count)
+    check_count("seed", seed, minimum=0)
     return count, islice(_ask_optuna(sweep, seed), count)
 
 

@@ -161,7 +161,7 @@ class Table:
             (``"virtual"`` includes the means between two aggregations of RADFed), or the ``"last"`` one.
         wandb: Arguments of a WandbLogger for every fit; no logger if empty.
         comparisons: Lists of data sets by title; the report shows them side by side.
-        reproduces: What the table reproduces, such as ``"Table III of Xue et al. 2021"``; empty if it stands alone.
+        reproduces: What the table reproduces, such as ``"Table III of Xue et al. 2021"``; empty if nothing.
         reference: The table in whose file ``reproduces`` is, as plain data: the report says what differs from it.
     """
 

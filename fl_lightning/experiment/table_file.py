@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.arguments import check_path
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
 
@@ -20,14 +21,25 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
     entries of this file replace those of the base, and ``null`` removes an entry.
 
     Raises:
+        TypeError: If it is none of them.
         FileNotFoundError: If a file does not exist.
         ValueError: If a file is no YAML, or entries are unknown, missing or of another kind; all of them are named.
     """
+    check_source("source", source)
     if isinstance(source, Table):
         return source
     if isinstance(source, Mapping):
         return _make_table(_with_reference(dict(source)), "")
     return _make_table(_read_with_base(Path(source), ()), str(source))
+
+
+def check_source(name: str, source: object) -> None:
+    """Raise ``TypeError`` for what cannot hold a table, ``FileNotFoundError`` if it is a file that is not there."""
+    if isinstance(source, (Table, Mapping)):
+        return
+    check_path(name, source, "A mapping or a Table will do, too.")
+    if not Path(source).is_file():  # type: ignore[arg-type]
+        raise FileNotFoundError(f"`{name}` must be a YAML file, a mapping or a Table; there is no {source}.")
 
 
 def _make_table(given: dict[str, Any], name: str) -> Table:

@@ -9,6 +9,7 @@ from fl_lightning.models.logistic import LogisticRegressionClassifier
 from fl_lightning.models.mlp import MLPClassifier
 from fl_lightning.models.mobilenet import MobileNetV2Classifier
 from fl_lightning.models.resnet import ResNet18Classifier
+from fl_lightning.models.vgg9 import VGG9Classifier
 
 __all__ = [
     "CharLSTM",
@@ -18,4 +19,5 @@ __all__ = [
     "MLPClassifier",
     "MobileNetV2Classifier",
     "ResNet18Classifier",
+    "VGG9Classifier",
 ]

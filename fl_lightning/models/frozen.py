@@ -30,7 +30,7 @@ class FrozenPrefix(nn.Module):
 
     Args:
         layers: The layers to freeze. They are frozen in place and take inputs of shape (batch, ...); each row of the
-            output must depend on its own input row alone.
+            output must depend only on its own input row.
 
     Attributes:
         bypass: When true, :meth:`forward` returns its input unchanged, for inputs that already are this prefix's
@@ -45,7 +45,7 @@ class FrozenPrefix(nn.Module):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode, whatever ``mode`` asks for."""
+        """Stay in evaluation mode, and ignore ``mode``."""
         return super().train(False)
 
     def forward(self, x: Tensor) -> Tensor:

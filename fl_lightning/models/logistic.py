@@ -24,7 +24,7 @@ class LogisticRegressionClassifier(MLPClassifier):
     weights (99,012 with the bias), ``optimizer="adam", lr=1e-3``, for web pages by topic (van Lier 2018).
 
     Args:
-        in_features: Number of values of one input, whatever its shape; inputs are flattened.
+        in_features: Number of values of one input of any shape; inputs are flattened.
         num_classes: Number of classes.
         lr: Learning rate.
         momentum: Momentum of SGD.

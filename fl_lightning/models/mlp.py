@@ -22,7 +22,7 @@ class MLPClassifier(Classifier):
     * 49-64-64-2, ``in_features=49, hidden=(64, 64), num_classes=2``: 7,490, for Covertype (Xue et al. 2021).
 
     Args:
-        in_features: Number of values of one input, whatever its shape; inputs are flattened.
+        in_features: Number of values of one input of any shape; inputs are flattened.
         hidden: Width of each hidden layer; for none see :class:`LogisticRegressionClassifier`.
         num_classes: Number of classes.
         lr: Learning rate of SGD.

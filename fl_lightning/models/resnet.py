@@ -15,7 +15,7 @@ from fl_lightning.models.classifier import Classifier, MetricName
 class ResNet18Classifier(Classifier):
     """torchvision's ResNet-18, untrained, with GroupNorm in BatchNorm's place (as the code of Acar et al. 2021 has it).
 
-    It begins as for ImageNet, with a 7x7 convolution of stride 2 and pooling, whatever the size of the images. For ten
+    It begins as for ImageNet, with a 7x7 convolution of stride 2 and pooling, for images of any size. For ten
     classes it has 11,181,642 parameters.
 
     Args:

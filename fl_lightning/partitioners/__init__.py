@@ -1,4 +1,4 @@
-"""Partitioners share a data set out over clients; the statistics say how heterogeneous the result is."""
+"""Partitioners distribute a data set among clients; statistics measure how heterogeneous the result is."""
 
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.classwise_dirichlet import ClasswiseDirichletPartitioner

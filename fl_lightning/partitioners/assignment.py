@@ -29,8 +29,8 @@ def as_partition(name: str, result: Any, num_samples: int, num_clients: int | No
     """
     if isinstance(result, np.ndarray) and result.shape == (num_samples,):
         raise TypeError(
-            f"`{name}` must return the sample indices of each client, got an array of shape {result.shape}. From the "
-            "client of each sample they are made by `[numpy.flatnonzero(clients == k) for k in range(num_clients)]`."
+            f"`{name}` must return the sample indices of each client, got an array of shape {result.shape}. If it "
+            "holds the client of each sample, give `[numpy.flatnonzero(clients == k) for k in range(num_clients)]`."
         )
     if not isinstance(result, Iterable) or isinstance(result, (str, Mapping)):
         raise TypeError(

@@ -15,10 +15,10 @@ from fl_lightning.representation import ShowsArguments
 
 
 class Partitioner(ShowsArguments, ABC):
-    """Shares samples out over clients, by their labels.
+    """Distributes samples among clients, by their labels.
 
-    A partitioner is a pure function of the labels and its seed: it draws from a generator of its own. To write one,
-    define :meth:`assign`::
+    A partitioner is a pure function of the labels and its seed: it has its own random generator. To write one, define
+    :meth:`assign`::
 
         class RoundRobinPartitioner(Partitioner):
             def assign(self, classes):
@@ -66,10 +66,10 @@ class Partitioner(ShowsArguments, ABC):
                 There are at least as many samples as clients.
 
         Returns:
-            ``num_clients`` arrays or lists of sample indices, client 0 first. It is checked that they are integers from
-            0 to num_samples - 1, that no sample occurs twice, and that each client has one. Samples may be left out.
+            ``num_clients`` arrays or lists of sample indices, client 0 first. They must be integers from
+            0 to num_samples - 1, no sample may occur twice, and each client needs one. Samples may be left out.
         """
 
     def generator(self) -> np.random.Generator:
-        """Return a new generator with the partitioner's seed; draw from it alone, so that calls repeat each other."""
+        """Return a new generator with the partitioner's seed; draw only from it, so that calls can be repeated."""
         return np.random.default_rng(self.seed)

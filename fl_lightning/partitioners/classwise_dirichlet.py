@@ -15,7 +15,7 @@ _MAX_DRAWS = 1000
 
 
 class ClasswiseDirichletPartitioner(Partitioner):
-    """Each class is shared out in proportions drawn from Dir(alpha) (Li et al. 2022, distribution-based label skew).
+    """Each class is divided in proportions drawn from Dir(alpha) (Li et al. 2022, distribution-based label skew).
 
     Sizes follow from the classes and differ; :class:`DirichletPartitioner` fixes them instead. All samples are used.
 

@@ -11,7 +11,7 @@ def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: 
     Args:
         groups: The class, or another group, of each sample, 0 to G-1, shape (num_samples,).
         counts: Samples of each group that each client gets, shape (num_clients, G); no column sum may exceed the number
-            of samples in its group. Samples that nobody gets are left out.
+            of samples in its group. Samples that no client gets are left out.
         rng: Generator of the shuffles.
         mix: Whether to shuffle the samples of a group first. Otherwise the clients, one after the other, take them in
             the order of the data set.
@@ -30,7 +30,7 @@ def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: 
 
 
 def share_equally(holders: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Share out each class among its holders, whole and as equally as possible.
+    """Divide each class among its holders in whole samples, as equally as possible.
 
     Args:
         holders: Whether a client (row) holds a class (column), bool, shape (num_clients, num_classes).

@@ -25,7 +25,7 @@ def device_experiment_partitioner(experiment: DeviceExperiment, seed: int = 0) -
 
     Args:
         experiment: ``"1.1"`` IID; ``"1.2"`` slow devices hold 3 of the 10 classes, fast ones all; ``"1.3"`` the other
-            way round; ``"1.4"`` 4 to 5 classes each on average and nobody all of them, by a prior Dir(0.02) for each
+            way round; ``"1.4"`` 4 to 5 classes each on average and never all of them, by a prior Dir(0.02) for each
             client and equal sizes.
         seed: Seed of the partitioner.
 

@@ -1,4 +1,4 @@
-"""Clients that the data set itself names: writers, speaking roles, hospitals."""
+"""Clients that the data set names: writers, speaking roles, hospitals."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ClassAssignment = Literal["first-deterministic", "random", "deterministic"]
 class PathologicalPartitioner(Partitioner):
     """Each client holds samples of exactly k classes (Li et al. 2022, quantity-based label imbalance).
 
-    Each class is shared out equally among the clients that hold it. A class that nobody holds is left out.
+    Each class is divided equally among the clients that hold it. A class that no client holds is left out.
 
     Args:
         num_clients: Number of clients, K.

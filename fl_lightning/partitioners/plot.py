@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_LABEL_WIDTH = 0.09  # inches of a client's number; where they do not fit they are left out
 _MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
 #: Ten colours that can be told apart without full colour vision (Petroff 2021).
 _COLORS = (
@@ -62,7 +63,7 @@ def plot_label_distributions(
     Args:
         partition: The samples of each client.
         labels: The class of each sample of the data set, integers, shape (num_samples,).
-        max_clients: Most clients to draw: the first ones, in the given order.
+        max_clients: Largest number of clients to draw: the first ones, in the given order.
         class_names: Name of each class in ``labels``, ascending; the class itself if ``None``.
         order: ``"size"`` draws the largest client first, ``"client"`` client 0.
         sets: The clients of each set, such as ``{"train": [0, 2], "test": [1]}``. The clients of a set stand side by
@@ -142,7 +143,11 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     from matplotlib.ticker import MaxNLocator
 
     size = len(table)
-    axes.set_xticks(np.arange(size), [str(client) for client in table.index])
+    room = axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
+    if size * _LABEL_WIDTH <= room:
+        axes.set_xticks(np.arange(size), [str(client) for client in table.index])
+    else:
+        axes.set_xticks([])
     axes.tick_params(axis="x", labelsize=7 if size > 25 else 9, rotation=90 if size > 25 else 0, length=2)
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))

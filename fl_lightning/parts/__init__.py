@@ -1,4 +1,4 @@
-"""What a federated algorithm is made of: torch and numpy alone, no Lightning."""
+"""The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
 from fl_lightning.parts.aggregation import Aggregation, CurrentMean, StaleMean, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm

@@ -24,10 +24,10 @@ class Aggregation(StatefulPart, ABC):
     buffer when it is full. :meth:`merge` follows. A subclass defines these two.
     """
 
-    #: Whether ``merge`` sums over the processes itself, so that a process sees its own clients' results alone.
+    #: Whether ``merge`` sums over the processes itself, so that a process sees only its own clients' results.
     #: Otherwise every process sees the results of all clients.
     reduces_over_ranks = False
-    #: Whether ``merge`` takes care of the module's buffers. Otherwise they become the plain mean of the clients'.
+    #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the plain mean of the clients'.
     merges_buffers = False
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Aggregation(StatefulPart, ABC):
 
     @abstractmethod
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return the model to which the server is to move, and forget the results.
+        """Return the model to which the server moves, and forget the results.
 
         Args:
             model: The server's parameters, shape ``(num_parameters,)``, or its whole model, shape ``(size,)``, if the
@@ -58,7 +58,7 @@ class WeightedMean(Aggregation):
         weighting: ``"samples"`` or ``"uniform"``.
 
     Raises:
-        ValueError: If ``weighting`` is anything else; if a client's model has another size than the others'.
+        ValueError: If ``weighting`` is anything else, or the clients' models differ in size.
     """
 
     reduces_over_ranks = True
@@ -108,7 +108,7 @@ class WeightedMean(Aggregation):
 
 
 class CurrentMean(WeightedMean):
-    """The mean over all clients in which those that did not train count with the server's model (eq. (3c))."""
+    """The mean over all clients; a client that did not train counts with the server's model (eq. (3c))."""
 
     def _complete(self, mean: Tensor, weight: Tensor, model: Tensor) -> Tensor:
         share = weight / float(self._client_weights().sum())
@@ -117,9 +117,9 @@ class CurrentMean(WeightedMean):
 
 
 class StaleMean(WeightedMean):
-    """The mean over all clients in which those that did not train count with their last local model (eq. (3b)).
+    """The mean over all clients; a client that did not train counts with its last local model (eq. (3b)).
 
-    Before a client's first training that is the first model of all.
+    Before its first training, a client counts with the run's first model.
     """
 
     states: ClientStates
@@ -138,7 +138,7 @@ class StaleMean(WeightedMean):
         """Wait for :meth:`merge`, after which the clients' models count."""
 
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return the mean over all clients, float64 of shape ``(size,)``; ``None`` if nobody reported."""
+        """Return the mean over all clients, float64 of shape ``(size,)``; ``None`` if no client reported."""
         merged = super().merge(model)
         self.states.on_round_end()
         return None if merged is None else self.states.mean

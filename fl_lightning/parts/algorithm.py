@@ -18,7 +18,7 @@ from fl_lightning.parts.traffic_meter import TrafficMeter
 
 
 class Algorithm(Composition, ABC):
-    """Leads the parts through a fit.
+    """Calls the parts in order during a fit.
 
     In each round the loop calls :meth:`on_round_start`; for each task of :meth:`task_groups`, :meth:`start`, the
     client's training and :meth:`receive`; then :meth:`on_round_end` or :meth:`on_round_abort`.
@@ -99,8 +99,8 @@ class Algorithm(Composition, ABC):
         before = self.federation
         if len(before.sizes) != len(federation.sizes) or (before.sizes != federation.sizes).any():
             raise ValueError(
-                f"An earlier fit with this callback trained {len(before.sizes)} clients, now there are "
-                f"{len(federation.sizes)}, or their sizes differ. Give the Trainer a new callback for other data."
+                f"An earlier fit with this callback trained {len(before.sizes)} clients. Now there are "
+                f"{len(federation.sizes)} clients, or their sizes differ. Give the Trainer a new callback for new data."
             )
         known = self.shown is not None and same_values(self.shown, federation.model)
         if not known and not self.schedule.in_cycle:
@@ -116,9 +116,9 @@ class Algorithm(Composition, ABC):
         others = self._published is not None and not same_values(self._published, self.server.model)
         if self.schedule.in_cycle or others:
             raise RuntimeError(
-                "The module's weights were changed between two rounds, and this algorithm cannot go on from them: "
-                "clients work on models that were sent before, or the module showed another model than the server's. "
-                "Change weights after an aggregation (`fed/aggregated`), or leave them as they are."
+                "The module's weights were changed between two rounds, and this algorithm cannot continue from them: "
+                "clients work on models that were sent earlier, or the module holds another model than the server's. "
+                "Change weights only after an aggregation (`fed/aggregated` is 1)."
             )
         self.server.model = model
 
@@ -134,7 +134,7 @@ class Algorithm(Composition, ABC):
 
     @abstractmethod
     def on_round_start(self, round_index: int, full_work: int = 1) -> None:
-        """Draw the clients of a round, or what of them can be known.
+        """Draw the clients of a round, as far as they can be known.
 
         Args:
             round_index: The round, from 0. The same seed and round give the same clients.
@@ -203,7 +203,7 @@ class Algorithm(Composition, ABC):
         return ()
 
     def values(self) -> dict[str, float]:
-        """Return what the round logs beside its clients and cost."""
+        """Return further values that the round logs."""
         return {name: value for part in self.parts.values() for name, value in part.values().items()}
 
     def on_round_abort(self) -> None:
@@ -234,7 +234,7 @@ class Algorithm(Composition, ABC):
         if saved.shape != federation.model.shape:
             raise ValueError(
                 f"The checkpoint's server model has {saved.numel()} values, the module {federation.model.numel()}. "
-                "Resume with the same module, with the same layers frozen."
+                "Resume with the same module and the same frozen layers."
             )
 
     def _restore(self, state: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from fl_lightning.parts.sampling import ClientSampler
 
 
 def check_part(name: str, part: Any, kind: type) -> Any:
-    """Return a part; raise ``TypeError`` if it is of another kind."""
+    """Return a part; raise ``TypeError`` if it has the wrong type."""
     if not isinstance(part, kind):
         hint = f" Call it: {part.__name__}(...)." if isinstance(part, type) and issubclass(part, kind) else ""
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
@@ -30,7 +30,7 @@ def as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:
 def draw_cohort(
     sampler: ClientSampler, num_clients: int, rng: np.random.Generator, available: np.ndarray | None
 ) -> np.ndarray:
-    """Return the clients of a round in random order, whatever order the sampler draws them in.
+    """Return the clients of a round in random order, even if the sampler sorts them.
 
     Args:
         sampler: Draws them.
@@ -49,6 +49,6 @@ def draw_cohort(
     if not valid or len(np.unique(clients)) < len(clients) or not 0 <= clients.min() <= clients.max() < num_clients:
         raise ValueError(
             f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
-            f"round's clients, got {drawn!r}. A boolean mask becomes clients by `np.flatnonzero(mask)`."
+            f"round's clients, got {drawn!r}. Turn a boolean mask into clients with `np.flatnonzero(mask)`."
         )
     return clients if sampler.draws_in_random_order else rng.permutation(clients)

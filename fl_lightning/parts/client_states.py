@@ -89,14 +89,14 @@ def _mapped(folder: Path, vectors: dict[int, Tensor]) -> MappedVectors:
 class ClientStates:
     """One vector per client and the weighted mean of all clients' vectors, ``sum_k p_k s_k / sum_k p_k``.
 
-    A client that never handed a vector in counts with the initial one and takes no memory. With several processes
-    client k's vector lives on process ``k % num_ranks``, or on all of them where models circulate; the mean is on all.
-    It is kept up to date by what changes, in float64: one reduction a round.
+    A client without a vector of its own counts with the initial one and takes no memory. With several processes client
+    k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. The mean is on all
+    processes, in float64. Each round updates it with one reduction.
 
     Args:
         federation: The run.
         initial: Every client's first vector, shape ``(length,)``.
-        weights: p_k, shape ``(K,)``; all alike if ``None``.
+        weights: p_k, shape ``(K,)``; equal weights if ``None``.
     """
 
     def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:

@@ -30,10 +30,10 @@ class Composition:
         aggregation: Merges results.
         server: Moves the server's model.
         objective: What clients minimise; the plain objective if ``None``.
-        exchange: What travels, beside the rule for buffers: one exchange or a list, from the client to the server.
+        exchange: What travels, apart from buffers: one exchange or a list, in order from the client to the server.
 
     Raises:
-        TypeError: If a part is of another kind.
+        TypeError: If a part has the wrong type.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Composition:
         exchange: Exchange | Sequence[Exchange] | None = None,
         aggregation: Aggregation | None = None,
     ) -> None:
-        """Take the settings that all algorithms share, and check that the parts fit together.
+        """Take the settings that all algorithms share, and check that the parts can be combined.
 
         Args:
             participation: Clients that cannot be reached, drop out or do part of the work.
             buffers: How buffers are exchanged; see :class:`BufferExchange`.
             invalid_updates: Whether clients with NaN or infinite values are left out or end the fit.
             exchange: Exchanges that follow the algorithm's own.
-            aggregation: Takes the place of the algorithm's own.
+            aggregation: Replaces the algorithm's own.
 
         Raises:
-            TypeError: If a part is of another kind.
-            ValueError: If parts do not fit together.
+            TypeError: If a part has the wrong type.
+            ValueError: If parts cannot be combined.
         """
         check_choice("invalid_updates", invalid_updates, ("skip", "raise"))
         given = Participation() if participation is None else participation
@@ -107,7 +107,7 @@ class Composition:
             RuntimeError: Before the fit has begun.
         """
         if self._federation is None:
-            raise RuntimeError("The algorithm belongs to no federation before `trainer.fit` has begun.")
+            raise RuntimeError("The algorithm has no federation before `trainer.fit` has begun.")
         return self._federation
 
     @property
@@ -133,7 +133,7 @@ class Composition:
 
         Raises:
             TypeError: If it is no :class:`ClientSampler`.
-            ValueError: If it does not suit another part.
+            ValueError: If it cannot be combined with another part.
         """
         before, self.sampler = self.sampler, check_part("sampler", sampler, ClientSampler)
         try:

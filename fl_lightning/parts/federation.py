@@ -45,9 +45,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client hands back.
-
-    Tensors are not to be written to.
+    """The result that a client hands back. Do not write to its tensors.
 
     Attributes:
         task: The task that was done.
@@ -95,7 +93,7 @@ class ClientResult:
         return self.parameters - self.start[: self._length]
 
     def with_delta(self, delta: Tensor, payload: Payload | None = None) -> ClientResult:
-        """Return the result with another update, and other parameters accordingly.
+        """Return the result with another update, and with the parameters that follow from it.
 
         Args:
             delta: Shape ``(num_parameters,)``.
@@ -204,7 +202,7 @@ class Federation:
     max_rounds: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: all but the ways to other processes and to the trainer."""
+        """Return the content of a pickle: all but the links to other processes and to the trainer."""
         return {**self.__dict__, "sum_over_ranks": _same, "gather": _alone, "local_work": _unknown}
 
     @property
@@ -223,7 +221,7 @@ class Federation:
         return [shape.numel() for shape in self.shapes]
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return views of a model, or of its parameters alone, by the names of the module's tensors."""
+        """Return views of a model, or of only its parameters, by the names of the module's tensors."""
         views: dict[str, Tensor] = {}
         begin = 0
         for name, shape in zip(self.names, self.shapes, strict=True):
@@ -247,7 +245,7 @@ class Federation:
             if not any(_matches(name, pattern) for name in self.names):
                 shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
                 raise ValueError(
-                    f"`{argument}` {pattern!r} matches no trained parameter and no buffer of the module; there are "
+                    f"`{argument}` {pattern!r} matches no trained parameter and no buffer of the module. It has "
                     f"{shown}. Give a name, a submodule such as {self.names[-1].split('.')[0]!r}, or a pattern such as "
                     '"*.bias".'
                 )

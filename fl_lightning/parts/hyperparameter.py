@@ -20,7 +20,7 @@ class Check(Protocol):
 
 
 class Hyperparameter:
-    """A checked number, or a schedule whose every value is checked when its round comes.
+    """A checked number, or a schedule whose value is checked in every round.
 
     Args:
         name: The user's argument.

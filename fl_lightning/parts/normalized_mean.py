@@ -12,19 +12,20 @@ from fl_lightning.arguments import check_choice, check_fraction, check_not_negat
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.client_states import accumulator
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.reach import reach_of_steps
 
 
 class NormalizedMean(Aggregation):
     """FedNova's mean: ``w + tau_eff sum_k p_k Delta_k / |a_k|`` with ``tau_eff = sum_k p_k |a_k|`` (Wang et al. 2020).
 
-    ``|a_k|`` is the way that a client's steps make along a constant gradient, in units of learning rate times gradient:
-    the number of steps with plain SGD. A client that makes more steps than others counts for no more, and the server
-    heads for the optimum of ``sum_k p_k F_k`` instead of one that depends on the numbers of steps.
+    ``|a_k|`` is the distance that a client's steps cover along a constant gradient, in units of learning rate times
+    gradient. With plain SGD it is the number of steps. A client with more steps does not count for more, and the server
+    converges to the optimum of ``sum_k p_k F_k``, which does not depend on the numbers of steps.
 
     Args:
         momentum: rho of the clients' SGD, in [0, 1).
         mu: Weight of the clients' proximal term, at least 0.
-        weighting: p_k in proportion to n_k (``"samples"``), or all alike (``"uniform"``).
+        weighting: p_k in proportion to n_k (``"samples"``), or equal (``"uniform"``).
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if models circulate and ``momentum`` or
@@ -44,8 +45,8 @@ class NormalizedMean(Aggregation):
         """Raise ``ValueError`` if models circulate and steps of several clients do not add up."""
         if getattr(parts["schedule"], "keeps_models", False) and (self.momentum or self.mu):
             raise ValueError(
-                f"{self!r} cannot merge circulating models: each client begins with no momentum and with a proximal "
-                "term of its own, so that the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."
+                f"{self!r} cannot merge circulating models: each client starts without momentum and with its own "
+                "proximal term, so the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."
             )
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -65,13 +66,7 @@ class NormalizedMean(Aggregation):
 
     def reach(self, steps: int, lr: float = 0.0) -> float:
         """Return |a| of so many steps with the learning rate ``lr``, which matters beside a proximal term only."""
-        if not self.momentum and not self.mu:
-            return float(steps)
-        way = velocity = 0.0
-        for _ in range(steps):
-            velocity = self.momentum * velocity + 1 - lr * self.mu * way
-            way += velocity
-        return way
+        return reach_of_steps(steps, self.momentum, lr * self.mu)
 
     def merge(self, model: Tensor) -> Tensor | None:
         """Return the server's parameters moved by the normalised updates, float64 of shape ``(num_parameters,)``."""

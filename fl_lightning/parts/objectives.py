@@ -1,4 +1,4 @@
-"""Local objectives: what a client minimises, each as a correction of the gradient."""
+"""Local objectives: each is a correction of a client's gradient."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_count, check_not_negative, check_positive, plain
+from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
+from fl_lightning.parts.reach import reach_of_steps
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ class DynamicRegularizer(LocalObjective):
         alpha: Greater than 0.
         scale_alpha: ``"size"`` divides alpha by ``n_k K / sum n``, so that the fixed point is the optimum of the
             sample-weighted risk (eq. (12)); ``"none"`` is the paper's form. They are the same for equal sizes.
-        penalty: ``"gradient"`` adds the whole term to the gradient, to be clipped with it; ``"weight_decay"`` hands
-            its square, ``alpha_k/2 |w|^2``, to the optimizer, so that it is not clipped, as in the authors' code.
+        penalty: ``"gradient"`` adds the whole term to the gradient, and clipping applies to both. ``"weight_decay"``
+            leaves the quadratic part, ``alpha_k/2 |w|^2``, to the optimizer, unclipped, as in the authors' code.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -174,21 +175,26 @@ class ControlVariates(LocalObjective):
     c is the mean of all clients' c_k, at first 0.
 
     Args:
-        option: How c_k is renewed: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
+        option: How c_k is updated: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
             gradient of F_k at the received model, at the cost of one more pass over the client's data.
+        momentum: That of the clients' SGD, in [0, 1). Option 2 divides by the reach of the steps (|a| of FedNova),
+            which momentum lengthens; else control variates would grow without bounds.
 
     Raises:
-        ValueError: If ``option`` is neither 1 nor 2.
+        ValueError: If ``option`` is neither 1 nor 2, or ``momentum`` is out of its range or given beside option 1.
     """
 
     vectors_sent = 2
     starts_from_server = True
 
-    def __init__(self, option: Literal[1, 2] = 2) -> None:
+    def __init__(self, option: Literal[1, 2] = 2, momentum: float = 0.0) -> None:
+        check_fraction("momentum", momentum, "It is that of the clients' SGD.")
         check_count("option", option, hint="It is 1 or 2, as in the paper's Algorithm 1.")
         if option > 2:
             raise ValueError(f"`option` must be 1 or 2, as in the paper's Algorithm 1, got {option!r}.")
-        self.option = option
+        if option == 1 and momentum:
+            raise ValueError(f"`momentum` has no effect with `option=1`, got {momentum}. Leave one of them out.")
+        self.option, self.momentum = option, plain(momentum)
         self.needs_summed_lr = option == 2
         self._lengths: list[int] = []
         self._at_start: dict[int, Tensor] = {}
@@ -223,6 +229,8 @@ class ControlVariates(LocalObjective):
             return
         lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(torch.tensor(self._lengths))
         lr = lr.to(own.device)
+        if result.num_steps:
+            lr = lr * (reach_of_steps(result.num_steps, self.momentum) / result.num_steps)
         moved = result.start[: len(own)].to(lr.dtype) - result.parameters
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate

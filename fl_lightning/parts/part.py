@@ -1,4 +1,4 @@
-"""The base of all parts of an algorithm, and the course of a fit as they see it."""
+"""The base of all parts of an algorithm, with the hooks of a fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fl_lightning.representation import ShowsArguments
 
 
 class Part(ShowsArguments):
-    """One part of an algorithm. All hooks may be left out.
+    """One part of an algorithm. All hooks are optional.
 
     Hooks come in this order: :meth:`on_fit_start`, then in each round :meth:`on_round_start` and :meth:`on_round_end`,
     or :meth:`on_round_abort` where the round breaks off. A part changes its state only when a round ends, so that a
@@ -28,7 +28,7 @@ class Part(ShowsArguments):
         """
         if self._federation is None:
             raise RuntimeError(
-                f"{type(self).__name__} belongs to no federation before `trainer.fit` has begun. Read `federation` in "
+                f"{type(self).__name__} has no federation before `trainer.fit` has begun. Read `federation` in "
                 "`on_fit_start` or later."
             )
         return self._federation
@@ -38,7 +38,7 @@ class Part(ShowsArguments):
 
         Args:
             federation: The run.
-            fresh: Whether to start afresh with it; otherwise the part goes on from an earlier fit.
+            fresh: Whether to start anew; otherwise the part continues from an earlier fit.
         """
         self._federation = federation
         if fresh:

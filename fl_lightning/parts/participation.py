@@ -13,7 +13,7 @@ Availability = float | Callable[[int], Sequence[int] | np.ndarray]
 
 
 class Participation(ShowsArguments):
-    """What happens between the draw of a round's clients and their reports.
+    """Which of a round's clients can be reached, report, and do all of their work.
 
     Args:
         available: Which clients can be reached: a float in (0, 1] is each client's chance in each round, a function
@@ -21,10 +21,10 @@ class Participation(ShowsArguments):
         dropout: Chance that a client that was drawn does not report. It receives a model, and its work is lost.
         stragglers: Fraction of a round's clients that do only part of the local work: a whole number of epochs (or
             steps) drawn uniformly between 1 and one less than all (Li et al. 2020).
-        drop_stragglers: Whether stragglers' work is lost, as FedAvg loses it in Li et al.'s comparison.
+        drop_stragglers: Whether the work of stragglers is lost, as for FedAvg in Li et al.'s comparison.
 
     Raises:
-        TypeError: In a round, if ``available`` gives no whole numbers, but a mask of booleans, say.
+        TypeError: In a round, if ``available`` does not give whole numbers (but, for example, a mask of booleans).
         ValueError: If an argument is out of its range; in a round, if ``available`` names a client that does not
             exist, or stragglers have no part of the work to do.
     """

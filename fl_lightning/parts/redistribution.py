@@ -22,13 +22,13 @@ Unequal = Literal["subsample", "reduce", "park", "count"]
 
 @dataclass(frozen=True)
 class Journey:
-    """What a circulating model went through since the last aggregation.
+    """The history of a circulating model since the last aggregation.
 
     Attributes:
         client: The client that trained it last; -1 if none did.
         num_samples: Samples of all clients that trained it, a client counted each time.
         num_steps: Optimizer steps that they made.
-        trainings: How many they were.
+        trainings: Number of trainings.
     """
 
     client: int = -1
@@ -48,19 +48,19 @@ class Redistribution(Schedule):
     In each inner round every circulating model goes to one of ``m`` distinct clients drawn at random. After ``S`` inner
     rounds the server moves to the plain mean of the models and all start again from there (eq. (35)-(37)).
 
-    The aggregation is given one result for each circulating model when a cycle ends: ``start`` is the server's model,
-    ``delta`` the way since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the client is the one
-    that trained the model last (-1 if none did, with 0 steps).
+    When a cycle ends, the aggregation gets one result for each circulating model: ``start`` is the server's model,
+    ``delta`` the change since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the client is the
+    last that trained the model (-1, with 0 steps, if none did).
 
     Args:
         redistributions: S, the number of local trainings between two aggregations; 1 is FedAvg with uniform weights.
         evaluate: The model that is validated, checkpointed and tested between two aggregations: ``"virtual"`` is the
             mean of the circulating models (not fed back), ``"aggregate"`` the server's last model.
-        unequal: What happens in an inner round with fewer than ``m`` active clients. ``"subsample"``: an error, since
-            m is to be no more than are active in any round. ``"reduce"``: models chosen at random leave for the rest
-            of the cycle. ``"park"``: models chosen at random stay as they are for this round. ``"count"``: the models
-            trained least often train (ties by slot). With more than ``m`` active clients, ``m`` of them train.
-        extend_cycle: With ``"count"``, let a cycle last until every model was trained ``S`` times.
+        unequal: What happens in an inner round with fewer than ``m`` active clients. ``"subsample"``: an error; choose
+            m so small that this cannot happen. ``"reduce"``: models chosen at random leave for the rest of the cycle.
+            ``"park"``: models chosen at random skip this round. ``"count"``: the models trained least often train (ties
+            by slot). With more than ``m`` active clients, ``m`` of them train.
+        extend_cycle: With ``"count"``, a cycle lasts until every model was trained ``S`` times.
 
     Raises:
         ValueError: If an argument is out of its range; in a round, with fewer active clients than models under
@@ -82,7 +82,7 @@ class Redistribution(Schedule):
         check_bool("extend_cycle", extend_cycle)
         if extend_cycle and unequal != "count":
             raise ValueError(
-                f'`extend_cycle=True` needs `unequal="count"`, got {unequal!r}: only there trainings are counted.'
+                f'`extend_cycle=True` needs `unequal="count"`, got {unequal!r}: the others count no trainings.'
             )
         self.redistributions, self.evaluate = plain(redistributions), evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
@@ -119,8 +119,8 @@ class Redistribution(Schedule):
         """Raise ``ValueError`` if clients may drop out under ``"subsample"``."""
         if self.unequal == "subsample" and (participation.dropout or participation.drop_stragglers):
             raise ValueError(
-                "`participation` lets clients drop out, so that some rounds have fewer clients than models "
-                'circulate, which `unequal="subsample"` does not allow. Give `unequal="reduce"`, "park" or "count".'
+                "`participation` lets clients drop out, so some rounds have fewer clients than circulating models. "
+                '`unequal="subsample"` does not allow that. Give `unequal="reduce"`, "park" or "count".'
             )
 
     def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
@@ -167,7 +167,7 @@ class Redistribution(Schedule):
         self._trained[result.task.slot] = result
 
     def publish(self, server: Server, failed: Collection[int]) -> Tensor:
-        """Pass the models on; aggregate them when the cycle is complete. A round in which nobody trains is skipped."""
+        """Pass the models on; aggregate them when the cycle is complete. A round without clients is skipped."""
         self._before = self.position, self.trainings, self.models, self._journeys
         trained, self._trained = self._trained, {}
         if self._planned:

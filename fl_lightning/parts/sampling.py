@@ -154,7 +154,7 @@ class Arrivals(UniformSampler):
 
 
 class BernoulliSampler(ClientSampler):
-    """Draws each client independently with one probability: Poisson sampling. A round may be empty.
+    """Draws each client independently with the same probability (Poisson sampling). A round may be empty.
 
     Args:
         probability: In (0, 1].
@@ -183,9 +183,9 @@ class BernoulliSampler(ClientSampler):
 class ImportanceSampler(UniformSampler):
     """Draws ``m`` distinct clients with probabilities in proportion to their scores (RADFedi; eq. (38)-(41)).
 
-    The score is the mean squared norm of the gradient at the locally trained weights. A client that trained moves its
-    accumulated score to ``(1 - gamma) p + gamma p_new``. Draws are successive: after each the others' probabilities
-    are scaled up to 1.
+    The score is the mean squared norm of the gradient at the locally trained weights. After training, a client's
+    accumulated score becomes ``(1 - gamma) p + gamma p_new``. Clients are drawn one after the other; after each draw
+    the probabilities of the others are scaled to sum to 1.
 
     Args:
         clients_per_round: As for :class:`UniformSampler`.
@@ -194,10 +194,10 @@ class ImportanceSampler(UniformSampler):
         score: ``"batch"`` averages ``|grad F_b|^2`` over the client's mini-batches (41a), ``"sample"`` over its
             samples (41b), ``"sum"`` adds the mini-batches up, ``"full"`` takes the gradient on all samples at once.
         initial: ``"scores"`` scores every client at the first model, one more pass over all data; ``"uniform"`` starts
-            with 1 for everybody.
+            with 1 for every client.
         parameters: Only parameters whose name starts with one of these count, such as ``["classifier"]``; all if
             ``None``.
-        floor: Smallest probability relative to the largest, so that every client stays drawable; greater than 0.
+        floor: Smallest probability relative to the largest, greater than 0, so that every client can be drawn.
         rounding: As for :class:`UniformSampler`.
 
     Raises:
@@ -233,7 +233,7 @@ class ImportanceSampler(UniformSampler):
         self._counts = np.empty(0)
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Start without scores, or with 1 for everybody."""
+        """Start without scores, or with 1 for every client."""
         uniform = self.initial == "uniform"
         self.scores = np.full(federation.num_clients, 1.0 if uniform else np.nan)
         self._counts = np.zeros(federation.num_clients)
@@ -268,7 +268,7 @@ class ImportanceSampler(UniformSampler):
         return sum(squares) if self.kind == "sum" else sum(squares) / len(squares)
 
     def take_scores(self, scores: Mapping[int, float]) -> None:
-        """Accumulate; the first score is taken as it is, one that is not finite changes nothing."""
+        """Accumulate scores. A client's first score counts whole; a score that is not finite changes nothing."""
         for client, new in scores.items():
             old = self.scores[client]
             if np.isnan(old):

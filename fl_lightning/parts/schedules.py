@@ -1,7 +1,7 @@
-"""From which model a client starts, and when the server acts: schedules.
+"""Schedules decide from which model a client starts, and when the server acts.
 
-A schedule changes only in :meth:`Schedule.publish`. What a round's clients hand back is held apart until then, so that
-a round that breaks off leaves no trace.
+A schedule changes only in :meth:`Schedule.publish`. Until then it keeps the results of a round apart, so that a round
+that breaks off leaves no trace.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import numpy as np
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
+from fl_lightning.parts.aggregation import Weighting
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server import Server
+
+EvaluatedModel = Literal["server", "active", "all"]
 
 
 class Schedule(StatefulPart, ABC):
@@ -34,11 +37,11 @@ class Schedule(StatefulPart, ABC):
 
     @property
     def shows_aggregate(self) -> bool:
-        """Whether the model that was published last is no mean of circulating models."""
+        """Whether the model that was published last is the server's, not a mean of circulating models."""
         return True
 
     def check_participation(self, participation: Participation) -> None:
-        """Raise ``ValueError`` if the schedule cannot do with clients that take part this way."""
+        """Raise ``ValueError`` if the schedule does not allow this participation."""
 
     def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
         """Return the slots that train in a round, at most one for each active client.
@@ -73,16 +76,18 @@ class Synchronous(Schedule):
 
     Args:
         evaluate: The model that is validated, checkpointed and tested: ``"server"``, the one that clients receive next;
-            ``"active"``, the plain mean of the models of the round's clients; ``"all"``, the plain mean of every
-            client's last local model (the first model before its first training).
+            ``"active"``, the mean of the models of the round's clients; ``"all"``, the mean of every client's last
+            local model (the first model before its first training).
+        weighting: How these means weigh clients: ``"uniform"``, or ``"samples"`` by their sizes.
 
     Raises:
-        ValueError: If ``evaluate`` is unknown.
+        ValueError: If ``evaluate`` or ``weighting`` is unknown.
     """
 
-    def __init__(self, evaluate: Literal["server", "active", "all"] = "server") -> None:
+    def __init__(self, evaluate: EvaluatedModel = "server", weighting: Weighting = "uniform") -> None:
         check_choice("evaluate", evaluate, ("server", "active", "all"))
-        self.evaluate = evaluate
+        check_choice("weighting", weighting, ("samples", "uniform"))
+        self.evaluate, self.weighting = evaluate, weighting
         self._active = RunningMean()
         self._shown: Tensor | None = None
 
@@ -90,7 +95,9 @@ class Synchronous(Schedule):
         """Give every client the first model, if last local models are to be averaged."""
         self._shown = None
         self._active.reset()
-        self.states = ClientStates(federation, federation.model.clone()) if self.evaluate == "all" else None
+        weights = federation.sizes if self.weighting == "samples" else None
+        first = federation.model.clone()
+        self.states = ClientStates(federation, first, weights) if self.evaluate == "all" else None
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the server's model."""
@@ -100,7 +107,7 @@ class Synchronous(Schedule):
         """Hand the result to the server."""
         server.take(result)
         if self.evaluate == "active":
-            self._active.add(result.vector)
+            self._active.add(result.vector, float(result.num_samples) if self.weighting == "samples" else 1.0)
         elif self.states is not None:
             self.states.put(result.task.client, result.vector)
 

@@ -1,4 +1,4 @@
-"""The server: its model, and the one door through which clients' results reach it."""
+"""The server: its model, and the only way in which clients' results reach it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Server:
         federation: The run.
         aggregation: Merges results.
         optimizer: Moves the parameters.
-        exchange: Has the last word on what the server moves to.
+        exchange: May change the model to which the server moves.
         changing: Knows which buffers training changes.
 
     Attributes:
@@ -151,8 +151,8 @@ class Server:
             aggregate[: self._num_parameters].isfinite().all()
         ):
             raise FloatingPointError(
-                f"`{type(self._aggregation).__name__}.merge` returned NaN or infinite parameters, though no client "
-                "handed such values in. Check the aggregation and the exchanges; the round is broken off."
+                f"`{type(self._aggregation).__name__}.merge` returned NaN or infinite parameters, although all clients "
+                "handed in finite values. Check the aggregation and the exchanges. The round is discarded."
             )
 
     def on_round_abort(self) -> None:

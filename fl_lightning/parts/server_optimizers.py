@@ -122,15 +122,15 @@ class Adaptive(ServerOptimizer):
     Args:
         rule: ``"adagrad"``: v + Delta^2; ``"adam"``: beta2 v + (1 - beta2) Delta^2; ``"yogi"``:
             v - (1 - beta2) Delta^2 sign(v - Delta^2).
-        lr: Server learning rate, greater than 0; a function of the round makes a schedule. ``None`` takes that of
-            :class:`~fl_lightning.FedAdam` and :class:`~fl_lightning.FedYogi`, 0.01, or of
-            :class:`~fl_lightning.FedAdagrad`, 0.1.
+        lr: Server learning rate, greater than 0; a function of the round makes a schedule. ``None`` takes 0.01, as
+            :class:`~fl_lightning.FedAdam` and :class:`~fl_lightning.FedYogi` do, and for Adagrad 0.1, as
+            :class:`~fl_lightning.FedAdagrad` does.
         beta1: In [0, 1); ``None`` takes 0.9, and 0 for Adagrad.
         beta2: In [0, 1); Adagrad has none.
         tau: Adaptivity, greater than 0.
         v0: The initial v, at least 0.
-        bias_correction: Whether m is divided by ``1 - beta1^t`` and (but for Adagrad) v by ``1 - beta2^t`` in step t,
-            as other implementations do; the paper does not.
+        bias_correction: Whether m is divided by ``1 - beta1^t`` and (except for Adagrad) v by ``1 - beta2^t`` in step
+            t, as other implementations do; the paper does not.
         name: What the user calls the learning rate, for errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The mean of updates of which the server sees the sum alone."""
+"""The mean of updates when the server sees only their sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fl_lightning.parts.running_mean import RunningMean
 
 
 class SummedUpdates(Aggregation):
-    """Moves the server by the sum of the clients' updates over their number, both as an exchange shows them.
+    """Moves the server by the sum of the clients' updates divided by their number. An exchange gives both.
 
     Args:
         exchange: Gives the sum and the number that the server sees; see :meth:`Exchange.summed`.
@@ -39,9 +39,9 @@ class SummedUpdates(Aggregation):
         if not same_values(result.buffers, result.start[len(result.parameters) :]):
             raise ValueError(
                 f"Training changes buffers of the module, such as BatchNorm's statistics, and "
-                f"{type(self.exchange).__name__} protects trained parameters alone: buffers would tell the server what "
-                'it must not see. Give `buffers="server"`, which drops what clients make of them, or use layers '
-                "without statistics, such as GroupNorm."
+                f"{type(self.exchange).__name__} protects only trained parameters: buffers would tell the server what "
+                'it must not see. Give `buffers="server"`, which drops the clients\' buffers, or use layers without '
+                "statistics, such as GroupNorm."
             )
         self._mean.add(result.vector)
 
@@ -63,25 +63,32 @@ class SummedUpdates(Aggregation):
 
 
 def of_sums(exchange: Exchange, aggregation: Aggregation) -> Aggregation:
-    """Return what takes the place of a uniform mean if one of the exchanges shows the server sums alone.
+    """Return the aggregation that replaces a uniform mean if one of the exchanges shows the server only sums.
 
     Raises:
-        ValueError: If the aggregation is no uniform mean, or the exchange is not the last one.
+        ValueError: If the aggregation is no uniform mean, there are two such exchanges, or the exchange is not the
+            last one.
     """
     members: list[Exchange] = getattr(exchange, "members", [exchange])
     summing = [member for member in members if member.sums_updates]
     if not summing:
         return aggregation
     name = type(summing[0]).__name__
+    if len(summing) > 1:
+        raise ValueError(
+            f"`exchange` has {' and '.join(type(member).__name__ for member in summing)}, each of which shows the "
+            "server its own sum of the updates: noise inside of a secure sum, such as the distributed discrete "
+            "Gaussian, is not offered. Give one of them; LocalDifferentialPrivacy may stand before SecureAggregation."
+        )
     if summing[0] is not members[-1]:
         raise ValueError(
             f"`exchange` has {members[-1]!r} after {name}, which must see updates as they reach the server. Put {name} "
-            "last, and only one such exchange."
+            "last."
         )
     if type(aggregation) is not WeightedMean or aggregation.weighting != "uniform":
         raise ValueError(
-            f"{name} gives the server the sum of all updates, in which clients count alike, so that {aggregation!r} "
-            'cannot merge them. Give `weighting="uniform"`, and no `aggregation`, `partial` or algorithm with a mean '
-            "of its own."
+            f"{name} gives the server only the sum of all updates, in which all clients have the same weight, so "
+            f'{aggregation!r} cannot merge them. Give `weighting="uniform"`, and no `aggregation`, `partial` or '
+            "algorithm with its own mean."
         )
     return SummedUpdates(summing[0])

@@ -41,14 +41,14 @@ class SynchronousAlgorithm(Algorithm):
         self._failed: list[int] = []
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
-        """Take the settings that all algorithms share, and check that the parts fit together."""
+        """Take the settings that all algorithms share, and check that the parts can be combined."""
         super().configure(*args, **kwargs)
         self.schedule.check_participation(self.participation)
         if self.objective.starts_from_server and self.schedule.keeps_models:
             raise ValueError(
-                f"{type(self.objective).__name__} cannot be the local objective of circulating models: its clients' "
-                "states are differences to the server's model, from which only the first inner round starts. Use "
-                "`Proximal(mu)` with RADFed, or FedDyn and Scaffold without redistribution."
+                f"{type(self.objective).__name__} cannot train circulating models: its clients keep differences to the "
+                "server's model, but only the first inner round starts from that model. Use `Proximal(mu)` with "
+                "RADFed, or FedDyn and Scaffold without redistribution."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""What a round sent, and what happened to its clients."""
+"""Counts of what a round sent, and of what happened to its clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Payload:
 
 @dataclass
 class Traffic:
-    """What was sent since the fit began.
+    """Everything that was sent since the fit began.
 
     Attributes:
         models_down: Models (vectors of the model's length) from the server to clients.

@@ -154,7 +154,7 @@ def new_figure() -> tuple[Figure, Axes]:
 
 
 def whole_rounds(axes: Axes) -> None:
-    """Let the x axis have ticks at whole rounds alone."""
+    """Let the x axis have ticks only at whole rounds."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))

@@ -150,7 +150,7 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     if not results.exists() or not table.exists():
         raise FileNotFoundError(
             f"There are no results in {folder}: it must hold results.csv and table.json. Give the folder that "
-            "python -m fl_lightning.experiment has written, its `--output`."
+            "`fl-lightning run` wrote, its `--output`."
         )
     rows = read_csv(results)
     if not {"data", "method", "fold", "seed", "status", "score"} <= set(rows[0] if rows else ()):
@@ -176,8 +176,8 @@ def _curve(path: Path) -> CurveColumns:
         return {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it runs this "
-            "cell alone."
+            f"{path} cannot be read ({error}). Delete the folder {path.parent} and run the table again; it runs only "
+            "this cell."
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fl_lightning.arguments import check_path
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.experiment.files import write_text
 from fl_lightning.notebook import in_frame
@@ -14,7 +15,7 @@ from fl_lightning.report.banner import finished_grid, warnings_of
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid
 from fl_lightning.report.experiment import Experiment, read_experiment, settings_as_text
-from fl_lightning.report.figures import comparisons, curves, diagnostics, missing_columns, spread
+from fl_lightning.report.figures import comparisons, curves, diagnostics, missing_columns, partitions, spread
 from fl_lightning.report.pages import Grid, Page, Picture, Section
 from fl_lightning.report.privacy import privacy_grid
 from fl_lightning.report.reference import reference_grid
@@ -43,6 +44,9 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
         FileNotFoundError: If there are no results.
         ValueError: If no run is finished, or a file cannot be read.
     """
+    check_path("results", results)
+    if out is not None:
+        check_path("out", out)
     experiment = read_experiment(results)
     sections = _with_different_names(list(_sections(experiment)))
     folder = Path(results) / "report" if out is None else Path(out)
@@ -72,6 +76,7 @@ def _sections(experiment: Experiment) -> Iterator[Section]:
     yield Section("Distance and divergence", pictures=list(diagnostics(experiment)))
     yield Section("Communication to target", grids=_known(communication_grid(experiment)))
     yield Section("Privacy", grids=_known(privacy_grid(experiment)))
+    yield Section("Clients", pictures=list(partitions(experiment)))
     yield Section("Chosen hyper-parameters", grids=_known(tuning_grid(experiment)))
     yield Section("Failed runs", grids=_known(failed_grid(experiment)))
     yield Section(

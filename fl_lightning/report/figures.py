@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fl_lightning.experiment.partition_picture import partition_picture
 from fl_lightning.report.curves import draw_across, draw_curves
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.metric_names import metric_name
@@ -11,6 +12,7 @@ from fl_lightning.report.pages import Picture, as_png
 from fl_lightning.report.spread import draw_comparison, draw_spread, representative_fold
 
 _DPI = 130
+_WIDE = 900  # pixels; wider pictures of partitions take the whole page
 _LONGEST = 80  # characters of a file's name
 _DIAGNOSTICS = {
     "fed/central_distance": "DC: relative distance to the central model",
@@ -60,6 +62,21 @@ def spread(experiment: Experiment) -> Iterator[Picture]:
         notes = "; ".join(filter(None, [folds, shown]))
         caption = f"{data}: test score of each run{f' ({notes})' if notes else ''}; line: mean."
         yield Picture(file_name("spread", data), caption, as_png(draw_spread(experiment, data), _DPI))
+
+
+def partitions(experiment: Experiment) -> Iterator[Picture]:
+    """Yield the clients of each data set, in one of its partitions."""
+    for data in experiment.data:
+        path = partition_picture(experiment.folder, experiment.runs_of(data)[0]["partition"])
+        if path is not None:
+            png = path.read_bytes()
+            _, fold, seed = path.stem.replace("_", " ").split("-", 2)
+            caption = f"{data}: samples of each client by class; {fold}, {seed}."
+            yield Picture(file_name("partition", data), caption, png, wide=_width(png) > _WIDE)
+
+
+def _width(png: bytes) -> int:
+    return int.from_bytes(png[16:20], "big")  # the header of a PNG file
 
 
 def comparisons(experiment: Experiment) -> Iterator[Picture]:

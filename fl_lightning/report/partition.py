@@ -12,7 +12,7 @@ import numpy as np
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from fl_lightning.arguments import check_count
+from fl_lightning.arguments import check_bool, check_count, check_path
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.notebook import in_frame
@@ -150,6 +150,9 @@ def partition_report(
             "WandbLogger(project='fl-lightning')."
         )
     check_count("max_clients", max_clients)
+    check_bool("overwrite", overwrite)
+    if out is not None:
+        check_path("out", out)
     summary = summarize_partition(datamodule, features)
     labels = labels_or_zeros(datamodule)
     title = _title(summary)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_lightning.arguments import check_instance, check_path, is_sequence
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.report.curves import whole_rounds
 from fl_lightning.report.metric_names import is_share, metric_name
@@ -71,6 +72,10 @@ def plot_run(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    if data is not None:
+        check_instance("data", data, FederatedDataModule)
+    if clients is not None:
+        check_instance("clients", clients, Mapping, "Give `ClientMetrics.values`.")
     curves = read_curves(log_dir)
     shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
     kinds = [shares, [name for name in curves if "loss" in name]]
@@ -79,7 +84,7 @@ def plot_run(
     has_classes = data is not None and data.labels is not None
     panels = has_classes + len(drawn) + bool(scores)
     if not panels:
-        raise ValueError(f"{log_dir} has no accuracy and no loss by round, so there is nothing to draw.")
+        raise ValueError(f"`log_dir` has no accuracy and no loss by round, so there is nothing to draw, got {log_dir}.")
     columns = 2 if panels == 4 else panels
     rows = panels // columns
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
@@ -106,19 +111,26 @@ def read_curves(log_dir: LogFolders) -> Curves:
         FileNotFoundError: If there is no ``metrics.csv``.
     """
     values: dict[str, dict[int, float]] = {}
-    for folder in [log_dir] if isinstance(log_dir, (str, os.PathLike)) else log_dir:
-        for row in _rows(Path(folder) / "metrics.csv"):
+    for folder in _folders(log_dir):
+        for row in _rows(folder / "metrics.csv"):
             for name, text in row.items():
                 if text and row.get("round") and name not in ("round", "epoch", "step"):
                     values.setdefault(name, {})[int(float(row["round"]))] = float(text)
     return {name: sorted(points.items()) for name, points in values.items()}
 
 
+def _folders(log_dir: Any) -> list[Path]:
+    folders = log_dir if is_sequence(log_dir) else [log_dir]
+    for folder in folders:
+        check_path("log_dir", folder, "Several are a list of them.")
+    return [Path(folder) for folder in folders]
+
+
 def _rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         raise FileNotFoundError(
-            f"There is no {path}. Give the `log_dir` of a CSVLogger that has logged a fit: "
-            "Trainer(logger=CSVLogger('runs'))."
+            f"`log_dir` must hold metrics.csv, but there is no {path}. Give that of a CSVLogger that has logged a "
+            "fit: Trainer(logger=CSVLogger('runs'))."
         )
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

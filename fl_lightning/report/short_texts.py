@@ -1,4 +1,4 @@
-"""Long names in the place of a few words."""
+"""Shortens long names."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_MOST_LETTERS = 44  # of names that stand side by side below a figure
+
 
 def draw_spread(experiment: Experiment, data: str) -> Figure:
     """Draw the test score of each run, with one column for each method.
@@ -110,7 +112,9 @@ def _mean(experiment: Experiment, data: str, method: str) -> float | None:
 
 
 def _finish(axes: Axes, names: Sequence[str], y_label: str, title: str) -> None:
-    axes.set_xticks(range(len(names)), [label(name, 20) for name in names], rotation=30, ha="right")
+    shown = [label(name, 20) for name in names]
+    crowded = sum(map(len, shown)) > _MOST_LETTERS
+    axes.set_xticks(range(len(names)), shown, rotation=30 if crowded else 0, ha="right" if crowded else "center")
     axes.set(ylabel=label(y_label, 44), title=label(title, 44))
     axes.grid(axis="y", color="0.9")
     axes.set_axisbelow(True)

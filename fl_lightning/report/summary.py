@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from fl_lightning.arguments import to_array
 from fl_lightning.data import FederatedDataModule, TensorDataModule
 from fl_lightning.partitioners import (
     Partition,
@@ -115,7 +116,7 @@ def _columns(datamodule: FederatedDataModule, features: SampleFeatures | None) -
         return {}
     if isinstance(features, Mapping):
         return {name: np.asarray(values) for name, values in features.items()}
-    features = np.asarray(features)
+    features = to_array("features", features)
     if features.ndim != 2:
         raise ValueError(
             f"`features` must have shape (num_samples, num_features), got {features.shape}. Give a single feature "
@@ -162,7 +163,7 @@ def _number(count: int, noun: str) -> str:
 
 
 def _describe(part: object) -> str:
-    """Return the call that makes an object, with its plain arguments alone; the empty string for ``None``."""
+    """Return the call that makes an object, with only its plain arguments; the empty string for ``None``."""
     if part is None:
         return ""
     if not hasattr(part, "__dict__") or hasattr(part, "__name__"):

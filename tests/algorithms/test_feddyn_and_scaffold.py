@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -128,6 +129,24 @@ def test_feddyn_evaluates_the_chosen_model() -> None:
         assert float(callback.algorithm.server.model) == pytest.approx(1.2, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("weighting", "evaluate", "expected"),
+    [
+        ("samples", "server", 4.0),
+        ("samples", "active", 4.0),
+        ("samples", "all", (1 * 1.0 + 3 * 4.0) / 6),
+        ("uniform", "all", (1.0 + 4.0) / 3),
+    ],
+)
+def test_fedavg_evaluates_the_chosen_model(weighting: Any, evaluate: Any, expected: float) -> None:
+    # a step takes a client to its optimum; clients 0 and 1 train in turn, client 2 stays at the first model, 0
+    clients = quadratic_clients(a=[1.0, 1.0, 1.0], c=[1.0, 4.0, 9.0], sizes=[1, 3, 2])
+    callback = FedAvg(1, weighting=weighting, evaluate=evaluate, participation=alternating(0, 1))
+    weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)
+    assert float(weights) == pytest.approx(expected, abs=1e-12)
+    assert float(callback.algorithm.server.model) == pytest.approx(4.0, abs=1e-12)
+
+
 def test_a_later_fit_goes_on_from_the_servers_model_not_the_evaluated_one() -> None:
     clients = quadratic_clients(**UNEQUAL)
     whole = FedDyn(1.0, 1, evaluate="all", participation=alternating(0, 1), **EXACT)
@@ -250,6 +269,37 @@ def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
     assert float(callback.client_control_variate(0)) == pytest.approx(0.52 / 0.6, abs=1e-14)
 
 
+class WithMomentum(Quadratic):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.5)
+
+
+def test_scaffold_divides_by_the_reach_of_steps_with_momentum() -> None:
+    # gradients 1 and .9 move w from 1 to .9 and .76. The first counts 1.5 times: (1.5 * 1 + 1 * .9) / 2.5
+    callback = Scaffold(1, local_steps=2, momentum=0.5)
+    fit_quadratic(callback, WithMomentum(0.1, start=1.0), quadratic_clients([1.0], [0.0]), rounds=1)
+    assert float(callback.client_control_variate(0)) == pytest.approx(2.4 / 2.5, abs=1e-14)
+
+
+def test_scaffold_with_momentum_reaches_the_optimum_of_unlike_clients() -> None:
+    # the optimum of the mean of w^2 / 2 and 3 (w - 1)^2 / 2 is 3/4
+    clients = quadratic_clients([1.0, 3.0], [0.0, 1.0])
+    weights = fit_quadratic(Scaffold(1.0, local_steps=10, momentum=0.5), WithMomentum(0.02), clients, rounds=80)
+    assert float(weights) == pytest.approx(0.75, abs=1e-9)
+
+
+def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
+    clients = quadratic_clients([1.0], [0.0])
+    with pytest.warns(
+        UserWarning, match=r"Scaffold has `momentum=0.0`.*optimizer has momentum=0.5.*Give Scaffold the momentum"
+    ):
+        fit_quadratic(Scaffold(1), WithMomentum(0.1), clients, rounds=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Scaffold has")
+        fit_quadratic(Scaffold(1, momentum=0.5), WithMomentum(0.1), clients, rounds=1)
+        fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
+
+
 def test_scaffold_counts_double() -> None:
     callbacks = Scaffold(2, seed=1), FedAvg(2, seed=1)
     for callback in callbacks:
@@ -265,7 +315,7 @@ def test_clients_keep_nothing_that_they_did_not_train() -> None:
 
 @pytest.mark.parametrize("objective", [DynamicRegularizer(0.1), ControlVariates()], ids=["feddyn", "scaffold"])
 def test_circulating_models_refuse_objectives_that_start_from_the_server(objective: Any) -> None:
-    with pytest.raises(ValueError, match="cannot be the local objective of circulating models"):
+    with pytest.raises(ValueError, match="cannot train circulating models"):
         RADFed(2, local=objective)
 
 
@@ -276,8 +326,11 @@ def test_circulating_models_refuse_objectives_that_start_from_the_server(objecti
         (lambda: FedDyn(-1.0), "`alpha` must be a finite number greater than 0, got -1.0"),
         (lambda: FedDyn(scale_alpha="n"), "`scale_alpha` must be one of 'size', 'none', got 'n'"),
         (lambda: FedDyn(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
+        (lambda: FedAvg(evaluate="best"), "`evaluate` must be one of 'server', 'active', 'all', got 'best'"),
         (lambda: FedDyn(penalty="l2"), "`penalty` must be one of 'gradient', 'weight_decay', got 'l2'"),
         (lambda: Scaffold(option=3), "`option` must be 1 or 2, as in the paper's Algorithm 1, got 3"),
+        (lambda: Scaffold(momentum=1.0), r"`momentum` must be a number in \[0, 1\), got 1.0"),
+        (lambda: Scaffold(option=1, momentum=0.9), "`momentum` has no effect with `option=1`, got 0.9. Leave one"),
         (lambda: Scaffold(server_lr=0.0), "`server_lr` must be a finite number greater than 0, got 0.0"),
     ],
 )

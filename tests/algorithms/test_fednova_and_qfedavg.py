@@ -11,7 +11,7 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trai
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedNova, FedProx, QFedAvg, RADFed, TensorDataModule
-from fl_lightning.parts import Median, NormalizedMean, Participation
+from fl_lightning.parts import BernoulliSampler, Median, NormalizedMean, Participation
 
 # one sample a step: client 0 makes one step towards 4, client 1 three towards 8; the optimum of the risk is 7
 UNEQUAL = quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 3])
@@ -97,7 +97,7 @@ def test_another_aggregation_makes_it_fedprox() -> None:
     fit(FedNova(1.0, mu=0.5, aggregation=Median()), modules[0], clients, 3)
     fit(FedProx(0.5, 1.0, aggregation=Median()), modules[1], clients, 3)
     assert torch.equal(modules[0].w, modules[1].w)
-    with pytest.raises(ValueError, match=r"`momentum=0\.9` is a setting of the algorithm's own aggregation"):
+    with pytest.raises(ValueError, match=r"`momentum=0\.9` belongs to the algorithm's own aggregation"):
         FedNova(momentum=0.9, aggregation=Median())
 
 
@@ -111,7 +111,7 @@ def test_another_aggregation_makes_it_fedprox() -> None:
     ],
 )
 def test_the_optimizer_must_be_the_one_that_is_normalised(callback: FedNova, module: Slope, own: str) -> None:
-    with pytest.raises(ValueError, match=rf"of FedNova must be that of the clients' torch\.optim\.SGD.* has {own}"):
+    with pytest.raises(ValueError, match=rf"so the module needs torch\.optim\.SGD with the same.* has {own}"):
         fit(callback, module, UNEQUAL, 1)
     assert float(module.w.detach()) == 0.0
 
@@ -168,3 +168,8 @@ def test_values_that_cannot_work() -> None:
         QFedAvg(1.0, lipschitz=0)
     with pytest.raises(ValueError, match=r"Client \d has the loss -9\.5\. .* must not be negative"):
         fit_quadratic(QFedAvg(1.0, 1), Negative(0.5), quadratic_clients([1.0] * 2, [1.0, 1.0]), 1)
+
+
+def test_a_fair_round_without_clients_leaves_the_server_where_it_is() -> None:
+    callback = QFedAvg(1.0, sampler=BernoulliSampler(1e-9))
+    assert fit_quadratic(callback, Quadratic(0.5, [3.0]), UNEQUAL, 2).tolist() == [3.0]

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import lightning as L
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: s
         last.unlink()
     else:
         last.write_bytes(content if damage == "changed" else content[: len(content) // 2])
-    with pytest.warns(UserWarning, match=r"last.ckpt is (damaged|missing); its predecessor last.previous.ckpt takes"):
+    with pytest.warns(UserWarning, match=r"last.ckpt is (damaged|missing). The fit resumes from last.previous.ckpt"):
         resumed = fit(tmp_path, 6, ckpt_path="last")
     assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
     assert sorted(os.listdir(tmp_path)) == [*FILES, "whole"]
@@ -82,7 +83,7 @@ def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
     fit(tmp_path, 2)
     for name in ("last.ckpt", "last.previous.ckpt"):
         (tmp_path / name).write_bytes(b"half")
-    with pytest.raises(RuntimeError, match=r"neither has its checksum in last.ckpt.sha256"):
+    with pytest.raises(RuntimeError, match=r"their checksums differ from those in last.ckpt.sha256"):
         fit(tmp_path, 4, ckpt_path="last")
 
 
@@ -157,3 +158,12 @@ def test_a_kill_between_any_two_steps_leaves_a_whole_file(
 def test_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"`save_last` must be True or False, got 'link'"):
         FederatedCheckpoint(tmp_path, save_last="link")  # type: ignore[arg-type]
+
+
+def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
+    trainer = fit("memory://runs/one", 3)  # type: ignore[arg-type]
+    with fsspec.open("memory://runs/one/last.ckpt", "rb") as file:
+        content = torch.load(file, weights_only=True)
+    assert content["epoch"] + 1 == 3
+    assert content["callbacks"]["RADFed"]
+    assert trainer.checkpoint_callback.last_model_path == "memory://runs/one/last.ckpt"  # type: ignore[union-attr]

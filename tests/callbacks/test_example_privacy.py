@@ -102,7 +102,7 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
 
 
 def test_a_step_that_cannot_be_mapped_is_named() -> None:
-    with pytest.raises(RuntimeError, match="`training_step` cannot be mapped over single samples by torch"):
+    with pytest.raises(RuntimeError, match=r"needs a `training_step` that torch\.func can map over single samples"):
         fit(Quadratic(0.1), mixed(1.0), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0))
 
 
@@ -123,7 +123,7 @@ class Normed(ValidatedClassifier):
     ],
 )
 def test_what_has_no_figure_is_refused(module: Any, callback: Any, trainer: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"ExamplePrivacy would log an epsilon.*{message}"):
+    with pytest.raises(ValueError, match=f"ExamplePrivacy would log a wrong epsilon.*{message}"):
         fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback(), batch_size=2, **trainer)
 
 

@@ -38,8 +38,15 @@ def test_help_is_shown_without_the_library() -> None:
         (["reprot"], "Did you mean report?"),
         (["run", "mnist_methods", "--ouput", "x"], "unrecognized arguments: --ouput x. Did you mean --output?"),
         (["describe", "cifra10"], "Did you mean cifar10?"),
-        (["recipe", "cifar_radfd"], "there is no recipe 'cifar_radfd'. Did you mean cifar_radfed?"),
-        (["recipe", "xyz"], "There are cifar_radfed, dmoz_distributions, "),
+        (["recipe", "cifar_radfd"], "There is no recipe 'cifar_radfd'. Did you mean cifar_radfed?"),
+        (["recipe", "xyz"], "The package has cifar_radfed, dmoz_distributions, "),
+        (["run", "mnist_metods"], "There is no file mnist_metods. Did you mean mnist_methods?"),
+        (["sweep", "xyz.yaml"], "There is no file xyz.yaml. The package has cifar_fedadam, "),
+        (["describe", "digits", "--num-clients", "9"], "Options of a partitioner need --partitioner, one of "),
+        (
+            ["describe", "digits", "--partitioner", "iid", "--num-cliens", "9"],
+            "required: --num-clients; unrecognized arguments: --num-cliens. Did you mean --num-clients?",
+        ),
     ],
 )
 def test_typos_are_answered_with_what_was_meant(
@@ -117,6 +124,19 @@ def test_the_wheel_has_recipes_and_their_files() -> None:
 
 
 # ---- what programs share ----
+
+
+def test_help_fits_paragraphs_to_the_terminal_and_keeps_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "42")
+    description = (
+        "One sentence of the first paragraph.\nAnother one.\n\n    program --option with a long value and more\n"
+    )
+    shown = CommandParser(prog="program", description=description, add_help=False).format_help()
+    assert shown == (
+        "usage: program\n\n"
+        "One sentence of the first paragraph.\nAnother one.\n\n"
+        "    program --option with a long value and more\n"
+    )
 
 
 def test_help_shows_defaults_once() -> None:

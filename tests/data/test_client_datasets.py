@@ -203,7 +203,7 @@ class Stream(IterableDataset[Any]):
         ),
         (lambda: ClientDatasetsModule(CLIENTS, val=[[]]), r"`val\[0\]` has no samples"),  # type: ignore[list-item]
         (lambda: ClientDatasetsModule(CLIENTS, test=3), "`test` must be a data set"),  # type: ignore[arg-type]
-        (lambda: FederatedDataModule.from_datasets(CLIENTS), r"from_datasets` would not know .*ClientDatasetsModule\("),
+        (lambda: FederatedDataModule.from_datasets(CLIENTS), r"from_datasets` does not know .*ClientDatasetsModule\("),
     ],
 )
 def test_what_is_no_list_of_data_sets_is_refused(make: Callable[[], Any], message: str) -> None:

@@ -134,6 +134,26 @@ def test_crops_and_flips_are_all_equally_likely_and_drawn_for_each_image():
     assert max(counts) < 600
 
 
+def test_some_images_are_shifted_and_the_others_flipped_alone():
+    torch.manual_seed(0)
+    image = torch.arange(1, 2 * 3 * 4 + 1).view(2, 3, 4)
+    out = random_crop_and_flip(image.expand(9000, -1, -1, -1), padding=1, probability=0.5)
+    counts = [int((out == crop).flatten(1).all(1).sum()) for crop in shifts(image, 1)]
+    assert sum(counts) == 9000
+    # in their place, flipped or not: half of a half and 1/18 of a half, 2500, with a standard deviation of 42; in each
+    # of the other 16 positions 1/18 of a half, 250, with one of 15.6
+    unshifted = [counts.pop(13), counts.pop(4)]
+    assert all(abs(count - 2500) < 5 * 42 for count in unshifted)
+    assert all(abs(count - 250) < 5 * 15.6 for count in counts)
+
+
+def test_images_that_are_never_shifted_are_flipped():
+    x = images().source_inputs()
+    stays = images(augment=True, crop_probability=0.0).preprocess(x, training=True)
+    plain = images().preprocess(x, training=True)
+    assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(stays, plain, strict=True))
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_without_padding_images_are_flipped_alone(memory_format):
     x = torch.rand(8, 3, 4, 4).contiguous(memory_format=memory_format)

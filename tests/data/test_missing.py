@@ -38,8 +38,9 @@ GOOD = rows((1.0, 10.0), (3.0, 30.0))
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_one_bad_value_is_named_with_client_column_and_count(how: Any, bad: float) -> None:
     message = (
-        rf"`standardize='{how}'` needs finite inputs, but client 1 has 1 NaN or infinite value in column 1\. One would "
-        r"spoil its whole column\. Clean the data beforehand, or fill NaN with means by `impute='global'` or"
+        rf"`standardize='{how}'` needs finite inputs, but client 1 has 1 NaN or infinite value in column 1\. A "
+        r"single one would spoil the whole column\. Clean the data first, or fill NaN with means by "
+        r"`impute='global'` or"
     )
     with pytest.raises(ValueError, match=message):
         ready(GOOD, rows((5.0, bad), (7.0, 50.0)), standardize=how)
@@ -108,7 +109,7 @@ class Images(FederatedDataModule):
 
 def test_channels_count_as_columns_and_samples_of_nobody_do_not_count() -> None:
     clients = ExplicitPartitioner([[0], [1, 2], [3, 4]])
-    with pytest.raises(ValueError, match=r"client 1 has 2 NaN or infinite values in column 1\. One"):
+    with pytest.raises(ValueError, match=r"client 1 has 2 NaN or infinite values in column 1\. A single one"):
         Images(clients, split=WithinClientSplit(0.0, 0.0), standardize="global").setup()
     Images(ExplicitPartitioner([[0], [2, 3], [4]]), split=WithinClientSplit(0.0, 0.0), standardize="global").setup()
 

@@ -247,7 +247,7 @@ def test_an_official_test_part_must_exist(test_indices: np.ndarray | None, messa
 
 
 def test_a_client_split_that_leaves_none_for_training() -> None:
-    with pytest.raises(ValueError, match=r"there are 4 clients, of which 2 validate and 2 test, so that none trains"):
+    with pytest.raises(ValueError, match=r"there are 4 clients: 2 validate, 2 test, and none is left to train"):
         ClientSplit(num_folds=3).apply(8, IIDPartitioner(4))
     # the test fold is a smaller one
     assert len(ClientSplit(num_folds=3, fold=1).apply(8, IIDPartitioner(4)).train) == 1

@@ -263,7 +263,10 @@ MAKERS: Makers = {
             "split": "split?",
         },
     ),
-    ImageDataModule: ({}, {"partitioner": "partitioner?", "augment": "bool"}),
+    ImageDataModule: (
+        {"augment": True},
+        {"partitioner": "partitioner?", "augment": "bool", "crop_probability": "unit"},
+    ),
     Source: (
         {"dataset": TensorDataset(X, Y), "labels": None},
         {
@@ -276,7 +279,14 @@ MAKERS: Makers = {
     ),
     CIFAR10DataModule: (
         {},
-        {"data_dir": "path?", "partitioner": "partitioner?", "augment": "bool", "download": "bool"},
+        {
+            "data_dir": "path?",
+            "partitioner": "partitioner?",
+            "augment": "bool",
+            "mean": "three channels?",
+            "std": "three channels?",
+            "download": "bool",
+        },
     ),
     MNISTDataModule: ({}, {"data_dir": "path?", "partitioner": "partitioner?", "download": "bool"}),
     EMNISTDataModule: ({}, {"data_dir": "path?", "partitioner": "partitioner?", "classes": "choice"}),
@@ -404,6 +414,8 @@ KINDS |= {
     "names": {"['a']"},
     "index without 0": {"3", "np.int64(3)"},  # 0 is the test fold
     "matrix": {"inputs"},
+    "unit": {"0", "0.5", "np.float32(0.5)"},
+    "three channels": {"[0.5]"},
     "numbers of any kind": {"numbers", "mask", "nans"},  # a partitioner looks at their type
 }
 

@@ -67,6 +67,29 @@ def test_images_are_normalised():
     assert white[0, :, 0, 0].tolist() == pytest.approx([0.5086 / 0.2023, 0.5178 / 0.1994, 0.5535 / 0.2010], rel=1e-5)
 
 
+def test_images_are_normalised_by_constants_of_ones_own():
+    data = CIFAR10DataModule(mean=(0.491, 0.482, 0.447), std=[0.247, 0.243, 0.262])
+    white = data.preprocess(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), training=False)
+    assert white[0, :, 0, 0].tolist() == pytest.approx([0.509 / 0.247, 0.518 / 0.243, 0.553 / 0.262], rel=1e-5)
+    assert CIFAR10DataModule().mean == (0.4914, 0.4822, 0.4465)
+    plain = CIFAR10DataModule(mean=[0.0], std=[1.0]).preprocess(torch.full((1, 3, 2, 2), 51), training=False)
+    assert plain.unique().tolist() == pytest.approx([0.2])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mean": (0.5, 0.5)}, r"`mean` must be a sequence, a number for each of the 3 channels .*got \(0.5, 0.5\)"),
+        ({"std": (0.2, 0.0, 0.2)}, r"`std` must be greater than 0, got \[0.2, 0.0, 0.2\]"),
+        ({"crop_probability": 0.5}, "`crop_probability` has no effect without `augment=True`, got 0.5. Give both"),
+        ({"crop_probability": 1.5}, r"`crop_probability` must be a number in \[0, 1\], got 1.5"),
+    ],
+)
+def test_constants_out_of_range(given, message):
+    with pytest.raises(ValueError, match=message):
+        CIFAR10DataModule(**given)
+
+
 def test_the_folder_is_an_argument_or_in_the_environment_or_data(monkeypatch, tmp_path):
     monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
     assert CIFAR10DataModule().data_dir == Path("data")

@@ -116,6 +116,31 @@ def test_central_twin_follows_the_rounds_clients_only() -> None:
     assert curve["fed/central_distance"] == pytest.approx([0.0] * 5, abs=1e-13)
 
 
+def test_central_twin_leaves_out_what_the_clients_leave_out() -> None:
+    # batches of 2 of 3 samples, without the last one: one step each, for a client alone as for the twin
+    data = TensorDataModule(
+        quadratic_clients(a=[1.0, 2.0, 3.0], c=[1.0, 5.0, 9.0]), batch_size=2, drop_last=True, shuffle=False
+    )
+    assert data.drop_last
+    curve = curves([FedAvg(1), CentralTwin()], Quadratic(0.1), data, 3)
+    assert curve["fed/central_distance"] == pytest.approx([0.0] * 3, abs=1e-13)
+
+
+def test_central_twin_sees_its_samples_in_another_order_each_round() -> None:
+    noted: list[float] = []
+
+    class Noting(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            noted.append(float(batch[1]))
+            return super().training_step(batch, batch_idx)
+
+    data = TensorDataModule([(torch.ones(8).double(), torch.arange(8).double())], batch_size=1)
+    curves([FedAvg(1, executor="sequential"), CentralTwin()], Noting(0.01), data, 3)
+    orders = [tuple(noted[start : start + 8]) for start in range(0, 48, 8)]  # of the client and of its twin
+    assert len(set(orders)) == 6
+    assert all(sorted(order) == list(range(8)) for order in orders)
+
+
 class Net(L.LightningModule):
     """A classifier with everything that training may leave traces in."""
 

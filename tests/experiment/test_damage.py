@@ -99,7 +99,7 @@ def test_a_cell_starts_again_without_its_damaged_files(
         assert (cell / file).read_bytes() == (whole / file).read_bytes()
     [line] = [line for line in text.splitlines() if message in line]
     assert f"{cell.name}/{name}" in line
-    assert "so the cell starts again; what was there is now last.ckpt.damaged and curve.jsonl.damaged" in line
+    assert "so the cell starts again. The old files are now last.ckpt.damaged and curve.jsonl.damaged" in line
     assert (cell / "last.ckpt.damaged").exists()
 
 

@@ -114,5 +114,5 @@ def test_this_process_cannot_be_limited(tmp_path: Path, name: str) -> None:
 
 def test_limits_of_memory_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(ValueError, match="`memory_limit` works on Linux alone, got 2"):
+    with pytest.raises(ValueError, match="`memory_limit` works only on Linux, got 2"):
         Limits(memory_limit=2)

@@ -153,14 +153,14 @@ def test_smoothing_takes_means_of_intervals() -> None:
     [
         (lambda: summarize([]), "`scores` must be a list of at least one finite number"),
         (lambda: summarize([1, math.nan]), "Leave failed runs out"),
-        (lambda: summarize([1], 95), "`confidence` must be a number between 0 and 1, got 95"),
+        (lambda: summarize([1], 95), "`confidence` must be a number in .0, 1., got 95. The usual"),
         (lambda: relative_difference(1, 0), "`baseline` must not be 0"),
         (lambda: signed_rank_test([1], [1, 2]), "must be pairs, got 1 and 2 numbers"),
         (lambda: holm([2]), "must be numbers from 0 to 1"),
         (lambda: average_ranks({"a": [1]}), "at least two methods"),
         (lambda: average_ranks({"a": [1], "b": [1, 2]}), "these numbers of scores: {'a': 1, 'b': 2}"),
         (lambda: average_ranks({"a": [1], "b": [1]}, mode="best"), "`mode` must be one of 'max', 'min'"),
-        (lambda: most_representative_fold({0: [1]}, {1: [1]}), "in the same folds"),
+        (lambda: most_representative_fold({0: [1]}, {1: [1]}), "must have the same folds, at least one, got .0. and"),
         (lambda: smooth([1], 0), "`interval` must be a whole number of at least 1"),
     ],
 )

@@ -50,6 +50,7 @@ from fl_lightning.models import (
     ConvNetClassifier,
     LogisticRegressionClassifier,
     MLPClassifier,
+    VGG9Classifier,
 )
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.parts import (
@@ -148,7 +149,13 @@ TIMED = {**RUN, "participation": "choice?", "sampler": "choice?"} | {
     "concurrency": "count?",
     "lookahead": "count?",
 }
-AVERAGING = {**RUN, "weighting": "choice", "partial": "choice", "server_lr": "positive schedule"}
+AVERAGING = {
+    **RUN,
+    "weighting": "choice",
+    "partial": "choice",
+    "server_lr": "positive schedule",
+    "evaluate": "choice",
+}
 ADAPTIVE = {**AVERAGING, "beta1": "share", "tau": "positive", "v0": "not negative", "bias_correction": "bool"}
 CLASSIFIER = {
     "num_classes": "count",
@@ -184,6 +191,7 @@ MAKERS: Makers = {
             **RUN,
             "option": "option",
             "server_lr": "positive schedule",
+            "momentum": "share",
             "weighting": "choice",
             "evaluate": "choice",
         },
@@ -264,7 +272,7 @@ MAKERS: Makers = {
     ),
     Proximal: ({"mu": 0.1}, {"mu": "schedule", "name": "text"}),
     DynamicRegularizer: ({"alpha": 0.1}, {"alpha": "positive", "scale_alpha": "choice", "penalty": "choice"}),
-    ControlVariates: ({}, {"option": "option"}),
+    ControlVariates: ({}, {"option": "option", "momentum": "share"}),
     Clip: ({"norm": 1.0}, {"norm": "positive"}),
     PersonalParameters: ({"pattern": "head"}, {"pattern": "some names"}),
     BufferExchange: ({}, {"buffers": "choice"}),
@@ -298,7 +306,7 @@ MAKERS: Makers = {
         },
     ),
     DynamicServer: ({"objective": DynamicRegularizer(0.1)}, {"objective": "regularizer"}),
-    Synchronous: ({}, {"evaluate": "choice"}),
+    Synchronous: ({}, {"evaluate": "choice", "weighting": "choice"}),
     Redistribution: (
         {"redistributions": 3},
         {"redistributions": "count", "evaluate": "choice", "unequal": "choice", "extend_cycle": "false"},
@@ -387,6 +395,7 @@ MAKERS: Makers = {
             "recurrence": "choice",
         },
     ),
+    VGG9Classifier: ({}, {**CLASSIFIER, "num_classes": "size", "cosine_rounds": "count?"}),
     FrozenPrefix: ({"layers": nn.Identity()}, {"layers": "module"}),
     FedNova: (
         {},

@@ -14,11 +14,10 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
-from faults import catalogue, catalogue_of_travel
-from faults.catalogue import LEFT_OUT, OBJECTS
+from faults.catalogue import ACCEPTED, LEFT_OUT, MAKERS, OBJECTS
 from helpers.algorithms import Net, data
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
-from helpers.wrong_values import Makers, arguments_of, labels_of, name_of, problems
+from helpers.wrong_values import arguments_of, labels_of, name_of, problems
 
 import fl_lightning
 import fl_lightning.callbacks
@@ -57,9 +56,6 @@ from fl_lightning.parts import (
     MeasuredLoss,
     Mixing,
 )
-
-MAKERS: Makers = {**catalogue.MAKERS, **catalogue_of_travel.MAKERS}
-ACCEPTED = {**catalogue.ACCEPTED, **catalogue_of_travel.FURTHER}
 
 
 @pytest.mark.parametrize(("make", "right", "argument", "kind"), arguments_of(MAKERS))
@@ -187,7 +183,7 @@ def test_clients_that_can_be_reached_are_indices(available: Any, error: type[Exc
 
 
 def test_windows_are_of_clients_that_exist() -> None:
-    with pytest.raises(ValueError, match="`online` must be of clients from 0 to 5, which train, got 99"):
+    with pytest.raises(ValueError, match="`online` must name training clients, 0 to 5, got 99"):
         fit(FedAsync(2, clock=VirtualClock(online={99: [(0, 1)]})))
 
 

@@ -177,7 +177,7 @@ def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCapture
     with caplog.at_level("INFO"):
         second.fit(WithRate(0.2), datamodule=toy(), ckpt_path=tmp_path / "run.ckpt")
     (message,) = [r.getMessage() for r in caplog.records if "hyperparameters differ" in r.getMessage()]
-    assert "lr 0.1 -> 0.2. The optimizers and schedules go on" in message
+    assert "lr 0.1 -> 0.2. Optimizers and schedules keep" in message
     assert second.optimizers[0].param_groups[0]["lr"] == 0.1
 
 

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import FederatedCheckpoint
 
-EXECUTORS = ("sequential", "vectorized")
+EXECUTORS = ("sequential", "vectorized", "auto")
 ROUNDS = 7
 LONG = 120.0  # seconds in which every victim ends, also on a busy machine
 

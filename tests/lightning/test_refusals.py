@@ -278,6 +278,6 @@ def test_checkpoint_beyond_the_cycle(checkpoint: str) -> None:
 def test_checkpoint_with_other_layers_frozen(checkpoint: str) -> None:
     module = Classifier()
     module.layers[0].bias.requires_grad_(False)  # type: ignore[index,union-attr]
-    expected = "server model has 43 values, the module 38. Resume with the same module, with the same layers frozen"
+    expected = "server model has 43 values, the module 38. Resume with the same module and the same frozen layers"
     with pytest.raises(ValueError, match=expected):
         train_federatedly(module, clients_of(8, 4), algorithm=RADFed(3, 1.0), max_epochs=4, ckpt_path=checkpoint)

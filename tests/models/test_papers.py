@@ -18,6 +18,7 @@ from fl_lightning.models import (
     LogisticRegressionClassifier,
     MLPClassifier,
     ResNet18Classifier,
+    VGG9Classifier,
 )
 
 
@@ -49,7 +50,23 @@ MODELS: dict[str, tuple[Callable[[], Classifier], tuple[int, ...], int, int]] = 
     "thesis_weights": (lambda: LogisticRegressionClassifier(8_250, 12, bias=False), (165, 50), 12, 99_000),
     # torchvision's 11,689,512 for 1,000 classes less 513,000 of the last layer, and 512*10 + 10 for the new one
     "resnet18": (ResNet18Classifier, (3, 32, 32), 10, 11_689_512 - 513_000 + 5_130),
+    # 3x3 kernels: 9*3*32 + 32 and so on; 4096*512 + 512, 512*512 + 512, 512*10 + 10
+    "vgg9": (VGG9Classifier, (3, 32, 32), 10, 896 + 18_496 + 73_856 + 147_584 + 295_168 + 590_080 + 2_365_450),
 }
+
+
+def test_vgg9s_learning_rate_falls_along_a_cosine() -> None:
+    module = VGG9Classifier(lr=0.1, cosine_rounds=10)
+    [optimizer], [schedule] = module.configure_optimizers()
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(10):
+        optimizer.step()
+        schedule.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    # from 0.1 to 0.001 by (1 + cos(pi t / 10)) / 2, half of the way after five rounds
+    assert rates[0] == 0.1
+    assert [rates[5], rates[10]] == pytest.approx([0.001 + 0.099 / 2, 0.001])
+    assert isinstance(VGG9Classifier().configure_optimizers(), torch.optim.SGD)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -164,7 +164,8 @@ def test_four_to_five_classes_each_and_nobody_all() -> None:
 
     assert 4 <= np.mean([counts.sum(axis=1).mean() for counts in present]) <= 5
     assert max(counts.sum(axis=1).max() for counts in present) <= 9
-    assert isinstance(device_experiment_partitioner("1.4"), DirichletPartitioner)
+    same = DirichletPartitioner(10, 0.02, max_classes_per_partition=9, seed=3)
+    assert device_experiment_partitioner("1.4", seed=3)(LABELS) == same(LABELS)
 
 
 def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:

@@ -150,12 +150,10 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     partition.save(path)
 
     assert Partition.load(path) == partition
-    assert json.loads(path.read_text()) == {
-        "format": "fl_lightning.partition",
-        "version": 1,
-        "num_clients": 3,
-        "indices": [[3, 1], [], [0]],
-    }
+    assert [indices.dtype for indices in Partition.load(path).indices] == [np.int64] * 3
+    assert path.read_bytes() == (
+        b'{"format":"fl_lightning.partition","version":1,"num_clients":3,"indices":[[3,1],[],[0]]}'
+    )
     assert [file.name for file in path.parent.iterdir()] == ["partition.json"]
 
 
@@ -230,7 +228,8 @@ def test_a_parquet_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a Parquet file"):
         Partition.load(path)
     parquet.write_table(pyarrow.table({"client": [0], "sample": [0]}), path)
-    with pytest.raises(ValueError, match=r"is not a partition: its `format` must be 'fl_lightning\.partition'"):
+    message = r"partition\.parquet is not a partition: its `format` must be 'fl_lightning\.partition'"
+    with pytest.raises(ValueError, match=message):
         Partition.load(path)
     header = {"fl_lightning.partition": '{"format": "fl_lightning.partition", "version": 1, "num_clients": 2}'}
     for clients in ([1, 0], [0, 2], [-1, 0]):
@@ -305,3 +304,7 @@ def test_the_seed_must_not_be_negative() -> None:
 def test_invalid_labels_are_refused(index: int, labels: np.ndarray, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         partitioners()[index](labels)
+
+
+def test_a_partition_of_one_client_says_so() -> None:
+    assert repr(Partition((np.arange(3),))).startswith("Partition(1 client,")

@@ -40,6 +40,18 @@ def test_many_classes_get_a_colour_bar_instead_of_a_legend(tmp_path: Path, num_c
     assert len(figure.axes) == (1 if legend else 2)
 
 
+def test_numbers_of_clients_that_do_not_fit_are_left_out() -> None:
+    from matplotlib.figure import Figure
+
+    labels = np.arange(100)
+    figure = Figure(figsize=(10, 4))
+    narrow, wide = figure.add_axes((0.1, 0.1, 0.2, 0.8)), figure.add_axes((0.05, 0.1, 0.92, 0.8))
+    for axes in (narrow, wide):
+        plot_label_distributions(IIDPartitioner(100)(labels), labels % 2, axes=axes)
+    # 2 inches and 9.2 inches for a hundred numbers
+    assert [len(axes.get_xticklabels()) for axes in (narrow, wide)] == [0, 100]
+
+
 def test_pyplot_is_left_alone() -> None:
     from matplotlib import pyplot
 

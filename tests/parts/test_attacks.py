@@ -175,7 +175,7 @@ def test_models_that_circulate_pass_attackers() -> None:
             lambda: FedAvg(
                 exchange=[Mimic([1]), DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)], weighting="uniform"
             ),
-            "DifferentialPrivacy gives the server their sum alone",
+            "DifferentialPrivacy gives the server only their sum",
         ),
         (lambda: LabelFlipping([0], 1), "`num_classes` must be a whole number of at least 2"),
         (lambda: Backdoor([0], fraction=0.0), r"`fraction` must be a number in \(0, 1\], got 0\.0"),
@@ -233,7 +233,7 @@ def test_a_stamp_on_a_share_of_a_clients_images() -> None:
 
 
 def test_data_are_poisoned_before_they_are_set_up() -> None:
-    with pytest.raises(RuntimeError, match="`poison_with` changes data before they are set up"):
+    with pytest.raises(RuntimeError, match="`poison_with` must be called before the data are set up"):
         set_up().poison_with(LabelFlipping([0], 3))
     with pytest.raises(ValueError, match=r"`clients` of LabelFlipping must be from 0 to \d, .* got \[9\]"):
         set_up(LabelFlipping([9], 3))

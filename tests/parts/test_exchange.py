@@ -128,7 +128,7 @@ def test_arguments_out_of_range(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("tail", r"`pattern` 'tail' matches no trained parameter.* there are body\.weight, head\.weight\. Give a name"),
+        ("tail", r"`pattern` 'tail' matches no trained parameter.* It has body\.weight, head\.weight\. Give a name"),
         ("*", r"`pattern` \['\*'\] makes all trained parameters personal.*Leave some out"),
     ],
 )
@@ -142,7 +142,7 @@ def test_patterns_that_cannot_work_are_refused_before_training(pattern: str, mes
 
 
 def test_personal_layers_are_not_known_before_a_fit() -> None:
-    with pytest.raises(RuntimeError, match=r"PersonalParameters belongs to no federation before `trainer\.fit`"):
+    with pytest.raises(RuntimeError, match=r"PersonalParameters has no federation before `trainer\.fit`"):
         PersonalParameters("head").of_client(0)
 
 

@@ -54,6 +54,9 @@ def test_epsilon_is_that_of_the_client_that_sent_most(make: Any, sent: int) -> N
     # two updates differ by up to twice the clip
     assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(10.0, 1.0), sent)], 1e-5))
     assert float(trainer.callback_metrics["fed/local_epsilon"]) == pytest.approx(exchange.spent)
+    assert trainer.callback_metrics["fed/delta"] == pytest.approx(1e-5)
+    kept = exchange.state_dict()
+    assert (kept["epsilon"], kept["delta"], max(kept["sent"].values())) == (exchange.spent, 1e-5, sent)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_epsilon_is_that_of_the_client_that_sent_most(make: Any, sent: int) -> N
     ],
 )
 def test_what_sends_more_than_updates_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match="LocalDifferentialPrivacy would log an epsilon that is not that of the run"):
+    with pytest.raises(ValueError, match="LocalDifferentialPrivacy would log a wrong epsilon for this run"):
         make(private())
 
 

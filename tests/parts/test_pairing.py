@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
-from scipy.stats import chi2
+from scipy.stats import chi2, chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
 from fl_lightning.parts import ClientSampler, Federation, Task
@@ -26,13 +26,15 @@ class Sorted(UniformSampler):
         return np.sort(super().draw(num_clients, rng, available))
 
 
-def planned(callback: RADFed | FedAvg, num_clients: int, full_work: int = 1) -> list[list[Task]]:
+def planned(
+    callback: RADFed | FedAvg, num_clients: int, full_work: int = 1, scores: Mapping[int, float] = SCORES
+) -> list[list[Task]]:
     """Return the tasks of many rounds in which nobody trains."""
     algorithm = callback.algorithm
     sizes, model = np.ones(num_clients), torch.zeros(1, dtype=torch.float64)
     algorithm.on_fit_start(Federation(sizes, model, [1], seed=1), fresh=True)
     if isinstance(callback.sampler, ImportanceSampler):
-        callback.sampler.take_scores(SCORES)
+        callback.sampler.take_scores(scores)
     rounds = []
     for round_index in range(ROUNDS):
         algorithm.on_round_start(round_index, full_work)
@@ -79,6 +81,28 @@ def test_the_draws_themselves_are_not() -> None:
     sampler.take_scores(SCORES)
     counts = Counter(tuple(sampler.draw(4, rng).tolist()) for _ in range(ROUNDS))
     assert chi_square(counts, least=10)[0] > 3000
+
+
+def drawn_one_after_the_other(chances: Sequence[float]) -> dict[tuple[int, ...], float]:
+    """Return the chance of each two clients in the order of their draws, without replacement."""
+    clients = range(len(chances))
+    return {(i, j): chances[i] * chances[j] / (1 - chances[i]) for i, j in permutations(clients, 2)}
+
+
+def test_models_and_clients_meet_as_in_algorithm_1() -> None:
+    # two clients are drawn by p = (.5, .3, .2), then the models are given out at random: half of a cohort's chance to
+    # each order, .514285714, .325 and .160714286 by cohort
+    drawn = drawn_one_after_the_other([0.5, 0.3, 0.2])
+    law = {order: (chance + drawn[order[::-1]]) / 2 for order, chance in drawn.items()}
+    assert law[1, 0] == law[0, 1] == pytest.approx(0.514285714 / 2)
+    assert law[2, 0] == law[0, 2] == pytest.approx(0.325 / 2)
+    counts = orders(planned(RADFed(3, sampler=ImportanceSampler(2, gamma=0.0)), 3, scores={0: 0.5, 1: 0.3, 2: 0.2}))
+    assert set(counts) == set(law)  # no order is left out, as it would be if models were given out by client
+    assert chisquare([counts[order] for order in law], [ROUNDS * law[order] for order in law]).pvalue > 1e-3
+    # models given out in the order of the draws would have a statistic of 129 and more, where 20.5 is critical
+    wrong = chisquare([ROUNDS * drawn[order] for order in law], [ROUNDS * law[order] for order in law])
+    assert wrong.statistic == pytest.approx(129.23, abs=0.01)
+    assert chi2.isf(1e-3, 5) == pytest.approx(20.515, abs=1e-3)
 
 
 @pytest.mark.parametrize("kind", [Sorted, UniformSampler])

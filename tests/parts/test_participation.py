@@ -373,6 +373,6 @@ def test_extending_a_cycle_needs_counting() -> None:
 
 @pytest.mark.parametrize("settings", [{"dropout": 0.1}, {"stragglers": 0.5, "drop_stragglers": True}], ids=str)
 def test_drop_out_with_circulating_models_needs_a_way_to_handle_it(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="`participation` lets clients drop out, so that some rounds have fewer"):
+    with pytest.raises(ValueError, match="`participation` lets clients drop out, so some rounds have fewer"):
         RADFed(2, participation=Participation(**settings))
     RADFed(2, unequal="park", participation=Participation(**settings))

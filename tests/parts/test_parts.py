@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.redistribution import Redistribution
-from fl_lightning.parts.sampling import UniformSampler
+from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
 from fl_lightning.parts.server_optimizers import Mixing
 
 FEDERATION = Federation(np.array([4, 4]), torch.zeros(2), [2])
@@ -155,3 +155,37 @@ def test_a_model_of_another_size_is_refused() -> None:
     aggregation.update(result(3, (1.0, 2.0)))
     with pytest.raises(ValueError, match="A client's model has 3 values, the others have 2"):
         aggregation.update(result(3, (1.0, 2.0, 3.0)))
+
+
+def test_a_sampler_with_a_draw_of_its_own_must_say_that_its_order_is_random() -> None:
+    class Renamed(UniformSampler):
+        pass
+
+    class Sorted(UniformSampler):
+        def draw(self, *args: Any) -> np.ndarray:
+            return np.sort(super().draw(*args))
+
+    class Shuffled(Sorted):
+        draws_in_random_order = True
+
+        def draw(self, *args: Any) -> np.ndarray:
+            return super().draw(*args)[::-1]
+
+    kinds = (UniformSampler, Renamed, Sorted, Shuffled)
+    assert [kind.draws_in_random_order for kind in kinds] == [True, True, False, True]
+
+
+def test_a_cohort_is_expected_to_have_a_client() -> None:
+    assert [BernoulliSampler(0.1).cohort_size(clients) for clients in (3, 14, 16)] == [1, 1, 2]
+
+
+def test_a_models_tensors_by_name() -> None:
+    shapes = [torch.Size([2]), torch.Size([]), torch.Size([1, 3])]
+    federation = Federation(np.ones(2), torch.arange(6.0), [2, 1, 3], names=["a", "b", "c"], shapes=shapes)
+    tensors = federation.tensors(torch.arange(6.0))
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "a": [0.0, 1.0],
+        "b": 2.0,
+        "c": [[3.0, 4.0, 5.0]],
+    }
+    assert list(federation.tensors(torch.arange(3.0))) == ["a", "b"]

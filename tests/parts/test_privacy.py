@@ -38,13 +38,20 @@ NOISELESS = {"noise_multiplier": 0.0, "delta": 1e-5}
 # ---- accounting ----
 
 
-@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (2.0, 1), (5.0, 1), (0.7, 1), (10.0, 30)])
-def test_full_participation_is_the_gaussian_mechanism(noise: float, rounds: int) -> None:
-    # delta(epsilon) of Balle and Wang 2018; T rounds are one with noise z / sqrt(T)
-    delta, z = 1e-5, noise / math.sqrt(rounds)
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (2.0, 1), (5.0, 1), (0.7, 1), (0.3, 1), (10.0, 30)])
+def test_full_participation_is_the_gaussian_mechanism(noise: float, rounds: int, delta: float) -> None:
+    # T rounds are one with noise z / sqrt(T): epsilon is never too small, and delta right to a thousandth of itself
     epsilon = epsilon_of([(Mechanism(noise, 1.0), rounds)], delta)
-    there = [norm.cdf(0.5 / z - e * z) - math.exp(e) * norm.cdf(-0.5 / z - e * z) for e in (epsilon, epsilon - 2e-3)]
-    assert there[0] <= delta <= there[1]
+    exact = delta_of_the_gaussian_mechanism(epsilon, noise / math.sqrt(rounds))
+    assert (1 - 1e-3) * delta < exact <= delta
+    # so is epsilon, which a closed form of delta brackets
+    assert delta_of_the_gaussian_mechanism(epsilon - 1e-4, noise / math.sqrt(rounds)) > delta
+
+
+def delta_of_the_gaussian_mechanism(epsilon: float, z: float) -> float:
+    """Theorem 8 of Balle and Wang 2018, for a sum that one client changes by 1 at most."""
+    return float(norm.cdf(0.5 / z - epsilon * z) - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z))
 
 
 @pytest.mark.parametrize("rounds", [1_000, 3_000, 10_000])
@@ -144,6 +151,7 @@ def test_less_noise_as_of_a_larger_cohort_is_accounted_for_as_it_is() -> None:
     seen, divisor = exchange.summed(torch.zeros(5000, dtype=torch.float64), 10.0)
     assert divisor == 10.0
     assert float(seen.std()) == pytest.approx(4.0 * 10 / 40, rel=0.05)
+    assert "fed/clip_norm" not in exchange.values()
     exchange.on_round_end()
     assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 1)], 1e-5))
 
@@ -164,6 +172,36 @@ def test_an_adaptive_bound_finds_the_quantile() -> None:
         assert exchange.values()["fed/clip_norm"] == exchange.clip_norm
         # z pays for the count too
         assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 150)], 1e-5))
+
+
+def test_an_update_as_long_as_the_bound_is_not_clipped() -> None:
+    # all of 100 clients are at the bound or just above it, a share of 1 or of 0; the noise of one seed is the same
+    assert moved_bound(1.0) / moved_bound(1.0 + 1e-9) == pytest.approx(math.exp(-0.2))
+
+
+def test_the_noise_of_the_count_is_a_twentieth_of_the_cohort() -> None:
+    # a share of 1 for the quantile 0.5: log C = -0.2 (0.5 + noise), of which the deviation is 5 of 100 clients
+    moves = np.array([math.log(moved_bound(1.0, seed)) for seed in range(400)])
+    assert moves.mean() == pytest.approx(-0.1, abs=5 * 0.01 / 20)
+    assert moves.std() == pytest.approx(0.2 * 5 / 100, rel=0.15)
+
+
+def moved_bound(length: float, seed: int = 0) -> float:
+    """Return the bound, 1 before, after a round of 100 clients with updates of this length."""
+    exchange = DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
+    attached(exchange, 1, clients=100, seed=seed)
+    for client in range(100):
+        uploaded(exchange, torch.tensor([length], dtype=torch.float64), client)
+    exchange.summed(torch.zeros(1, dtype=torch.float64), 100.0)
+    exchange.on_round_end()
+    return exchange.clip_norm
+
+
+def test_all_clients_in_every_round_are_no_sample() -> None:
+    clients = clients_that_reach([[1.0]] * 4, [1] * 4)
+    exchange = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5)
+    fit_quadratic(FedAvg(1.0, weighting="uniform", exchange=exchange), Quadratic(0.1), clients, 3)
+    assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(2.0, 1.0), 3)], 1e-5))
 
 
 def test_the_count_takes_its_share_of_the_noise() -> None:
@@ -259,7 +297,7 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
         return exchange
 
     assert 2.97 < fit(5).spent <= 3.0
-    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`; another round would spend more"):
+    with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`. Another round would spend more"):
         fit(6, tmp_path / "last.ckpt")
 
 
@@ -282,15 +320,15 @@ def private() -> DifferentialPrivacy:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedAvg(exchange=private()), r"clients count alike, so that WeightedMean\(\).* Give `weighting=\"unif"),
-        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"count alike, so that Median\(\) cannot merge"),
-        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so that StaleMean"),
-        (lambda: FedNova(exchange=private(), **PRIVATE), "so that NormalizedMean"),
-        (lambda: QFedAvg(1.0, exchange=private()), "so that FairMean"),
+        (lambda: FedAvg(exchange=private()), r"the same weight, so WeightedMean\(\).* Give `weighting=\"unif"),
+        (lambda: FedAvg(exchange=private(), aggregation=Median()), r"have the same weight, so Median\(\) cannot merge"),
+        (lambda: FedAvg(exchange=private(), partial="stale", **PRIVATE), "so StaleMean"),
+        (lambda: FedNova(exchange=private(), **PRIVATE), "so NormalizedMean"),
+        (lambda: QFedAvg(1.0, exchange=private()), "so FairMean"),
         (lambda: FedAvg(exchange=[private(), TopK(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
         (lambda: FedAvg(exchange=[private(), Clip(0.1)], **PRIVATE), "Put DifferentialPrivacy last"),
         (lambda: RADFed(3, exchange=private()), "models go from client to client without noise"),
-        (lambda: FedBuff(3, exchange=private()), "so that StalenessWeightedDeltas"),
+        (lambda: FedBuff(3, exchange=private()), "so StalenessWeightedDeltas"),
         (
             lambda: FedAvg(sampler=ImportanceSampler(0.1), exchange=private(), **PRIVATE),
             "no published analysis covers clients that ImportanceSampler draws",

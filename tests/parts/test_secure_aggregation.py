@@ -13,8 +13,10 @@ from fl_lightning import FedAvg, FedBuff, RADFed, Scaffold, TensorDataModule
 from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     ClientResult,
+    Clip,
     DifferentialPrivacy,
     Federation,
+    LocalDifferentialPrivacy,
     Median,
     PersonalParameters,
     SecureAggregation,
@@ -69,19 +71,29 @@ def test_personal_values_stay_out_of_the_sum() -> None:
 
     class Two(Quadratic):
         def __init__(self) -> None:
-            super().__init__(1.0, [0.0])
+            super().__init__(1.0, [0.0, 0.0])
             self.other = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return super().training_step(batch, batch_idx) - self.other.sum()
 
-    data = TensorDataModule(clients=clients_that_reach([[1.0], [3.0]], [1, 1]), batch_size=None)
+    data = TensorDataModule(clients=clients_that_reach([[1.0, -2.0], [3.0, 4.0]], [1, 1]), batch_size=None)
     module = Two()
     callbacks = [FedAvg(1.0, weighting="uniform", exchange=exchange), communication := Communication()]
     quiet_trainer(max_epochs=1, callbacks=callbacks).fit(module, datamodule=data)
-    assert module.w.tolist() == [2.0]
+    assert module.w.tolist() == [2.0, 1.0]
     assert module.other.tolist() == [1.0] * 3
-    assert communication.values["fed/bytes_up"] == 2 * 1
+    assert communication.values["fed/bytes_up"] == 2 * 2
+
+
+def test_clients_with_noise_of_their_own_may_be_summed() -> None:
+    # z = 0: the clipped updates are 1, -1 and 1; their sum is a whole number of steps of 1/7
+    noise = LocalDifferentialPrivacy(1.0, noise_multiplier=0.0, delta=1e-5)
+    exchange = [noise, SecureAggregation(1.0, bits=8, precision=4)]
+    weights, logged = fit(exchange, [[3.0], [-2.0], [4.0]])
+    assert weights == pytest.approx([1 / 3], abs=1e-15)
+    assert logged["fed/clipped_values"] == 0
+    assert logged["fed/local_epsilon"] == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -90,17 +102,29 @@ def test_personal_values_stay_out_of_the_sum() -> None:
         (lambda: SecureAggregation(0.0), "`clip` must be a finite number greater than 0"),
         (lambda: SecureAggregation(1.0, bits=33), "`bits` must be at most 32, got 33"),
         (lambda: SecureAggregation(1.0, bits=8, precision=9), "`precision` must be at most `bits`, 8, got 9"),
-        (lambda: FedAvg(exchange=SecureAggregation(1.0)), r"so that WeightedMean\(\) cannot merge"),
-        (lambda: FedAvg(exchange=SecureAggregation(1.0), aggregation=Median()), r"so that Median\(\) cannot merge"),
+        (lambda: FedAvg(exchange=SecureAggregation(1.0)), r"so WeightedMean\(\) cannot merge"),
+        (lambda: FedAvg(exchange=SecureAggregation(1.0), aggregation=Median()), r"so Median\(\) cannot merge"),
         (lambda: RADFed(2, exchange=SecureAggregation(1.0)), "with the schedule Redistribution the server sees single"),
-        (lambda: FedBuff(2, exchange=SecureAggregation(1.0)), "so that StalenessWeightedDeltas"),
+        (lambda: FedBuff(2, exchange=SecureAggregation(1.0)), "so StalenessWeightedDeltas"),
         (lambda: Scaffold(exchange=SecureAggregation(1.0)), "vectors of single clients reach the server"),
         (
             lambda: FedAvg(
                 exchange=[SecureAggregation(1.0), DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)],
                 weighting="uniform",
             ),
-            "Put SecureAggregation last, and only one such exchange",
+            "has SecureAggregation and DifferentialPrivacy, each .* distributed discrete Gaussian, is not offered. "
+            "Give one of them; LocalDifferentialPrivacy may stand before",
+        ),
+        (
+            lambda: FedAvg(
+                exchange=[DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5), SecureAggregation(1.0)],
+                weighting="uniform",
+            ),
+            "has DifferentialPrivacy and SecureAggregation, each of which shows the server its own sum",
+        ),
+        (
+            lambda: FedAvg(exchange=[SecureAggregation(1.0), Clip(1.0)], weighting="uniform"),
+            "must see updates as they reach the server. Put SecureAggregation last",
         ),
     ],
 )

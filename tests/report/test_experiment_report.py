@@ -91,8 +91,11 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert re.fullmatch(r"lr=0\.0(03|1)", row["chosen"])
     assert row["points"] == "2"
     assert (tmp_path / "report" / "figures" / "divergence-digits.png").exists()
+    assert len(list((tmp_path / "partitions").iterdir())) == 1  # both seeds have the same partition
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "digits: samples of each client by class; fold 0, seed 0." in page
     assert main([str(tmp_path / "nothing")]) == 1
-    assert "There are no results in" in capsys.readouterr().err
+    assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 
 def test_results_without_a_finished_run(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) 
             raise ValueError(f"`features` must have shape (num_samples, J), or be a dict, got shape {array.shape}.")
         named = [(f"feature {number}", array[:, number]) for number in range(array.shape[1])]
     if not named:
-        raise ValueError("`features` are none at all. To skew sizes and classes alone use `QPPartitioner`.")
+        raise ValueError("`features` is empty. To skew only sizes and classes use `QPPartitioner`.")
     return [_as_category(name, values, num_samples, num_buckets) for name, values in named]
 
 

@@ -63,7 +63,7 @@ class FeatureQPPartitioner(ShowsArguments):
     are used, and the clients' classes and categories are as near to the drawn mixes as possible. That solution is not
     unique; Algorithm 3 moves it at random.
 
-    It takes features besides the labels. A split or a data module passes labels alone, so bind the features:
+    It takes features besides the labels. A split or a data module passes only labels, so bind the features:
     ``functools.partial(partitioner, features=features)``.
 
     Args:

@@ -65,17 +65,17 @@ class StalenessMixing(Aggregation):
 class StalenessWeightedDeltas(Aggregation):
     """Moves the server by the sum of ``s(d) omega Delta``, divided by the number of results (FedBuff; eq. (27)-(29)).
 
-    ``Delta = w_k - w'`` is the way from the received to the trained model. Buffers of the module, such as running
-    statistics, become the mean of the clients' with the same weights: a sum of differences could make a variance
-    negative.
+    ``Delta = w_k - w'`` is the difference between the trained and the received model. Buffers of the module, such as
+    running statistics, become the weighted mean of the clients' buffers, because a sum of differences could make a
+    variance negative.
 
     Args:
         staleness: s, a name or a function of d.
         weighting: omega by the size n_k of the client's data: ``"uniform"``, ``"samples"``, ``"sqrt"`` or ``"log"``
-            (of base 10, of 1 + n_k), relative to that of the mean size.
+            (of base 10, of 1 + n_k), relative to a client of mean size.
         divide_by: ``"count"`` divides the sum by the number of results (Nguyen et al. 2022), ``"weights"`` by the sum
             of ``s omega``, ``"none"`` not at all, as FLSim does.
-        average_staleness: s is relative to its value here; 0 is the paper's, 1 FLSim's default.
+        average_staleness: s is divided by its value at this staleness; the paper has 0, FLSim 1 by default.
 
     Raises:
         ValueError: If an argument is out of its range.

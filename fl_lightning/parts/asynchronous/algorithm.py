@@ -49,8 +49,8 @@ class AsynchronousAlgorithm(Algorithm):
         """Take the settings that all algorithms share, and check that the parts fit together."""
         if participation is not None:
             raise ValueError(
-                "`participation` is for rounds that all clients begin together. Clients that come, go or drop out in "
-                "virtual time are those of VirtualClock(online=..., dropout=...), given as `clock`."
+                "`participation` is for rounds that all clients begin together. For clients that come, go or drop out "
+                "in virtual time, give `clock=VirtualClock(online=..., dropout=...)`."
             )
         super().configure(None, *args, **kwargs)
         if self.objective.starts_from_server:
@@ -75,8 +75,8 @@ class AsynchronousAlgorithm(Algorithm):
         if self.schedule.repeats_clients and self.keeps_client_states:
             keepers = [type(part).__name__ for part in self.parts.values() if part.keeps_client_states]
             raise ValueError(
-                f"`history` lets a client train on several models at once, so that it cannot keep a vector ({keepers} "
-                "does). Give a clock, or leave that part out."
+                f"`history` lets a client train on several models at once, so it cannot keep a vector, as {keepers} "
+                "does. Give a clock, or leave that part out."
             )
 
     def replace_sampler(self, sampler: ClientSampler) -> None:
@@ -110,7 +110,7 @@ class AsynchronousAlgorithm(Algorithm):
 
     @property
     def unplanned_tasks(self) -> int:
-        """About how many tasks there will be: what arrives and is not there yet, and what is trained ahead."""
+        """About how many tasks there will be: results that are yet to arrive, and clients that are trained ahead."""
         return self._expected
 
     def rounds_under_way(self) -> Collection[int]:

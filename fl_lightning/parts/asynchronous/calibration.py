@@ -1,4 +1,4 @@
-"""How much staleness is comparable with a synchronous round."""
+"""Finds the staleness that is comparable with a synchronous round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def calibrate_staleness(
     """Return the largest staleness to admit so that as many clients are at work as in a synchronous round.
 
     ``clients_per_round`` clients are always at work, and the server moves at each result, so that the mean staleness is
-    ``clients_per_round - 1`` (Little's law). What is returned is a quantile of the staleness in such a simulation; with
+    ``clients_per_round - 1`` (Little's law). The result is a quantile of the staleness in such a simulation. With
     exponential durations and m = 6, 8 and 9 the 0.965 quantiles are near 18, 25 and 28. (For FedAsync's sampled
     ``history`` D the mean is (D - 1) / 2, so that D = 2 m - 1 gives the same mean.)
 

@@ -1,4 +1,4 @@
-"""Virtual time: how long clients take, and when they are there."""
+"""Virtual time: how long clients take, and when they are available."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class VirtualClock:
         delay: Time that a model travels, both ways together: for all clients, or one number each.
         jitter: Largest random addition to a task's time, drawn uniformly for each task.
         dropout: Chance that a task's result is lost. Its client then gets the newest model.
-        online: When clients are there: (from, until) in virtual time, by client; the others are always. A client gets
-            the newest model when it comes, and what it has not finished when it goes is lost.
-        seed: Seed of drawn speeds, of jitter and of drop-out; the run's if ``None``.
+        online: When clients are available: (from, until) in virtual time, by client. The others always are. A client
+            gets the newest model when it comes, and loses unfinished work when it goes.
+        seed: Seed of drawn speeds, jitter and drop-out; the run's seed if ``None``.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if there is not one speed for each client,
@@ -134,7 +134,7 @@ class VirtualClock:
         if sorted(speeds) != list(range(len(speeds))):
             known = ", ".join(map(str, sorted(speeds)[:8]))
             raise ValueError(
-                f"{path} must have a line for each client from 0 to K-1, got those of {known or 'nobody'}."
+                f"{path} must have a line for each client from 0 to K-1, got lines for {known or 'no client'}."
             )
         order = range(len(speeds))
         try:
@@ -146,7 +146,7 @@ class VirtualClock:
     # ---- a fit ----
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Learn the federation's size and work, and draw what is random about clients.
+        """Learn the federation's size and work, and draw the clients' random properties.
 
         Raises:
             ValueError: If there is not one speed (or delay) for each client.
@@ -159,8 +159,8 @@ class VirtualClock:
             _check_speeds(speeds)
         if absent := [client for client in self.online if client >= number]:
             raise ValueError(
-                f"`online` must be of clients from 0 to {number - 1}, which train, got {absent[0]}. Clients are "
-                "numbered by position."
+                f"`online` must name training clients, 0 to {number - 1}, got {absent[0]}. Clients are numbered by "
+                "position."
             )
         paces, delays = _one_each("speeds", speeds, number), _one_each("delay", self.delay, number)
         work = federation.local_work(self.work) if isinstance(self.work, str) else self.work
@@ -257,7 +257,7 @@ def _check_speeds(speeds: Any) -> None:
         if not is_finite(speed) or speed <= 0:
             raise ValueError(
                 "`speeds` must be finite numbers greater than 0, in work units per unit of virtual time; got "
-                f"{got(speed)} for client {client}. A client that never finishes is left out of the federation."
+                f"{got(speed)} for client {client}. Leave a client that never finishes out of the federation."
             )
 
 
@@ -275,7 +275,7 @@ def _check_windows(client: int, windows: Sequence[tuple[Number, Number]]) -> lis
     if not ordered or any(before[1] > after[0] for before, after in pairwise(ordered)):
         raise ValueError(
             f"`online` must give each client windows (from, until) that do not overlap, 0 <= from < until; got "
-            f"{got(windows)} for client {client}. A client that is always there is left out."
+            f"{got(windows)} for client {client}. Leave out clients that are always available."
         )
     return ordered
 

@@ -19,8 +19,8 @@ from fl_lightning.parts.server import Server
 class SampledStaleness(Asynchronous):
     """Staleness drawn at random instead of arising from a clock (Xie et al.'s simulation; eq. (26)).
 
-    Each result is of a client drawn uniformly and of a model drawn uniformly among the last ``history`` ones, the
-    present one among them. A model is added to the history at each result, whether or not the server moved.
+    Each result comes from a client drawn uniformly and from a model drawn uniformly among the last ``history`` ones,
+    including the present one. A model is added to the history at each result, whether or not the server moved.
 
     Args:
         history: D, at least 1; staleness is 0 to D - 1.
@@ -37,8 +37,8 @@ class SampledStaleness(Asynchronous):
         for name in ("clock", "concurrency", "stamp"):
             if name in options:
                 raise ValueError(
-                    f"`{name}={options[name]!r}` has no meaning beside `history`, which draws staleness without a "
-                    "clock and counts results. Leave it out."
+                    f"`{name}={options[name]!r}` has no effect with `history`, which draws staleness without a clock "
+                    "and counts results. Leave it out."
                 )
         super().__init__(VirtualClock(), stamp="upload", **options)
         self.history = plain(history)

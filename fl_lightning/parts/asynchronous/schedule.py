@@ -28,21 +28,21 @@ class Asynchronous(Part):
     """Clients work at their own pace in virtual time, and the server moves when its buffer of results is full.
 
     Args:
-        clock: How long clients take, and when they are there.
+        clock: How long clients take, and when they are available.
         buffer_size: Results that make the server move; 1 lets it move at each.
         concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
             from those that do not train.
-        stamp: What staleness counts: ``"version"`` the server's moves since the client received its model,
-            ``"upload"`` the results that arrived since then, ``"upload-literal"`` one more for a client that answered
-            before, as where the server sends its counter before it counts on.
+        stamp: What staleness counts. ``"version"``: the server's moves since the client received its model.
+            ``"upload"``: the results that arrived since then. ``"upload-literal"``: one more for a client that answered
+            before, as if the server sent its counter before it increases it.
         wait_for_flush: Whether a client whose result is in the buffer waits until the server moves; otherwise it gets
             the server's present model at once.
-        flush_rounds: Whether the server also moves at a round's end, with what is in the buffer.
-        max_staleness: Results that are staler are rejected; ``None`` takes all.
+        flush_rounds: Whether the server also moves at a round's end, with the results that the buffer holds.
+        max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
         once_per_buffer: Whether a client's second result in a buffer is rejected.
-        broadcast_threshold: Relative change ``|x_t - x_{t-1}| / |x_{t-1}|`` of the server's parameters in one move
-            above which the model is sent to all clients. Those that train are not interrupted, so that it costs
-            traffic and changes no result.
+        broadcast_threshold: The server sends its model to all clients when one move changes its parameters by more than
+            this share, ``|x_t - x_{t-1}| / |x_{t-1}|``. Clients that train are not interrupted, so this adds traffic
+            and changes no result.
         lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
             at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
 
@@ -106,7 +106,7 @@ class Asynchronous(Part):
         if (self.wait_for_flush or self.once_per_buffer) and size > most:
             raise ValueError(
                 f"`buffer_size` is {size}, but only {most} clients train at once, and none adds a second result before "
-                f"the buffer is full: it would never be. Give at most {most}, or let clients go on at once."
+                f"the buffer is full, so it would never be full. Give at most {most}, or let clients go on at once."
             )
 
     @property
@@ -131,7 +131,7 @@ class Asynchronous(Part):
         """Go on to the next result, sending models to clients as their turn comes; return its slot.
 
         Returns:
-            ``None`` if nobody is at work and nobody will come.
+            ``None`` if no client works and none will come.
         """
         while True:
             self._send_all(server)

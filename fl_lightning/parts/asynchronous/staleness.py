@@ -95,7 +95,7 @@ def exponential(a: float = 0.5) -> StalenessFunction:
 
 
 def staleness_function(staleness: Staleness) -> StalenessFunction:
-    """Return the function that a name stands for, with its usual constants; a function as it is.
+    """Return the function of a name, with its usual constants; a function is returned unchanged.
 
     Raises:
         TypeError: If the function fails for a staleness of 0.

@@ -1,4 +1,4 @@
-"""Attacks of clients on what the server learns, for studies of robustness."""
+"""Attacks by clients, for studies of robustness."""
 
 from fl_lightning.parts.attacks.base import Attack, Collusion, LocalAttack
 from fl_lightning.parts.attacks.collusion import ALittleIsEnough, InnerProductManipulation, Mimic

@@ -1,4 +1,4 @@
-"""Clients that send something else than what they trained, for studies of robustness."""
+"""Clients that do not send the update that they trained, for studies of robustness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fl_lightning.seeding import Stream, numpy_generator, torch_generator
 class Attack(Exchange):
     """Some clients are attackers.
 
-    Attackers send parameters other than they trained; buffers and personal parameters are left as they are.
+    Attackers do not send the parameters that they trained. Buffers and personal parameters stay unchanged.
 
     Args:
         clients: The attackers: a share of the clients in [0, 1), rounded down and drawn by the run's seed, or the
@@ -46,7 +46,7 @@ class Attack(Exchange):
 
 
 class LocalAttack(Attack, ABC):
-    """An attacker knows its own update alone."""
+    """An attacker knows only its own update."""
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return what the client sends."""
@@ -69,8 +69,8 @@ class LocalAttack(Attack, ABC):
 class Collusion(Attack, ABC):
     """The attackers of a round know what the honest clients send, and all send the same.
 
-    They speak last: what exchanges after this one do to updates has happened already. A bound that the server applies
-    to them is ``NormBounding`` of a robust aggregation.
+    They come last: later exchanges have already changed the updates. To let the server bound the attackers' updates,
+    use ``NormBounding`` of a robust aggregation.
     """
 
     colludes = True
@@ -88,7 +88,7 @@ class Collusion(Attack, ABC):
             if member.sums_updates:
                 raise ValueError(
                     f"{type(self).__name__} needs the updates of a round's clients, but {type(member).__name__} gives "
-                    "the server their sum alone. Use an attack on single updates, such as SignFlipping."
+                    "the server only their sum. Use an attack on single updates, such as SignFlipping."
                 )
 
     def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:

@@ -14,13 +14,13 @@ from fl_lightning.parts.attacks.base import Collusion
 class ALittleIsEnough(Collusion):
     """Attackers send the honest mean minus z standard deviations of each parameter (Baruch et al. 2019).
 
-    That is within the spread of honest updates, and yet moves robust rules a little every round.
+    This lies within the spread of honest updates, but it moves robust rules a little in every round.
 
     Args:
         clients: The attackers; see :class:`Attack`.
-        z: How many standard deviations; below 0 to the other side. ``None`` takes the paper's largest z for which
-            enough honest clients lie farther away: ``Phi(z) = (m - s) / m`` with ``s = m // 2 + 1 - f`` supporters, of
-            m clients with f attackers among them.
+        z: Number of standard deviations; a negative number shifts to the other side. ``None`` takes the paper's largest
+            z for which enough honest clients lie farther away: ``Phi(z) = (m - s) / m`` with ``s = m // 2 + 1 - f``
+            supporters, of m clients with f attackers among them.
 
     Raises:
         TypeError: If positions of clients are no whole numbers.
@@ -45,8 +45,8 @@ class InnerProductManipulation(Collusion):
 
     Args:
         clients: The attackers; see :class:`Attack`.
-        scale: epsilon of the paper, greater than 0: a small one hides among the honest updates, a large one turns a
-            mean around.
+        scale: epsilon of the paper, greater than 0. With a small one the update hides among the honest ones; a large
+            one reverses a mean.
 
     Raises:
         TypeError: If positions of clients are no whole numbers.
@@ -66,7 +66,7 @@ class InnerProductManipulation(Collusion):
 class Mimic(Collusion):
     """Attackers send what the honest client with the lowest position sends (Karimireddy et al. 2022).
 
-    Nothing of this can be detected, but where clients' data differ, one client's are overrepresented.
+    This cannot be detected. If clients' data differ, one client gets too much weight.
 
     Args:
         clients: The attackers; see :class:`Attack`.

@@ -15,13 +15,13 @@ from fl_lightning.parts.traffic import Payload
 
 
 class Exchange(StatefulPart):
-    """Decides what a client starts from, what the server sees of its result, and what that costs.
+    """Decides from which model a client starts, how the server sees its result, and how much traffic that takes.
 
-    The defaults send the whole model both ways. A subclass overrides what it changes. All methods run on the process
-    that trains the client, but :meth:`merged` and :meth:`published`, which run on all.
+    The defaults send the whole model both ways. A subclass overrides the methods that it needs. :meth:`merged` and
+    :meth:`published` run on all processes, the others on the process that trains the client.
     """
 
-    #: Whether the server sees the sum of all updates alone, by :meth:`summed`. It is then the last of the exchanges.
+    #: Whether the server sees only the sum of all updates, by :meth:`summed`. It is then the last of the exchanges.
     sums_updates = False
     #: Whether some clients know what others send, so that :meth:`colluded` is called.
     colludes = False
@@ -49,7 +49,7 @@ class Exchange(StatefulPart):
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result as the server sees it; called once for each client that trained.
 
-        ``result.with_delta(update, payload)`` replaces the update and says what is sent of it.
+        ``result.with_delta(update, payload)`` replaces the update and describes the message.
         """
         return result
 
@@ -123,7 +123,7 @@ class Exchange(StatefulPart):
 class Chain(Exchange):
     """Several exchanges, from the client to the server.
 
-    A result passes through their ``upload`` in this order; a model passes through their ``download`` in the other one.
+    A result passes through their ``upload`` in this order, a model through their ``download`` in reverse order.
 
     Args:
         members: The exchanges.

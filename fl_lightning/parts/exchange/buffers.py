@@ -22,7 +22,7 @@ class BufferExchange(Exchange):
     Args:
         buffers: ``"average"``: they travel with the model and are averaged as parameters are. ``"local"``: each client
             keeps its own and starts from them; the server's model holds the average, for evaluation only.
-            ``"server"``: every client starts from the server's and what it makes of them is dropped.
+            ``"server"``: every client starts from the server's, and its changes to them are dropped.
 
     Raises:
         ValueError: If ``buffers`` is unknown.

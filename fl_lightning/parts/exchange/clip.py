@@ -12,8 +12,8 @@ from fl_lightning.parts.federation import ClientResult
 class Clip(Exchange):
     """Scales a client's update down so that its L2 norm is at most ``norm`` (McMahan et al. 2018, DP-FedAvg).
 
-    The norm is that of the trained parameters that are sent: buffers and personal parameters pass as they are. Shorter
-    updates pass unchanged. After an attack in the list of exchanges, this is the server's norm bounding (Sun et al.
+    The norm covers the trained parameters that are sent. Buffers and personal parameters pass unchanged, and so do
+    shorter updates. After an attack in the list of exchanges, this is the server's norm bounding (Sun et al.
     2019).
 
     Args:

@@ -22,19 +22,19 @@ Link = Literal["up", "down"]
 class Compressor(Exchange, ABC):
     """Sends an approximation that takes fewer bits: of a client's update, or of the model that it receives.
 
-    Up: the client sends ``C(update)``. With error feedback it sends ``C(update + e)`` and keeps what that leaves out as
-    its next e (Seide et al. 2014, Stich et al. 2018).
+    Up: the client sends ``C(update)``. With error feedback it sends ``C(update + e)`` and keeps the remainder as its
+    next e (Seide et al. 2014, Stich et al. 2018).
 
-    Down: the server remembers which model each client knows, at first the run's first one, and sends the compressed
-    difference to it; a client starts from its known model plus that. What is left out once is part of the next
-    difference, so that this is an error feedback too (Mishchenko et al. 2019, Richtarik et al. 2021).
+    Down: the server remembers which model each client knows, at first the run's first model, and sends the compressed
+    difference to it. A client starts from the model that it knows plus this difference. A remainder is part of the next
+    difference, so this is error feedback too (Mishchenko et al. 2019, Richtarik et al. 2021).
 
-    Buffers and personal parameters are not compressed. Several compressions in a list follow each other: the second one
-    sees the values alone that the first one sends.
+    Buffers and personal parameters are not compressed. In a list of compressions, the second one sees only the values
+    that the first one sends.
 
     Args:
         link: ``"up"`` from the client to the server, or ``"down"``; for both, give two in a list.
-        error_feedback: Whether what was left out is sent later; the class's default if ``None``.
+        error_feedback: Whether the remainder is sent later; the class's default if ``None``.
 
     Raises:
         TypeError: If ``error_feedback`` is neither True nor False.
@@ -50,8 +50,8 @@ class Compressor(Exchange, ABC):
             check_bool("error_feedback", error_feedback)
         if link == "down" and error_feedback is False:
             raise ValueError(
-                '`error_feedback=False` is not possible with `link="down"`: the server sends the difference to what a '
-                "client knows, so that what was left out is always sent later. Leave it out."
+                '`error_feedback=False` is not possible with `link="down"`: the server sends the difference to the '
+                "model that a client knows, so a remainder is always sent later. Leave the argument out."
             )
         self.link = link
         self.error_feedback = (link == "down" or self.feeds_back) if error_feedback is None else bool(error_feedback)

@@ -19,14 +19,14 @@ class LowRank(Compressor):
     """Sends each weight matrix M as P Q^T of a low rank, after steps of the power iteration (Vogels et al. 2019).
 
     A tensor of more than two dimensions is a matrix of its first one by all others. Tensors of one dimension, and
-    matrices that would not become smaller, are sent as they are. P is orthogonal, Q = M^T P; the iteration starts from
-    random numbers that both sides draw, anew each time: clients that take part now and then have no last Q to go on
-    from, as PowerSGD has.
+    matrices that would not become smaller, are sent as they are. P is orthogonal, Q = M^T P. The iteration starts each
+    time from new random numbers, which both sides draw. PowerSGD starts from the last Q, which clients that rarely take
+    part do not have.
 
     Args:
         rank: Columns of P and Q.
-        iterations: Steps of the power iteration; each makes the product nearer to the best one of that rank.
-        error_feedback: Whether the client adds what it left out to its next update.
+        iterations: Steps of the power iteration; each brings the product nearer to the best one of that rank.
+        error_feedback: Whether the client adds the remainder to its next update.
         link: ``"up"`` or ``"down"``; see :class:`Compressor`.
 
     Raises:

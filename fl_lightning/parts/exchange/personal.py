@@ -14,7 +14,7 @@ from fl_lightning.parts.federation import ClientResult, Federation, Task
 
 
 class PersonalParameters(Exchange):
-    """Keeps a part of the model with each client, which goes on from where it left it (FedPer, FedBN).
+    """Keeps a part of the model on each client, which continues from its own values (FedPer, FedBN).
 
     Arivazhagan et al. 2019 (FedPer) keep the last layers, Li et al. 2021 (FedBN) the normalisation layers. The server
     never sees these values. In the model that is validated and checkpointed they are the mean over all clients.

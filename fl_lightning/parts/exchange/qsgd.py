@@ -22,9 +22,9 @@ class QSGD(Compressor):
     are fixed lengths: the paper's Elias code can be shorter where most levels are 0.
 
     Args:
-        bits: Bits of a value, 2 to 16; 2 is a sign and a yes or no.
+        bits: Bits of a value, 2 to 16; with 2 a value is -1, 0 or 1 times the norm.
         bucket_size: Values that share a norm: the smaller, the smaller the error, and the more norms are sent.
-        error_feedback: Whether the client adds what was rounded away to its next update; on the way down always so.
+        error_feedback: Whether the client adds the rounding error to its next update; on the way down it always does.
         link: ``"up"`` or ``"down"``; see :class:`Compressor`.
 
     Raises:

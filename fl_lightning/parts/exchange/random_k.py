@@ -20,7 +20,7 @@ class RandomK(Compressor):
 
     Args:
         fraction: Share of the values that is sent, in (0, 1]; rounded down, at least one value.
-        error_feedback: Whether the client adds what it left out to its next update; on the way down always so.
+        error_feedback: Whether the client adds the remainder to its next update; on the way down it always does.
         link: ``"up"`` or ``"down"``; see :class:`Compressor`.
 
     Raises:

@@ -17,13 +17,13 @@ from fl_lightning.seeding import Stream, torch_generator
 
 
 class SecureAggregation(Exchange):
-    """Simulates what secure aggregation (Bonawitz et al. 2017) does to numbers; it protects nothing by itself.
+    """Simulates the arithmetic of secure aggregation (Bonawitz et al. 2017). It protects nothing by itself.
 
-    Each value is clipped to ``[-clip, clip]`` and rounded at random, with the right mean, to a multiple of
-    ``clip / (2^(precision - 1) - 1)``; the whole numbers are added modulo ``2^bits``, and the sum is mapped back. The
-    server sees the sum alone. With more than ``2^(bits - precision)`` clients a sum may leave the field: it is wrapped
-    around, as it would be, and counted in ``fed/overflows``, as are clipped values in ``fed/clipped_values``. Masks and
-    keys, whose traffic grows with the number of clients, are not simulated.
+    Each value is clipped to ``[-clip, clip]`` and rounded at random, with the right mean, to a multiple of ``clip /
+    (2^(precision - 1) - 1)``; the whole numbers are added modulo ``2^bits``, and the sum is mapped back. The server
+    sees only the sum. With more than ``2^(bits - precision)`` clients a sum may leave the field. It then wraps around,
+    and ``fed/overflows`` counts it. ``fed/clipped_values`` counts clipped values. Masks and keys, whose traffic grows
+    with the number of clients, are not simulated.
 
     Args:
         clip: Largest magnitude of a value.
@@ -89,7 +89,7 @@ class SecureAggregation(Exchange):
         self._sum, self._clipped, self._counted = None, 0, (0, 0)
 
     def upload(self, result: ClientResult) -> ClientResult:
-        """Add the client's rounded values; return the result as it is: the server sees their sum alone."""
+        """Add the client's rounded values; return the result unchanged: the server sees only the sum."""
         update = self.sent_update(result).double()
         self._clipped += int((update.abs() > self.clip).sum())
         scaled = update.clamp(-self.clip, self.clip) / self._step

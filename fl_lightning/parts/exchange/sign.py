@@ -19,7 +19,7 @@ class SignSGD(Compressor):
     (Bernstein et al. 2018 vote by majority instead).
 
     Args:
-        error_feedback: Whether the client adds what it left out to its next update.
+        error_feedback: Whether the client adds the remainder to its next update.
         link: ``"up"`` or ``"down"``; see :class:`Compressor`.
 
     Raises:

@@ -19,7 +19,7 @@ class TopK(Compressor):
 
     Args:
         fraction: Share of the values that is sent, in (0, 1]; rounded down, at least one value.
-        error_feedback: Whether the client adds what it left out to its next update.
+        error_feedback: Whether the client adds the remainder to its next update.
         link: ``"up"`` or ``"down"``; see :class:`Compressor`.
 
     Raises:

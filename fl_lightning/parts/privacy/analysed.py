@@ -1,4 +1,4 @@
-"""The parts of an algorithm for which a privacy analysis is published, and why others are refused."""
+"""Checks that a published privacy analysis covers all parts of an algorithm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refuse_unanalysed(parts: Mapping[str, Any], name: str) -> None:
     """
     for refuse in (_schedule, _sampler, _objective, _participation):
         if reason := refuse(parts):
-            raise ValueError(f"{name} would print an epsilon that is not that of the run: {reason}")
+            raise ValueError(f"{name} would print a wrong epsilon for this run: {reason}")
 
 
 def _schedule(parts: Mapping[str, Any]) -> str:

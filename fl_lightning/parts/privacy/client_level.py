@@ -33,28 +33,29 @@ class DifferentialPrivacy(Exchange):
     """DP-FedAvg (McMahan et al. 2018): updates are clipped, noise is added to their sum, once a round, by the server.
 
     The server moves by ``(sum_k Delta_k min(1, clip / |Delta_k|) + N(0, (z clip)^2)) / m``, m the *expected* number of
-    clients, q K. The guarantee is for a whole client, against whoever sees all models that the server sends; the server
-    itself is trusted. A round that no client joins adds its noise too. What it does not protect: ``docs/privacy.md``.
+    clients, q K. The guarantee protects a whole client against everyone who sees all models that the server sends. The
+    server itself is trusted. A round without clients adds noise too. ``docs/privacy.md`` says what is not protected.
 
-    The noise comes from the run's seed, so that a run can be repeated: who knows the seed can take the noise away.
+    The noise comes from the run's seed, so that a run can be repeated. Anyone who knows the seed can remove the noise.
 
     Args:
-        clip: Largest L2 norm of an update; the first one, with ``adaptive_quantile``. Infinite only without noise.
+        clip: Largest L2 norm of an update; with ``adaptive_quantile`` the first bound. It may be infinite only without
+            noise.
         noise_multiplier: z, at least 0.
-        epsilon: In the place of ``noise_multiplier``: the least noise is taken with which ``Trainer(max_epochs=...)``
-            rounds spend no more.
+        epsilon: Instead of ``noise_multiplier``: the run takes the least noise with which ``Trainer(max_epochs=...)``
+            rounds spend at most this epsilon.
         delta: In (0, 1); well below 1 over the number of clients.
         adaptive_quantile: The bound moves to this quantile of the updates' norms (Andrew et al. 2021): after each round
             by ``exp(-0.2 (b - quantile))``, b the share of unclipped updates, with noise of a 20th of m, which z pays
             for. ``None`` keeps the bound.
-        noise_cohort: Add as much noise as if so many clients had joined in a round, ``m / noise_cohort`` of it, to see
-            what a larger federation would reach. The epsilon that is logged is that of the run as it is.
+        noise_cohort: Scales the noise by ``m / noise_cohort``, as if so many clients had joined a round, to see what a
+            larger federation would reach. The logged epsilon is the true one of this run.
 
     Raises:
         TypeError: If neither or both of ``noise_multiplier`` and ``epsilon`` are given.
         ModuleNotFoundError: If dp-accounting is not installed.
-        ValueError: If an argument is out of its range, or sampler, schedule, objective, aggregation, participation or
-            later exchanges are none for which the figure would be right.
+        ValueError: If an argument is out of its range, or the epsilon would be wrong with the sampler, schedule,
+            objective, aggregation, participation or later exchanges.
     """
 
     sums_updates = True
@@ -123,15 +124,15 @@ class DifferentialPrivacy(Exchange):
         if self._noise is None:
             if planned is None:
                 raise ValueError(
-                    "`epsilon` is spent over all rounds, so that their number must be known. Give "
+                    "`epsilon` is spent over all rounds, so their number must be known. Give "
                     "`Trainer(max_epochs=...)`, or `noise_multiplier`."
                 )
             self._noise, self._rounds_planned = self._least_noise(planned, epsilon), planned
         if round_index >= self._rounds_planned:
             raise ValueError(
-                f"The noise was chosen such that {self._rounds_planned} rounds spend `epsilon={epsilon}`; another "
-                f"round would spend more. End the fit after {self._rounds_planned} rounds, or start afresh with a "
-                "larger `max_epochs`."
+                f"The noise was chosen so that {self._rounds_planned} rounds spend `epsilon={epsilon}`. Another round "
+                f"would spend more. End the fit after {self._rounds_planned} rounds, or start anew with a larger "
+                "`max_epochs`."
             )
 
     def _least_noise(self, rounds: int, epsilon: float) -> float:
@@ -243,8 +244,8 @@ def _beside_count(noise: float, count_noise: float) -> float:
     room = noise**-2 - (2 * count_noise) ** -2
     if room <= 0:
         raise ValueError(
-            f"`adaptive_quantile` needs more clients in a round: the count of unclipped updates, with noise of "
-            f"{count_noise:g}, alone spends more than a noise multiplier of {noise:g} allows. Let more than "
+            f"`adaptive_quantile` needs more clients in a round: the noisy count of unclipped updates (noise "
+            f"{count_noise:g}) spends more by itself than a noise multiplier of {noise:g} allows. Let more than "
             f"{noise / (2 * _COUNT_NOISE):g} clients be drawn, or give a smaller `noise_multiplier`."
         )
     return float(room**-0.5)
@@ -254,6 +255,6 @@ def _check_clip(clip: float, noise_multiplier: float | None) -> None:
     infinite = is_number(clip) and clip == math.inf
     if not (is_finite(clip) and clip > 0) and not (infinite and noise_multiplier == 0):
         raise ValueError(
-            f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite with "
-            "`noise_multiplier=0` alone."
+            f"`clip` must be a finite number greater than 0, got {got(clip)}. It may be infinite only "
+            "with `noise_multiplier=0`."
         )

@@ -19,11 +19,11 @@ from fl_lightning.seeding import Stream, torch_generator
 class LocalDifferentialPrivacy(Exchange):
     """Clients clip their update and add noise ``N(0, (z clip)^2)`` to it before it leaves them.
 
-    The server need not be trusted. Whatever happens to the update later is safe, so that this works with every
-    schedule, aggregation and later exchange. Neighbours are two updates of one client, which differ by up to twice the
-    clip. Each update that a client sends is one Gaussian mechanism, and ``fed/local_epsilon`` is that of the client
-    that sent most. No draw of clients amplifies it: the server knows who sends. Useful models need far more clients
-    than with :class:`DifferentialPrivacy`.
+    The server need not be trusted. Later processing cannot weaken the guarantee, so this works with every schedule,
+    aggregation and later exchange. Neighbours are two updates of one client, which differ by up to twice the clip. Each
+    update that a client sends is one Gaussian mechanism. ``fed/local_epsilon`` is the epsilon of the client that sent
+    most updates. Drawing clients at random does not lower it, because the server knows who sends. Useful models need
+    far more clients than with :class:`DifferentialPrivacy`.
 
     Args:
         clip: Largest L2 norm of an update, greater than 0.
@@ -51,7 +51,7 @@ class LocalDifferentialPrivacy(Exchange):
         measured = isinstance(objective, MeasuredLoss)
         if objective.vectors_sent > 1 or objective.starts_from_server or measured or parts["sampler"].needs_scores:
             raise ValueError(
-                f"LocalDifferentialPrivacy would log an epsilon that is not that of the run: with "
+                f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with "
                 f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
                 "updates. Use FedAvg, FedProx, RADFed or FedBuff, without importance sampling."
             )
@@ -65,8 +65,8 @@ class LocalDifferentialPrivacy(Exchange):
         if not same_values(result.buffers, result.start[len(result.parameters) :]):
             raise ValueError(
                 "Training changes buffers of the module, such as BatchNorm's statistics, and LocalDifferentialPrivacy "
-                'protects trained parameters alone. Give `buffers="server"`, which drops what clients make of them, or '
-                "use layers without statistics, such as GroupNorm."
+                'protects only trained parameters. Give `buffers="server"`, which drops the clients\' buffers, or use '
+                "layers without statistics, such as GroupNorm."
             )
         update, task = self.sent_update(result), result.task
         exact = update.double()

@@ -1,4 +1,4 @@
-"""Aggregations that some arbitrary updates cannot lead astray."""
+"""Aggregations that tolerate some arbitrary updates."""
 
 from fl_lightning.parts.robust.base import PreAggregation, RobustAggregation
 from fl_lightning.parts.robust.centered_clipping import CenteredClipping

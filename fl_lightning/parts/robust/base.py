@@ -1,4 +1,4 @@
-"""What robust aggregations share, and what may come before one."""
+"""The base of robust aggregations, and of the steps that may come before one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class PreAggregation(Part, ABC):
 
 
 class RobustAggregation(Aggregation):
-    """Merges updates by a rule that some arbitrary ones cannot lead astray; the server moves by what the rule returns.
+    """Merges updates by a rule that tolerates some arbitrary ones; the server moves by the result.
 
-    All clients count alike, whatever their size: a size is a claim of the client's. A stale result of an asynchronous
-    algorithm counts as a fresh one. The results of a round are kept until the server moves: m models of P parameters
+    All clients have the same weight, because a client could lie about its size. A stale result of an asynchronous
+    algorithm counts like a fresh one. The results of a round are kept until the server moves: m models of P parameters
     take ``4 m P`` bytes in single precision, 4 GB for 100 clients of 10^7 parameters. No further copies are made.
 
     Args:
-        before: What the updates go through first: :class:`Bucketing`, :class:`NearestNeighborMixing` or
+        before: A step before the rule: :class:`Bucketing`, :class:`NearestNeighborMixing` or
             :class:`NormBounding`.
 
     Raises:
@@ -77,7 +77,7 @@ class RobustAggregation(Aggregation):
 
     @abstractmethod
     def rule(self, updates: Updates) -> Tensor:
-        """Return what the server moves by, float64 of shape ``(num_parameters,)``."""
+        """Return the server's step, float64 of shape ``(num_parameters,)``."""
 
 
 def check_enough(rows: int, needed: int, who: object) -> None:

@@ -1,4 +1,4 @@
-"""Updates clipped around what the server moved by last."""
+"""Updates clipped around the server's last step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class CenteredClipping(RobustAggregation):
     """``v <- v + mean_i (x_i - v) min(1, radius / |x_i - v|)``, from the last round's v (Karimireddy et al. 2021).
 
     Args:
-        radius: tau: an update pulls no harder than if it were so far away; greater than 0.
+        radius: tau, greater than 0: the distance from which an update's influence no longer grows.
         iterations: Steps of a round.
-        before: What the updates go through first; see :class:`RobustAggregation`.
+        before: A step before the rule; see :class:`RobustAggregation`.
 
     Raises:
         ValueError: If an argument is out of its range.

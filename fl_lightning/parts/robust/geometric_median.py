@@ -14,14 +14,15 @@ from fl_lightning.parts.robust.updates import Updates
 class GeometricMedian(RobustAggregation):
     """The point with the smallest sum of distances to the updates (Pillutla et al. 2022, RFA).
 
-    Found by the smoothed Weiszfeld algorithm: from 0, the mean with the weights ``1 / max(smoothing, distance)``, again
-    and again. Fewer than half of the updates may be arbitrary.
+    It is found by the smoothed Weiszfeld algorithm, which starts at 0 and repeatedly takes the mean with the weights
+    ``1 / max(smoothing, distance)``. Fewer than half of the updates may be arbitrary.
 
     Args:
-        smoothing: nu, the distance below which an update pulls no harder, greater than 0, in the units of the updates.
-        max_iterations: At most so many steps; each reads all updates once.
-        tolerance: The steps end when one is shorter than this share of the way so far.
-        before: What the updates go through first; see :class:`RobustAggregation`.
+        smoothing: nu, greater than 0, in the units of the updates: below this distance an update's weight no longer
+            grows.
+        max_iterations: Largest number of steps; each reads all updates once.
+        tolerance: The algorithm stops when a step is shorter than this share of the way so far.
+        before: A step before the rule; see :class:`RobustAggregation`.
 
     Raises:
         ValueError: If an argument is out of its range.

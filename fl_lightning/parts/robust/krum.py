@@ -11,14 +11,14 @@ from fl_lightning.parts.robust.updates import Updates
 
 
 class Krum(RobustAggregation):
-    """The update whose ``m - f - 2`` nearest others are nearest (Blanchard et al. 2017); multi-Krum averages several.
+    """The update closest to its ``m - f - 2`` nearest others (Blanchard et al. 2017); multi-Krum averages several.
 
     The score of an update is the sum of its squared distances to these others. m is the number of updates.
 
     Args:
         num_byzantine: f, how many of the updates may be arbitrary; ``m >= 2 f + 3`` is needed.
         num_selected: How many updates of the smallest scores are averaged: 1 is Krum, more is multi-Krum.
-        before: What the updates go through first; see :class:`RobustAggregation`.
+        before: A step before the rule; see :class:`RobustAggregation`.
 
     Raises:
         ValueError: If an argument is out of its range; in a round, if there are too few updates.

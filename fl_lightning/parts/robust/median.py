@@ -18,7 +18,7 @@ class Median(RobustAggregation):
     As long as fewer than half of the updates are arbitrary, each parameter moves within the range of the honest ones.
 
     Args:
-        before: What the updates go through first; see :class:`RobustAggregation`.
+        before: A step before the rule; see :class:`RobustAggregation`.
     """
 
     def rule(self, updates: Updates) -> Tensor:
@@ -33,7 +33,7 @@ class TrimmedMean(RobustAggregation):
 
     Args:
         trim: How many are left out at each end: a whole number, or a share of the updates in [0, 0.5), rounded down.
-        before: What the updates go through first; see :class:`RobustAggregation`.
+        before: A step before the rule; see :class:`RobustAggregation`.
 
     Raises:
         ValueError: If ``trim`` is out of its range; in a round, if nothing would be left.

@@ -12,10 +12,10 @@ from fl_lightning.seeding import Stream, numpy_generator
 
 
 class Bucketing(PreAggregation):
-    """Means of ``size`` updates that are drawn together at random; the last one of what is left (Karimireddy 2022).
+    """Means of ``size`` updates drawn at random; the last bucket may have fewer (Karimireddy et al. 2022).
 
-    One arbitrary update spoils a whole bucket: the rule that follows must allow for as many bad buckets as there are
-    bad updates, out of ``m / size`` buckets.
+    One arbitrary update spoils a whole bucket. The rule that follows must tolerate as many bad buckets as there are bad
+    updates, out of ``m / size`` buckets.
 
     Args:
         size: Updates in a bucket, at least 1; 2 is usual.

@@ -1,4 +1,4 @@
-"""The updates of a round's clients as rows of a matrix that is never made as a whole."""
+"""The updates of a round's clients as rows of a matrix, of which only blocks are in memory."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ DATES = np.full(2000, "2020-01-01", dtype="datetime64[D]")
     [
         (LABELS[:5], FEATURES, ValueError, "`num_clients` is 10, but there are only 5 samples"),
         (LABELS * 0.5, FEATURES, TypeError, "`labels` must be integers, got float64"),
-        (LABELS, {}, ValueError, "`features` are none at all.*use `QPPartitioner`"),
+        (LABELS, {}, ValueError, "`features` is empty.*use `QPPartitioner`"),
         (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features` must have shape \(num_samples, J\).*\(2, 2, 2\)"),
         (LABELS, {"area": np.arange(3)}, ValueError, r"each of the 2000 samples; feature 'area' has shape \(3,\)"),
         (LABELS, np.full(2000, np.nan), ValueError, "`values` must be finite numbers"),

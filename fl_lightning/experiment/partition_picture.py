@@ -1,0 +1,41 @@
+"""The picture of a partition beside an experiment's results: the samples of each client by class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.atomic_file import atomic_file
+from fl_lightning.data import FederatedDataModule
+
+
+def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path | None:
+    """Return the path of the picture of a partition; ``None`` if there is none.
+
+    Its name ends with the fold and the seed that it shows: folds share a partition, and differ in the clients that
+    train, validate and test.
+
+    Args:
+        results: Folder of the experiment.
+        fingerprint: Fingerprint of the partition.
+    """
+    return next(iter(sorted((Path(results) / "partitions").glob(f"{fingerprint[:16]}-*.png"))), None)
+
+
+def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, labels: Mapping[str, Any]) -> None:
+    """Draw the partition of a data module, unless that is done; data without classes have no picture.
+
+    Args:
+        results: Folder of the experiment.
+        data: The data module, ready for use.
+        labels: ``fold`` and ``seed`` of the cell.
+    """
+    fingerprint = data.partition.fingerprint()
+    if data.labels is None or partition_picture(results, fingerprint) is not None:
+        return
+    name = f"{fingerprint[:16]}-fold_{labels['fold']}-seed_{labels['seed']}.png"
+    figure = data.plot().figure
+    with atomic_file(Path(results) / "partitions" / name) as temporary:
+        figure.savefig(temporary, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})

@@ -1,0 +1,123 @@
+"""Where clients' training is affine in the weights, redistribution changes no expectation; elsewhere it does.
+
+Every sequence of cohorts, in every order, is played once and counts alike: these are expectations, not estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fl_lightning import AggregationCallback, FedAvg, RADFed
+from fl_lightning.parts import ClientResult, ClientSampler, Federation
+
+LocalMap = Callable[[Tensor], Tensor]
+
+
+class Told(ClientSampler):
+    """Draws the cohorts that it is told, in their order: the first client meets the first circulating model."""
+
+    draws_in_random_order = True
+
+    def __init__(self, cohorts: tuple[tuple[int, ...], ...]) -> None:
+        self.cohorts = iter(cohorts)
+        self.size = len(cohorts[0])
+
+    def cohort_size(self, num_clients: int) -> int:
+        return self.size
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        return np.array(next(self.cohorts))
+
+
+def play(callback: AggregationCallback, maps: list[LocalMap], start: list[float], rounds: int) -> Iterator[list[float]]:
+    """Yield the model that the user sees after each round, when client k's training takes w to ``maps[k](w)``."""
+    algorithm, model = callback.algorithm, torch.tensor(start, dtype=torch.float64)
+    algorithm.on_fit_start(Federation(np.ones(len(maps)), model, [len(start)], seed=0), fresh=True)
+    for number in range(rounds):
+        algorithm.on_round_start(number, 1)
+        for tasks in algorithm.task_groups():
+            for task in tasks:
+                received = algorithm.start(task)
+                algorithm.receive(ClientResult(task, received, maps[task.client](received), num_steps=1))
+        yield algorithm.on_round_end().tolist()
+
+
+def outcomes(
+    make: Callable[..., AggregationCallback], maps: list[LocalMap], clients: int, start: list[float], rounds: int
+) -> np.ndarray:
+    """Return the models of all sequences of cohorts, shape (sequences, rounds, dimensions)."""
+    cohorts = list(permutations(range(len(maps)), clients))
+    sequences = product(cohorts, repeat=rounds)
+    return np.array([list(play(make(sampler=Told(sequence)), maps, start, rounds)) for sequence in sequences])
+
+
+def affine(matrix: list[list[float]], shift: list[float]) -> LocalMap:
+    a, b = (torch.tensor(values, dtype=torch.float64) for values in (matrix, shift))
+    return lambda w: a @ w + b
+
+
+def radfed(redistributions: int) -> Callable[..., AggregationCallback]:
+    return lambda **options: RADFed(redistributions, **options)
+
+
+def fedavg(**options: Told) -> AggregationCallback:
+    return FedAvg(weighting="uniform", **options)
+
+
+# the mean matrix is ((1/4, 1/4), (1/6, 1/4)), the mean shift (4/3, 1/3)
+THREE = [
+    affine([[0.5, 0.0], [0.0, 0.25]], [1.0, 0.0]),
+    affine([[0.0, 0.5], [0.5, 0.0]], [0.0, 2.0]),
+    affine([[0.25, 0.25], [0.0, 0.5]], [3.0, -1.0]),
+]
+
+
+@pytest.mark.parametrize("make", [fedavg, radfed(1), radfed(2), radfed(3)])
+@pytest.mark.parametrize("clients", [1, 2, 3])
+def test_affine_training_has_one_expectation_for_every_s(
+    make: Callable[..., AggregationCallback], clients: int
+) -> None:
+    # E w_{t+1} = mean matrix E w_t + mean shift, from (0, 0): every client is as likely to meet any of the models
+    expected = [(4 / 3, 1 / 3), (7 / 4, 23 / 36), (139 / 72, 113 / 144)]
+    found = outcomes(make, THREE, clients, [0.0, 0.0], rounds=3).mean(axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_the_same_expectation_is_not_the_same_path() -> None:
+    # from 0, w -> .9 w and w -> .5 w + .5: models that stay reach 0 and .75, models that swap .5 and .45
+    maps = [affine([[0.9]], [0.0]), affine([[0.5]], [0.5])]
+    found = np.sort(outcomes(radfed(2), maps, 2, [0.0], rounds=2)[:, -1, 0])
+    np.testing.assert_allclose(found, [0.375, 0.375, 0.475, 0.475], rtol=1e-12)
+    np.testing.assert_allclose(outcomes(fedavg, maps, 2, [0.0], rounds=2)[:, -1, 0], [0.425] * 4, rtol=1e-12)
+
+
+numbers = st.integers(-4, 4).map(lambda value: value / 4)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(numbers, numbers), min_size=3, max_size=3), st.sampled_from([1, 2, 3]), numbers)
+def test_any_affine_training(lines: list[tuple[float, float]], redistributions: int, start: float) -> None:
+    slope, shift = (Fraction(sum(Fraction(line[part]) for line in lines), 3) for part in (0, 1))
+    expected = [Fraction(start)]
+    for _ in range(2):
+        expected.append(slope * expected[-1] + shift)
+    maps = [affine([[a]], [b]) for a, b in lines]
+    found = outcomes(radfed(redistributions), maps, 2, [start], rounds=2).mean(axis=0)[:, 0]
+    np.testing.assert_allclose(found, [float(value) for value in expected[1:]], atol=1e-12)
+
+
+def test_training_that_is_not_affine_has_other_expectations() -> None:
+    # from 1, squaring and adding one give 1 and 2. FedAvg goes on from 3/2: 9/4 and 5/2, 19/8 in the mean. RADFed with
+    # S = 2 goes on from 1 and 2: 1 and 3 if models stay with their clients, 2 and 4 if they change them: 5/2
+    maps = [torch.square, lambda w: w + 1]
+    assert outcomes(fedavg, maps, 2, [1.0], rounds=2)[:, -1].mean() == 19 / 8
+    assert sorted(outcomes(radfed(2), maps, 2, [1.0], rounds=2)[:, -1, 0].tolist()) == [2.0, 2.0, 3.0, 3.0]
