@@ -7,13 +7,17 @@ READY := $(VENV)/.ready
 # options for the program that a target runs, such as ARGS="--preset paper" or ARGS="-k resume"
 ARGS ?=
 
-.PHONY: run test lint docs
+.PHONY: run test mutants lint docs
 
 run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+
+# small faults in the code that the tests should notice, such as ARGS='--faults 200 --seed 1 "fl_lightning/parts/*"'
+mutants: $(READY)
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -316,5 +316,5 @@ def show(name: str, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    with ends_by_interrupt(lambda: "Interrupted. The same command goes on with the runs that are missing."):
+    with ends_by_interrupt(lambda: "Interrupted. Run the same command again for the runs that are missing."):
         main()

@@ -157,7 +157,7 @@ def whole_rounds(axes: Axes) -> None:
     """Let the x axis have ticks only at whole rounds."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 

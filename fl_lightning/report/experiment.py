@@ -149,7 +149,7 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     results, table, tuning = (folder / name for name in ("results.csv", "table.json", "tuning.csv"))
     if not results.exists() or not table.exists():
         raise FileNotFoundError(
-            f"There are no results in {folder}: it must hold results.csv and table.json. Give the folder that "
+            f"`results` must hold results.csv and table.json, and {folder} does not. Give the folder that "
             "`fl-lightning run` wrote, its `--output`."
         )
     rows = read_csv(results)

@@ -40,7 +40,7 @@ def run_presets(
     parser = _parser(description, presets)
     options = parser.parse_args(argv)
     try:
-        with ends_by_interrupt(lambda: "Interrupted. The same command goes on where this one was."):
+        with ends_by_interrupt(lambda: "Interrupted. Run the same command again to continue."):
             return _run(options, presets, prepare)
     except (ValueError, OSError, RuntimeError) as error:
         parser.error(str(error))

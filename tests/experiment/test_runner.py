@@ -163,7 +163,7 @@ def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "end", interrupt)
         assert main(options) == 130
-    assert "The same command goes on where this one was" in capsys.readouterr().err
+    assert "Run the same command again to continue" in capsys.readouterr().err
     assert not list(tmp_path.rglob("failed.json"))
     # the folder is free again, for no worker holds its lock
     assert main(options) == 0

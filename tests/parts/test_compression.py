@@ -69,6 +69,24 @@ def test_the_largest_values_and_what_is_left() -> None:
     assert exchange.states[1].tolist() == [0.0] * 4
 
 
+def test_nobody_owes_anything_at_first_whatever_the_model_is() -> None:
+    model = torch.tensor([5.0, 5.0], dtype=torch.float64)
+    exchange = TopK(0.5)
+    Chain([exchange]).attach(Federation(torch.ones(2).numpy(), model, [2], names=["w"], shapes=[torch.Size([2])]))
+    trained = model + torch.tensor([1.0, 2.0], dtype=torch.float64)
+    result = exchange.upload(ClientResult(Task(0, 0, 1), model, trained, 1, payload=Payload(2, 64)))
+    assert result.delta.tolist() == [0.0, 2.0]
+    assert exchange.states is not None
+    assert exchange.states[0].tolist() == [1.0, 0.0]
+
+
+def test_who_keeps_what_was_not_sent() -> None:
+    # up: those whose message is not right on average; down: all, as clients must know what the server thinks they know
+    makers: list[Any] = [lambda **k: TopK(0.1, **k), lambda **k: RandomK(0.1, **k), lambda **k: QSGD(4, **k)]
+    assert [make().error_feedback for make in makers] == [True, False, False]
+    assert [make(link="down").error_feedback for make in makers] == [True, True, True]
+
+
 @pytest.mark.parametrize(
     ("exchange", "bits"),
     [
