@@ -252,6 +252,8 @@ def main() -> None:
         return
     if options.short:
         options.workloads, options.executors, options.devices = ["W1", "W2"], ["sequential", "vectorized"], [1]
+    if options.clock == "processor" and (options.devices != [1] or options.peers):
+        parser.error("--clock processor counts one process: give --devices 1, and no --peers")
     best = print_table(options)
     if options.short:
         slow = [place for place, limit in LIMITS.items() if best.get(place, float("inf")) > limit]

@@ -32,7 +32,7 @@ class ClientLoop(ClientStep):
         """Return a loop with the progress, settings and validation loop of ``stock``."""
         loop = cls(stock.trainer, stock.min_steps, stock.max_steps)
         loop.__dict__.update(stock.__dict__)
-        loop._at_last_batch = False
+        loop._at_last_batch = loop._accumulating = False
         return loop
 
     # ---- once a fit ----

@@ -28,32 +28,12 @@ from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
 from fl_lightning.executors.stacked.trial import Trial
+from fl_lightning.executors.stacked.verdict import Verdict
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
-_WITNESSES = 2  # clients that are trained both ways, at least
+_WITNESSES = 2  # clients that are trained both ways
 _STEPS = 4  # that show whether a later step depends on an earlier one
-
-
-@dataclass
-class Verdict:
-    """What the trial found.
-
-    Attributes:
-        proven: Stacks train clients of up to so many batches as they train alone; 0 before a trial.
-        cause: Why clients are trained one after the other; ``None`` while they are not.
-        draws: Whether the module draws random numbers when it trains.
-        jointly: Whether metric objects may be given all clients' batches at once.
-        each_round: Whether the module may do another thing in each round, so that every round has a trial.
-        changes: Whether the module or its surroundings had changed at the last round's start, which called for a trial.
-    """
-
-    proven: int = 0
-    cause: str | None = None
-    draws: bool = False
-    jointly: bool = True
-    each_round: bool = False
-    changes: bool = False
 
 
 class VectorizedExecutor(Executor):
@@ -98,21 +78,28 @@ class VectorizedExecutor(Executor):
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         rest = list(tasks)
-        if self.cause is None and rest and self._must_prove(rest):
-            rest = self._prove(rest, algorithm)
-        journal, trained = Journal(self.verdict.jointly), set[Task]()
-        for chunk in self._chunks(rest):
+        self._look_for_changes()
+        if self.cause is None and rest and not self.verdict.proven:
+            rest = self._prove(rest, *self._first_witnesses(rest), algorithm)
+        if self.cause is None and rest and max(map(clients.batches.number, rest)) > self.verdict.proven:
+            rest = self._prove_longest(rest, algorithm)
+        self._train_all(rest, algorithm)
+
+    def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
+        """Train clients in stacks, or, from where that fails, one after the other."""
+        clients, journal, trained = self._clients, Journal(self.verdict.jointly), set[Task]()
+        for chunk in self._chunks(tasks) if self.cause is None else ():
             if self.cause is None:
                 self._train(chunk, algorithm, journal)
                 trained.update(chunk)
         journal.tell(clients.loop)
         if self.cause is not None:  # the others in their own order, not in that of stacks
-            self._sequential.run([task for task in rest if task not in trained], clients, algorithm)
+            self._sequential.run([task for task in tasks if task not in trained], clients, algorithm)
 
     # ---- the trial ----
 
-    def _must_prove(self, tasks: Sequence[Task]) -> bool:
-        """Whether the trial is still to be made, or again, since what the module does may be another thing now."""
+    def _look_for_changes(self) -> None:
+        """Ask for a new trial if what the module does may be another thing in this round."""
         verdict, round_index = self.verdict, self._clients.trainer.current_epoch
         if round_index != self._round:
             self._round = round_index
@@ -121,15 +108,40 @@ class VectorizedExecutor(Executor):
                 verdict.changes = not self._circumstances.same_as(before)
             if verdict.changes or verdict.each_round:
                 verdict.proven = 0
-        return max(map(self._clients.batches.number, tasks)) > verdict.proven
 
-    def _prove(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
-        """Train some of the clients both ways; return the others."""
-        if len(tasks) < _WITNESSES:
-            self._sequential.run(tasks, self._clients, algorithm)
-            return []
+    def _first_witnesses(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+        """Return the clients that train first, in their order, and those of them that are trained both ways.
+
+        The latter make several steps, where there are such.
+        """
+        together = [task for task in tasks if task.round == tasks[0].round]
+        numbers = [self._clients.batches.number(task) for task in together]
+        several = min(_STEPS, max(numbers))
+        places = [place for place, number in enumerate(numbers) if number >= several][:_WITNESSES]
+        if len(places) < _WITNESSES:
+            places = sorted({*places, *range(min(_WITNESSES, len(together)))})
+        return together[: places[-1] + 1], [together[place] for place in places]
+
+    def _prove_longest(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
+        """Train the longest client both ways, after those before it; return the others.
+
+        What a module does only in steps that no client has reached before is seen so.
+        """
+        longest = max(tasks, key=self._clients.batches.number)
+        together = [task for task in tasks if task.round == longest.round]
+        place = max(0, min(together.index(longest), len(together) - _WITNESSES))
+        self._train_all(together[:place], algorithm)
+        rest = [task for task in tasks if task not in together[:place]]
+        witnesses = together[place : place + _WITNESSES]
+        return self._prove(rest, witnesses, witnesses, algorithm) if self.cause is None else rest
+
+    def _prove(self, tasks: list[Task], first: list[Task], witnesses: list[Task], algorithm: Algorithm) -> list[Task]:
+        """Train the first clients, some of them both ways; return the others."""
+        rest = [task for task in tasks if task not in first]
+        if len(witnesses) < _WITNESSES:
+            self._sequential.run(first, self._clients, algorithm)
+            return rest
         trial: Trial | None = None
-        done, witnesses = self._witnesses(tasks)
         try:
             self.check()
             trial = Trial(self._clients)
@@ -137,7 +149,7 @@ class VectorizedExecutor(Executor):
             self._give_up(_reason(error))
             return tasks
         try:
-            trial.train(done, witnesses, algorithm)
+            trial.train(first, witnesses, algorithm)
             trial.compare()
         except Exception as error:
             if not isinstance(error, CannotVectorize) and not trial.trained:
@@ -145,24 +157,8 @@ class VectorizedExecutor(Executor):
             self._give_up(_reason(error))
         else:
             longest = max(map(self._clients.batches.number, witnesses))
-            watched = trial.read_epoch or self._clients.has_hook("on_client_start")
-            self.verdict = Verdict(longest, None, trial.draws, trial.jointly, watched, self.verdict.changes)
-        return [task for task in tasks if task not in done]
-
-    def _witnesses(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-        """Return the clients that train first, in their order, and those of them that are trained both ways.
-
-        The latter are two that make several steps, where there are such, and the longest of all: what a module does in
-        its last steps alone is seen, too.
-        """
-        together = [task for task in tasks if task.round == tasks[0].round]
-        numbers = [self._clients.batches.number(task) for task in together]
-        several = min(_STEPS, max(numbers))
-        places = [place for place, number in enumerate(numbers) if number >= several][:_WITNESSES]
-        places = sorted({*places, numbers.index(max(numbers))})
-        if len(places) < _WITNESSES:
-            places = sorted({*places, *range(_WITNESSES)})
-        return together[: places[-1] + 1], [together[place] for place in places]
+            self.verdict.add(trial, longest, watched=self._clients.has_hook("on_client_start"))
+        return rest
 
     def _give_up(self, cause: str) -> None:
         self.verdict = Verdict(cause=cause)

@@ -15,6 +15,7 @@ import torch
 from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -49,6 +50,15 @@ class Convolutions(nn.Module):
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.message.startswith('executor="auto"')]
+
+
+@pytest.mark.auto_decides
+def test_a_resumed_run_may_log_each_step_of_its_first_stack(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+    fit(FedAvg(4, seed=1), linear(), callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
+    options = {"logger": CSVLogger(tmp_path), "log_every_n_steps": 1}
+    fitter = fit(FedAvg(4, seed=1), linear(), 3, tmp_path / "last.ckpt", **options)
+    assert fitter.global_step == 3 * 11  # 8, 12, 4 and 20 samples in batches of 4
 
 
 @pytest.mark.auto_decides

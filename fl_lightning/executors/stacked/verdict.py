@@ -1,0 +1,43 @@
+"""What trials have found of a fit's clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fl_lightning.executors.stacked.trial import Trial
+
+
+@dataclass
+class Verdict:
+    """What trials have found, part of checkpoints: it decides on roundings.
+
+    Attributes:
+        proven: Stacks train clients of up to so many batches as they train alone; 0 before a trial.
+        cause: Why clients are trained one after the other; ``None`` while they are not.
+        draws: Whether the module draws random numbers when it trains.
+        jointly: Whether metric objects may be given all clients' batches at once.
+        each_round: Whether the module may do another thing in each round, so that every round has a trial.
+        changes: Whether the module or its surroundings had changed at the last round's start, which called for a trial.
+    """
+
+    proven: int = 0
+    cause: str | None = None
+    draws: bool = False
+    jointly: bool = True
+    each_round: bool = False
+    changes: bool = False
+
+    def add(self, trial: Trial, longest: int, *, watched: bool) -> None:
+        """Take what a trial has found, beside that of an earlier one under the same circumstances.
+
+        Args:
+            trial: A trial that a stack has passed.
+            longest: Batches of its longest client.
+            watched: Whether a callback may change the module when a client starts.
+        """
+        if not self.proven:
+            self.draws, self.jointly, self.each_round = False, True, False
+        self.proven = max(self.proven, longest)
+        self.draws = self.draws or trial.draws
+        self.jointly = self.jointly and trial.jointly
+        self.each_round = self.each_round or trial.read_epoch or watched
