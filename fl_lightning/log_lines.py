@@ -18,7 +18,8 @@ def log_above_bars() -> None:
     """
     for handler in _handlers():
         asked = getattr(handler.stream, "isatty", None)  # a stream of a user's own need not know
-        if asked is not None and asked() and not isinstance(handler.stream, _AboveBars):
+        closed = getattr(handler.stream, "closed", False)
+        if asked is not None and not closed and asked() and not isinstance(handler.stream, _AboveBars):
             handler.setStream(_AboveBars(handler.stream))  # type: ignore[arg-type]  # all that a handler uses
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,10 @@ def test_a_folder_that_hides_datamodules_is_named(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import fl_lightning\n")
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert f"`import datamodules` finds {tmp_path / 'datamodules'}, which hides the package" in done.stderr
-    (tmp_path / "datamodules" / "__init__.py").unlink()  # a folder without a package hides nothing
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    # a folder without a package hides none that lies on Python's path
+    (tmp_path / "datamodules" / "__init__.py").unlink()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, env=environment
+    )
     assert "hides the package" not in done.stderr

@@ -76,7 +76,7 @@ class LocalOptimizers:
         """Set the options of the optimizers' groups."""
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             for group, values in zip(optimizer.param_groups, groups, strict=True):
-                group.update(values)
+                group.update(_own(values))
 
     def on_client_end(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""
@@ -120,7 +120,7 @@ class LocalOptimizers:
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             # a callback that unfreezes layers appends groups
             for group, values in zip(optimizer.param_groups, groups, strict=False):
-                group.update(values)
+                group.update(_own(values))
         if self.by_step or not self._automatic:
             for config, state in zip(self._trainer.lr_scheduler_configs, schedules, strict=True):
                 config.scheduler.load_state_dict(copy.deepcopy(state))
@@ -128,6 +128,9 @@ class LocalOptimizers:
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Return what a parameter group holds besides its parameters."""
-    return {
-        key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
-    }
+    return _own({key: value for key, value in group.items() if key != "params"})
+
+
+def _own(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options whose tensors nobody else changes: schedules set a learning rate in a tensor in place."""
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}

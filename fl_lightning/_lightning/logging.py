@@ -83,8 +83,6 @@ class ClientLog:
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
         fx = self._module._current_fx_name
-        if self.witness is not None:
-            self.witness.hear(fx, name, value)
         known = self._known.get((fx, name))
         if fx not in self._entered:
             self._entered.add(fx)
@@ -93,6 +91,8 @@ class ClientLog:
         size = kwargs.get("batch_size")
         if known is None or args or known[0] != _options(kwargs) or not self._update(known[1], value, size):
             self._log(name, value, *args, **kwargs)
+        if self.witness is not None:
+            self.witness.hear(fx, name, value)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         self._stock(self._module, name, value, *args, **kwargs)

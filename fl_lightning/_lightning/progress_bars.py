@@ -78,7 +78,7 @@ class RoundBars:
         """End the line: rich bars say how long all rounds took, as they are not redrawn with one line less."""
         if self._line is not None:
             self._line.close()
-        self._text = f"{self._trained} rounds in {duration(time.monotonic() - self._begun)}"
+        self._text = f"{self._trained} round{'s' * (self._trained != 1)} in {duration(time.monotonic() - self._begun)}"
 
     def _describe(self, number: int) -> str:
         rounds = self._trainer.max_epochs

@@ -73,14 +73,18 @@ class QuietTraining:
                 targets.append(y)
         return torch.cat(outputs), torch.cat(targets)
 
+    def _check_automatic(self) -> None:
+        if not self._module.automatic_optimization:
+            raise ValueError(
+                f"{type(self._module).__name__} optimises manually, so a loss or gradient cannot be had without "
+                "training. Importance scores, q-FedAvg, SCAFFOLD's option 1 and the central twin need automatic "
+                "optimisation."
+            )
+
     def _backward(self, batch: Any, index: int) -> bool:
         """Compute a batch's gradient; return whether it has a loss."""
         loop = self._loop
-        if not self._module.automatic_optimization:
-            raise ValueError(
-                f"{type(self._module).__name__} optimises manually, so its gradients cannot be had without training. "
-                "Importance scores, SCAFFOLD's option 1 and the central twin need automatic optimisation."
-            )
+        self._check_automatic()
         with torch.enable_grad():
             output = loop._training_step(loop._transfer(batch), index, self._module)
             if output is None:

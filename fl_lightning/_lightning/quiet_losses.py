@@ -20,6 +20,7 @@ class QuietLosses(QuietTraining):
         Args:
             batches: As the data module gives them.
         """
+        self._check_automatic()
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
             for index, batch in enumerate(batches):
                 output = self._loop._training_step(self._loop._transfer(batch), index, self._module)

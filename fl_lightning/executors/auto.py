@@ -74,6 +74,7 @@ class AutoExecutor(Executor):
     def reset(self) -> None:
         """Forget the choice."""
         self.choice = None
+        self._sequential = SequentialExecutor()
         self._vectorized.reset()
 
     def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
@@ -86,9 +87,13 @@ class AutoExecutor(Executor):
 
     def on_fit_end(self) -> None:
         """Give torch its threads back."""
-        if self._threads_before is not None and self.choice is not None and self.choice.threads is not None:
+        if self._threads_before not in (None, torch.get_num_threads()):
             torch.set_num_threads(self._threads_before)
         self._threads_before = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: nothing of a fit but the choice and the verdict on stacks."""
+        return {key: value for key, value in vars(self).items() if key != "_clients"}
 
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
@@ -96,7 +101,7 @@ class AutoExecutor(Executor):
             tasks = self._choose(tasks, algorithm)
         if self.choice is not None and self.choice.executor == "vectorized":
             self._vectorized.run(tasks, clients, algorithm)
-            if self._untold and self._vectorized.cause is None:  # otherwise it has said why not
+            if self._untold and self._vectorized.verdict.proven:  # otherwise it has said why not, or will
                 self._tell(self.choice)
         else:
             self._sequential.run(tasks, clients, algorithm)
@@ -129,7 +134,7 @@ class AutoExecutor(Executor):
         self._untold = False
         manner = "at once" if choice.executor == "vectorized" else "one after the other"
         manner += ", channels last in memory" if choice.channels_last else ""
-        manner += "" if choice.threads is None else f", {choice.threads} thread(s)"
+        manner += "" if choice.threads is None else f", {choice.threads} thread{'s' * (choice.threads > 1)}"
         rank_zero_info(f'executor="auto": clients are trained {manner} ({choice.cause}).')
 
     def _prepare(self, choice: ExecutorChoice) -> None:

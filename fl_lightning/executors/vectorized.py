@@ -75,14 +75,18 @@ class VectorizedExecutor(Executor):
         """Take the verdict of a checkpoint's run."""
         self.verdict = Verdict(**{key: value for key, value in state.items() if hasattr(Verdict, key)})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: nothing of a fit but the trial's verdict."""
+        return {key: vars(self)[key] for key in ("_clients_at_once", "_sequential", "verdict")}
+
     def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         rest = list(tasks)
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
             rest = self._prove(rest, *self._first_witnesses(rest), algorithm)
-        if self.cause is None and rest and max(map(clients.batches.number, rest)) > self.verdict.proven:
-            rest = self._prove_longest(rest, algorithm)
+        while self.cause is None and any(map(self._is_longer, rest)):
+            rest = self._prove_longer(rest, algorithm)
         self._train_all(rest, algorithm)
 
     def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
@@ -101,13 +105,18 @@ class VectorizedExecutor(Executor):
     def _look_for_changes(self) -> None:
         """Ask for a new trial if what the module does may be another thing in this round."""
         verdict, round_index = self.verdict, self._clients.trainer.current_epoch
-        if round_index != self._round:
-            self._round = round_index
-            before, self._circumstances = self._circumstances, Circumstances(self._clients)
-            if before is not None:  # not in a resumed run's first round, which goes on as the checkpoint's would have
-                verdict.changes = not self._circumstances.same_as(before)
-            if verdict.changes or verdict.each_round:
-                verdict.proven = 0
+        if round_index == self._round or self.cause is not None:
+            return
+        self._round = round_index
+        now = Circumstances(self._clients)
+        if self._circumstances is None:  # the first round of a fit, which may go on from an earlier one
+            changed = verdict.circumstances not in (None, now.fingerprint)
+        else:
+            changed = not now.same_as(self._circumstances)
+        if changed or self._circumstances is None:
+            self._circumstances, verdict.circumstances = now, now.fingerprint
+        if changed or verdict.each_round:
+            verdict.proven = 0
 
     def _first_witnesses(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
         """Return the clients that train first, in their order, and those of them that are trained both ways.
@@ -115,25 +124,31 @@ class VectorizedExecutor(Executor):
         The latter make several steps, where there are such.
         """
         together = [task for task in tasks if task.round == tasks[0].round]
-        numbers = [self._clients.batches.number(task) for task in together]
+        numbers = [len(self._windows(task)) for task in together]
         several = min(_STEPS, max(numbers))
         places = [place for place, number in enumerate(numbers) if number >= several][:_WITNESSES]
         if len(places) < _WITNESSES:
             places = sorted({*places, *range(min(_WITNESSES, len(together)))})
         return together[: places[-1] + 1], [together[place] for place in places]
 
-    def _prove_longest(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
-        """Train the longest client both ways, after those before it; return the others.
+    def _is_longer(self, task: Task) -> bool:
+        """Whether a client has more batches than those of the trials."""
+        return self._clients.batches.number(task) > self.verdict.proven
+
+    def _prove_longer(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
+        """Train the first client that is longer than all before both ways, with a neighbour; return the others.
 
         What a module does only in steps that no client has reached before is seen so.
         """
-        longest = max(tasks, key=self._clients.batches.number)
-        together = [task for task in tasks if task.round == longest.round]
-        place = max(0, min(together.index(longest), len(together) - _WITNESSES))
-        self._train_all(together[:place], algorithm)
-        rest = [task for task in tasks if task not in together[:place]]
-        witnesses = together[place : place + _WITNESSES]
-        return self._prove(rest, witnesses, witnesses, algorithm) if self.cause is None else rest
+        place = next(place for place, task in enumerate(tasks) if self._is_longer(task))
+        like = [other for other, task in enumerate(tasks) if task.round == tasks[place].round and other != place]
+        other = min(like, key=lambda other: (other < place, abs(other - place)), default=place)
+        start, end = min(place, other), max(place, other) + 1
+        self._train_all(tasks[:start], algorithm)
+        if self.cause is not None:
+            return tasks[start:]
+        witnesses = [tasks[each] for each in sorted({place, other})]
+        return self._prove(tasks[start:], tasks[start:end], witnesses, algorithm)
 
     def _prove(self, tasks: list[Task], first: list[Task], witnesses: list[Task], algorithm: Algorithm) -> list[Task]:
         """Train the first clients, some of them both ways; return the others."""

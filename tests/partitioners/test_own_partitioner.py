@@ -81,7 +81,11 @@ def test_indices_may_be_lists_arrays_or_tensors(result: Any) -> None:
         (None, TypeError, r"`Returns.assign` must return a Partition, or a list .* got None"),
         (5, TypeError, r"`Returns.assign` must return a Partition, or a list .* got 5"),
         ({0: [0], 1: [1]}, TypeError, r"`Returns.assign` must return a Partition, or a list .* got \{0: \[0\]"),
-        (np.zeros(6, int), TypeError, r"got an array of shape \(6,\). If it holds the client of each sample, give .*flatnonzero"),
+        (
+            np.zeros(6, int),
+            TypeError,
+            r"got an array of shape \(6,\). If it holds the client of each sample, give .*flatnonzero",
+        ),
         ([[0]], ValueError, "indices of 2 clients, which is `num_clients`, got 1"),
         ([[0], [1], [2]], ValueError, "indices of 2 clients, which is `num_clients`, got 3"),
         ([[0, 1], [1]], ValueError, "no valid partition: .* sample 1 is given more than once, to clients 0 and 1"),

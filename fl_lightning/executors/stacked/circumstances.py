@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import cached_property
 from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.module_state import ModuleState
+from fl_lightning.executors.stacked.module_state import ModuleState, described
 
 
 class Circumstances:
@@ -39,3 +41,8 @@ class Circumstances:
         if len(mine) != len(others) or not all(a is b or a == b for a, b in zip(mine, others, strict=True)):
             return False
         return self._module.same_as(other._module)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A text that another process with the same module and settings finds, too."""
+        return hashlib.sha256(described([self._seen, self._module.images]).encode()).hexdigest()

@@ -6,8 +6,11 @@ import builtins
 import io
 import logging
 import os
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 from unittest.mock import patch
 
@@ -22,40 +25,51 @@ _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lig
 def no_effects() -> Iterator[None]:
     """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to a file.
 
-    Environment variables are put back.
+    Only for what this thread does: loggers and checkpoints may be written by others meanwhile. Environment variables
+    are put back, and warnings are left out: the step has been taken in earnest before.
     """
+    mine = threading.get_ident()
+
+    def refuse(what: str, allowed: Callable[..., bool], stock: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == mine and not allowed(*args, **kwargs):
+                raise CannotVectorize(f"`training_step` {what}, which a stack would do once for all clients")
+            return stock(*args, **kwargs)
+
+        return called
+
     with ExitStack() as effects:
         effects.enter_context(patch.dict(os.environ))
-        effects.enter_context(redirect_stdout(_NoPrinting()))
+        effects.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+            write = refuse("prints", lambda text: not text, stream.write)
+            effects.enter_context(redirect(_Stream(stream, write)))  # type: ignore[type-var, operator]
         for place in (builtins, io):
-            effects.enter_context(patch.object(place, "open", _reading_only(open)))
-        effects.enter_context(patch.object(torch, "save", _no_saving))
-        effects.enter_context(patch.object(logging.Logger, "handle", _of_libraries_only(logging.Logger.handle)))
+            effects.enter_context(patch.object(place, "open", refuse("writes to a file", _reads, open)))
+        effects.enter_context(patch.object(torch, "save", refuse("writes to a file", _never, torch.save)))
+        handle = refuse("logs by `logging`", _is_of_library, logging.Logger.handle)
+        effects.enter_context(patch.object(logging.Logger, "handle", handle))
         yield
 
 
-class _NoPrinting(io.TextIOBase):
-    def write(self, text: str) -> int:
-        raise CannotVectorize("`training_step` prints, which a stack would do once for all clients")
+class _Stream:
+    """A stream whose ``write`` is another one."""
+
+    def __init__(self, stream: Any, write: Callable[..., Any]) -> None:
+        self._stream, self.write = stream, write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
-def _reading_only(stock: Callable[..., Any]) -> Callable[..., Any]:
-    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if set(mode) & set("wax+"):
-            raise CannotVectorize("`training_step` writes to a file, which a stack would do once for all clients")
-        return stock(file, mode, *args, **kwargs)
-
-    return opened
+def _reads(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> bool:
+    return not set(mode) & set("wax+")
 
 
-def _no_saving(*args: Any, **kwargs: Any) -> None:
-    raise CannotVectorize("`training_step` writes to a file, which a stack would do once for all clients")
+def _never(*args: Any, **kwargs: Any) -> bool:
+    return False
 
 
-def _of_libraries_only(stock: Callable[..., Any]) -> Callable[..., Any]:
-    def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
-        if logger.name.split(".")[0] not in _LIBRARIES:
-            raise CannotVectorize("`training_step` logs by `logging`, which a stack would do once for all clients")
-        stock(logger, record)
-
-    return handle
+def _is_of_library(logger: logging.Logger, record: logging.LogRecord) -> bool:
+    return logger.name.split(".")[0] in _LIBRARIES

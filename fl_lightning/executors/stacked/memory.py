@@ -18,7 +18,8 @@ _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for mem
 def memory_budget(clients: LocalTraining) -> float:
     """Return the bytes that a stack may take: an eighth of the memory, shared by the processes of a machine."""
     device = clients.vector.device
-    return _SHARE * total_memory(device) / (clients.trainer.world_size if device.type == "cpu" else 1)
+    processes = max(1, clients.trainer.world_size // clients.trainer.num_nodes)
+    return _SHARE * total_memory(device) / (processes if device.type == "cpu" else 1)
 
 
 def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:

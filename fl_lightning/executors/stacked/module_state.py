@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from fl_lightning.clients.state_vector import StateVector
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
+_DEPTH = 60  # objects within objects, beyond which they are compared by identity, too
 _BRIEF_VALUES = 1_000  # tensors up to this size may be settings
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -47,7 +48,8 @@ class ModuleState:
 
     def __init__(self, vector: StateVector, brief: bool = False) -> None:
         self._vector, self._brief = vector, brief
-        self._images = self._look()
+        #: What was seen, by name.
+        self.images = self._look()
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is."""
@@ -55,11 +57,11 @@ class ModuleState:
 
     def same_as(self, other: ModuleState) -> bool:
         """Whether two looks at a module saw the same."""
-        return self._difference(other._images) is None
+        return self._difference(other.images) is None
 
     def _difference(self, now: dict[str, Any]) -> str | None:
         """Return the name of something that is another in other images, ``None`` if nothing is."""
-        before = self._images
+        before = self.images
         for name in [*(before.keys() ^ now.keys()), *before]:
             if name not in now or name not in before or not _same(before[name], now[name]):
                 return f"`{name}`"
@@ -127,6 +129,34 @@ def _is_users(module: str) -> bool:
     return not installed and package not in _LIBRARIES and package not in sys.stdlib_module_names
 
 
+class At(NamedTuple):
+    """Something that is compared by identity."""
+
+    place: int
+    kind: str
+
+    @classmethod
+    def of(cls, value: Any) -> At:
+        """Return what stands for a value; of a class or function its name is kept."""
+        named = value if isinstance(value, (type, FunctionType)) else type(value)
+        return cls(id(value), f"{named.__module__}.{named.__qualname__}")
+
+
+def described(image: Any) -> str:
+    """Return a text for an image, without identities: another process finds the same."""
+    if isinstance(image, At):
+        return image.kind
+    if isinstance(image, (Tensor, np.ndarray)):
+        return f"{image.dtype}{image.tolist()}"
+    if isinstance(image, Mapping):
+        return described(list(image.items()))
+    if isinstance(image, (list, tuple)):
+        return f"({','.join(map(described, image))})"
+    if isinstance(image, frozenset):
+        return described(sorted(map(described, image)))
+    return repr(image) if isinstance(image, _NUMBERS) else At.of(image).kind
+
+
 class _Camera:
     """Takes images of values: nested tuples that can be compared later, whatever happens to the values."""
 
@@ -134,6 +164,7 @@ class _Camera:
         self._own, self._brief = own, brief
         self._seen: dict[int, tuple[int, Any]] = {}
         self._left = _BRIEF_NODES if brief else _NODES
+        self._depth = 0
 
     def image(self, value: Any) -> Any:
         kind = type(value)
@@ -144,20 +175,25 @@ class _Camera:
         self._left -= 1
         if isinstance(value, _NUMBERS):
             return value
-        if self._left < 0 or id(value) in self._own or isinstance(value, _OPAQUE):
-            return "at", id(value)
+        if self._left < 0 or self._depth > _DEPTH or id(value) in self._own or isinstance(value, _OPAQUE):
+            return At.of(value)
         if isinstance(value, (FunctionType, type)) and not _is_users(value.__module__):
-            return "at", id(value)
+            return At.of(value)
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            return At.of(value)
         if id(value) in self._seen:
             return "seen", self._seen[id(value)][0]
         self._seen[id(value)] = len(self._seen), value  # holds the value, so that its id stays its own
-        return self._image_of(value)
+        self._depth += 1
+        image = self._image_of(value)
+        self._depth -= 1
+        return image
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return "function", id(value), self.image({**_globals_of(value), **_held_by(value)})
+            return At.of(value), self.image({**_globals_of(value), **_held_by(value)})
         if isinstance(value, type):
-            return "class", id(value), self.image(_surroundings(value))
+            return At.of(value), self.image(_surroundings(value))
         if isinstance(value, (staticmethod, classmethod)):
             return "method", self.image(value.__func__)
         if isinstance(value, property):
@@ -183,14 +219,14 @@ class _Camera:
         if isinstance(value, functools.partial):
             return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
         if isinstance(value, io.IOBase):
-            return "file", id(value), value.tell() if not value.closed and value.seekable() else None
+            return At.of(value), value.tell() if not value.closed and value.seekable() else None
         if isinstance(value, Iterator):
             with suppress(Exception):  # not every iterator tells how far it has come
                 return type(value), repr(value.__reduce__())
         held = {**_slots(value), **getattr(value, "__dict__", {})}
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
-        return ("at", id(value), self.image(type(value))) if not held else (self.image(type(value)), self.image(held))
+        return self.image(type(value)), self.image(held) if held else At.of(value)
 
     def _shown(self, values: int) -> bool:
         return not self._brief or values <= _BRIEF_VALUES

@@ -10,9 +10,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-_CONVOLUTIONS = ("convolution", "lstm", "gru", "rnn")
+_CONVOLUTIONS = ("convolution", "lstm", ".gru", "_gru", "rnn")
 #: Operations of steps that are no programs of products of matrices.
-_OTHERS = (*_CONVOLUTIONS, "_norm", "bmm", "attention", "embedding", "pool")
+_OTHERS = (
+    *_CONVOLUTIONS,
+    "batch_norm",
+    "layer_norm",
+    "group_norm",
+    "instance_norm",
+    "rms_norm",
+    "bmm",
+    "attention",
+    "embedding",
+    "pool",
+)
 
 
 class StepCounts(TorchDispatchMode):

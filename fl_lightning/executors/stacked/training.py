@@ -101,7 +101,7 @@ class StackTraining:
         optimizer.attach(stack.models.parameters)
         decays = stack.terms.weight_decays
         self._decays = optimizer.add_weight_decay(decays) if any(decays) else None
-        self._done = 0  # batches that the longest client has trained on
+        self._done = [0] * len(stack.windows)  # batches on which each client has trained
         #: Whether the module has drawn random numbers.
         self.drew = False
         self._by_step = bool(clients.loop.optimizers.by_step)
@@ -145,9 +145,11 @@ class StackTraining:
         form = stack.source.form() if self._accumulate == 1 else None
         size, round_index = stack.batch_size, clients.trainer.current_epoch
         traced = None if form is None else self._steps.programs.make(form, size, round_index)
-        if form is None or traced is None or (traced.plan.draws and stack.generators is None):
+        if form is None or traced is None or (traced.plan.draws and not self._may_draw()):
             return None
         self.drew = traced.plan.draws
+        used = traced.plan.parameters_used()
+        self._stepped = [own and place in used for place, own in enumerate(self._optimizer.stepped)]
         parameters = [parameter.detach() for parameter in self._models.parameters]
         at_once = self._terms.quadratic and not self._clip[0] and self._decays is None and self._optimizer.is_plain
         self._sgd = InPlaceSgd(self._optimizer, self._terms) if at_once else None
@@ -155,6 +157,10 @@ class StackTraining:
         return ProgramSteps(
             self._steps.programs, traced, form, stack.source, self._active, size, parameters, stack.generators
         )
+
+    def _may_draw(self) -> bool:
+        """Whether a program may draw from the clients' generators, which are on the CPU."""
+        return self._stack.generators is not None and self._clients.vector.device.type == "cpu"
 
     def _program_step(self, step: int) -> list[bool]:
         """Take one optimizer step of the clients at work; return which parameters were stepped."""
@@ -178,7 +184,7 @@ class StackTraining:
             for entry, own in zip_longest(program.logged(self._stack.slots), settings):
                 entry.settings = own
                 self._journal.add(entry)
-        return self._optimizer.stepped if sgd is not None else [g is not None for g in gradients.values]
+        return self._stepped if sgd is not None else [g is not None for g in gradients.values]
 
     # ---- by a mapped step ----
 
@@ -187,16 +193,19 @@ class StackTraining:
         gradients: GradientList = [None] * len(self._models.parameters)
         for micro in range(max(windows[step] for windows in self._windows[:active])):
             rows = [row for row in range(active) if self._windows[row][step] > micro]
-            ends = [self._windows[row][step] == micro + 1 for row in rows]
-            new = self._gradients(self._stack.source.next(rows), ends)
-            gradients = new if micro == 0 else [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
-            self._done += 1
-            self._steps.stacked.show(len(rows))
+            for index in sorted({self._done[row] for row in rows}):  # unequal with accumulation over epochs
+                like = [row for row in rows if self._done[row] == index]
+                ends = [self._windows[row][step] == micro + 1 for row in like]
+                new = self._gradients(self._stack.source.next(like), ends, index)
+                gradients = [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
+                self._steps.stacked.show(len(like))
+            for row in rows:
+                self._done[row] += 1
         self._correct(gradients)
         return [gradient is not None for gradient in gradients]
 
-    def _gradients(self, groups: Groups, ends: Sequence[bool]) -> GradientList:
-        """Return the gradients of the clients' losses on their next batches: one pass for each shape."""
+    def _gradients(self, groups: Groups, ends: Sequence[bool], index: int) -> GradientList:
+        """Return the gradients of the clients' losses on their batches of a number: one pass for each shape."""
         models, renewed = self._models, []
         total = torch.zeros((), device=models.parameters[0].device)
         for rows, batch in groups:
@@ -205,7 +214,7 @@ class StackTraining:
             parameters = [select(parameter, rows) for parameter in models.parameters]
             buffers = models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers]
             draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
-            losses, logged, after = self._steps.mapped(parameters, buffers, batch, self._done, draws)
+            losses, logged, after = self._steps.mapped(parameters, buffers, batch, index, draws)
             self.drew = self.drew or (draws is not None and draws.drew)
             steps = dict(zip(sorted(row for own, _ in groups for row in own), ends, strict=True))
             self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))

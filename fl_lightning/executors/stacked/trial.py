@@ -87,7 +87,8 @@ class Trial:
             self._done.append(_Done(begun, result, witness, before, metric_states(clients.vector.module)))
         self.trained = True
         if changed := state.changed():
-            raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
+            hooked = "`on_client_start` or " if clients.has_hook("on_client_start") else ""
+            raise CannotVectorize(f"{hooked}`training_step` changes {changed}, of which there is one for all clients")
 
     def compare(self) -> None:
         """Train the same clients as a stack of copies, and compare.

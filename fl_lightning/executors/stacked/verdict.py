@@ -17,7 +17,7 @@ class Verdict:
         draws: Whether the module draws random numbers when it trains.
         jointly: Whether metric objects may be given all clients' batches at once.
         each_round: Whether the module may do another thing in each round, so that every round has a trial.
-        changes: Whether the module or its surroundings had changed at the last round's start, which called for a trial.
+        circumstances: The fingerprint of the module and its surroundings, under which this was found.
     """
 
     proven: int = 0
@@ -25,7 +25,7 @@ class Verdict:
     draws: bool = False
     jointly: bool = True
     each_round: bool = False
-    changes: bool = False
+    circumstances: str | None = None
 
     def add(self, trial: Trial, longest: int, *, watched: bool) -> None:
         """Take what a trial has found, beside that of an earlier one under the same circumstances.

@@ -79,6 +79,11 @@ class Plan:
         """Whether random numbers are drawn."""
         return any(isinstance(layer, Dropout) for layer in self.layers)
 
+    def parameters_used(self) -> set[int]:
+        """Return the places of the parameters that the network uses."""
+        linear = [layer for layer in self.layers if isinstance(layer, Linear)]
+        return {layer.weight for layer in linear} | {layer.bias for layer in linear if layer.bias is not None}
+
 
 def make_plan(graph: Graph, loss: int) -> Plan:
     """Return how a step is carried out.
