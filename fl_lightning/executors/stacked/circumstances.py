@@ -31,7 +31,9 @@ class Circumstances:
             seen += type(optimizer), optimizer.step
             seen += [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
             for group in optimizer.param_groups:
-                seen += [bool(value) if isinstance(value, (int, float)) else None for value in group.values()]
+                # in the order of names: a resumed optimizer has another one
+                options = (group[name] for name in sorted(group))
+                seen += [bool(value) if isinstance(value, (int, float)) else None for value in options]
         self._seen = seen  # holds the objects, so that another one cannot come to lie where one was
         self._module = ModuleState(clients.vector, brief=True)
 
