@@ -164,6 +164,28 @@ def test_random_compression_is_unbiased_with_a_bounded_error(make: Any, bound: f
         assert float(errors.mean()) == pytest.approx(3 * float(update.square().sum()), rel=0.05)
 
 
+def test_rounding_with_error_feedback_is_shortened_so_that_it_owes_less_than_the_update() -> None:
+    # 64 values and s = 1: min(64, 8) = 8, so the rounded values are divided by 9, and on average 8 / 9 of |v|^2 is owed
+    update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    exchange, rounds = attached(QSGD(2, error_feedback=True), 64), 2000
+    draws = torch.empty(rounds, 64, dtype=torch.float64)
+    for t in range(rounds):
+        draws[t] = sent(exchange, update, round_index=t)[0]
+        exchange.on_round_abort()  # nothing is owed
+    assert set((draws.abs() * 9 / update.norm()).flatten().round(decimals=9).tolist()) == {0.0, 1.0}
+    assert float((draws - update).square().sum(1).mean()) <= 8 / 9 * float(update.square().sum())
+    limit = 5 * draws.std(0) / rounds**0.5 + 1e-12
+    assert bool(((draws.mean(0) - update / 9).abs() <= limit).all())
+
+
+@pytest.mark.parametrize("exchange", [QSGD(2, error_feedback=True), QSGD(2, link="down")], ids=repr)
+def test_few_bits_with_error_feedback_do_not_diverge(exchange: Compressor) -> None:
+    # 100 values of two bits, all clients' optima 1: the distance to them is 10 at first
+    clients = clients_that_reach([[1.0] * 100] * 2, [1, 1])
+    weights = fit_quadratic(FedAvg(1.0, exchange=exchange, seed=1), Quadratic(0.2, [0.0] * 100), clients, 150)
+    assert float((weights - 1).norm()) < 1.0
+
+
 def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None:
     update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     one, other = attached(RandomK(0.1), 64), attached(RandomK(0.1), 64, seed=1)
