@@ -24,10 +24,13 @@ from fl_lightning.parts import (
     Compressor,
     Exchange,
     Federation,
+    GaussianAttack,
+    LocalDifferentialPrivacy,
     LowRank,
     Payload,
     PersonalParameters,
     RandomK,
+    SignFlipping,
     SignSGD,
     Task,
     TopK,
@@ -334,11 +337,29 @@ def test_personal_values_are_neither_compressed_nor_counted_in_either_order(make
             lambda: FedAvg(exchange=[TopK(0.1, link="down"), QSGD(4, link="down")]),
             r"`exchange` has 2 compressions on the way down, TopK\(.*\) and QSGD\(.*\).* Keep one of them",
         ),
+        *(
+            (lambda pair=pair: FedAvg(exchange=pair), r"has .*LowRank\(rank=2\).* on the same way.* Keep one of them")
+            for pair in ([LowRank(2), TopK(0.1)], [LowRank(2), QSGD(4)], [SignSGD(), LowRank(2)])
+        ),
+        *(
+            (lambda last=last: FedAvg(exchange=[TopK(0.1), Clip(1.0), last]), r"after TopK\(fr.*\): it changes values")
+            for last in (GaussianAttack([0]), LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5))
+        ),
+        (lambda: FedAvg(exchange=[RandomK(0.1), SignSGD()]), r"SignSGD\(\) after RandomK\(.*`error_feedback=False`"),
     ],
 )
 def test_values_that_cannot_work(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_lists_whose_bits_are_counted() -> None:
+    local = LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)
+    for exchange in (
+        [GaussianAttack([0]), local, TopK(0.1), SignFlipping([1]), SignSGD(error_feedback=False)],
+        [TopK(0.1, link="down"), local, LowRank(2)],
+    ):
+        assert FedAvg(exchange=exchange).exchange is not None
 
 
 def test_low_rank_comes_first() -> None:
