@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.parts.fair_mean import MeasuredLoss
 from fl_lightning.parts.federation import ClientResult
-from fl_lightning.parts.objectives import ControlVariates
 from fl_lightning.parts.privacy import Mechanism, check_installed, epsilon_of
 
 
@@ -77,8 +76,9 @@ class ExamplePrivacy(Callback):
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = trainer.fit_loop.algorithm
-        if isinstance(algorithm.objective, (MeasuredLoss, ControlVariates)) or algorithm.sampler.needs_scores:
-            return "clients send losses, control variates or scores, which have no noise. Use FedAvg or FedProx."
+        objective = algorithm.objective
+        if objective.vectors_sent > 1 or isinstance(objective, MeasuredLoss) or algorithm.sampler.needs_scores:
+            return "clients send losses, further vectors or scores, which have no noise. Use FedAvg or FedProx."
         if any(isinstance(each, _BatchNorm) for each in module.modules()):
             return "BatchNorm mixes the samples of a batch. Use GroupNorm."
         if not module.automatic_optimization or trainer.accumulate_grad_batches != 1:
@@ -159,8 +159,10 @@ class ExamplePrivacy(Callback):
         self._new = []
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log epsilon."""
-        pl_module.log("fed/example_epsilon", self.spent, prog_bar=True, sync_dist=trainer.world_size > 1)
+        """Log epsilon and its delta."""
+        several = trainer.world_size > 1
+        pl_module.log("fed/example_epsilon", self.spent, prog_bar=True, sync_dist=several)
+        pl_module.log("fed/example_delta", self.delta, sync_dist=several)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was spent."""

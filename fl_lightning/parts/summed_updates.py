@@ -15,6 +15,9 @@ from fl_lightning.parts.running_mean import RunningMean
 class SummedUpdates(Aggregation):
     """Moves the server by the sum of the clients' updates divided by their number. An exchange gives both.
 
+    An update is the change of the model that the client received, which a compression on the way down makes another
+    one than the server's. A round in which nobody trained moves nothing, unless the exchange has another divisor.
+
     Args:
         exchange: Gives the sum and the number that the server sees; see :meth:`Exchange.summed`.
     """
@@ -31,7 +34,7 @@ class SummedUpdates(Aggregation):
         self._mean.reset()
 
     def update(self, result: ClientResult) -> None:
-        """Add a client's model.
+        """Add a client's update.
 
         Raises:
             ValueError: If the client's training changed buffers, which would travel beside the sum.
@@ -43,17 +46,17 @@ class SummedUpdates(Aggregation):
                 'it must not see. Give `buffers="server"`, which drops the clients\' buffers, or use layers without '
                 "statistics, such as GroupNorm."
             )
-        self._mean.add(result.vector)
+        self._mean.add(result.delta)
 
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``."""
+        """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
         n, current = self.federation.num_parameters, model.to(accumulator(model))
-        mean, weight = self._mean.take(self.federation, model)
+        mean, weight = self._mean.take(self.federation, model[:n])
         count = float(weight)
-        total = torch.zeros_like(current[:n]) if mean is None else (mean[:n] - current[:n]) * count
+        total = torch.zeros_like(current[:n]) if mean is None else mean * count
         seen, divisor = self.exchange.summed(total, count)
-        if seen is total and (mean is None or divisor == count):
-            return mean  # as it is: the way to the sum and back would round it
+        if not divisor:
+            return None
         return torch.cat([current[:n] + seen / divisor, current[n:]])
 
     def on_round_abort(self) -> None:

@@ -14,7 +14,17 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
-from fl_lightning import ExamplePrivacy, FedAvg, FedProx, ImportanceSampler, QFedAvg, Scaffold, TensorDataModule
+from fl_lightning import (
+    ExamplePrivacy,
+    FedAvg,
+    Federated,
+    FedProx,
+    ImportanceSampler,
+    QFedAvg,
+    Scaffold,
+    TensorDataModule,
+)
+from fl_lightning.parts import LocalObjective
 from fl_lightning.parts.privacy import Mechanism, epsilon_of
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
@@ -97,6 +107,7 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
     # four rounds of three epochs: one Gaussian mechanism each, which together are one with z / sqrt(12)
     assert whole.spent == pytest.approx(epsilon_of([(Mechanism(8.0 / math.sqrt(12), 1.0), 1)], 1e-5), rel=0.01)
     assert float(logged["fed/example_epsilon"]) == pytest.approx(whole.spent)
+    assert float(logged["fed/example_delta"]) == pytest.approx(1e-5)
     run(2)
     assert run(4, tmp_path / "last.ckpt")[0].spent == whole.spent
 
@@ -111,12 +122,19 @@ class Normed(ValidatedClassifier):
         return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
 
 
+class TwoVectors(LocalObjective):
+    """Sends something beside the model, and is no class of the package."""
+
+    vectors_sent = 2
+
+
 @pytest.mark.parametrize(
     ("module", "callback", "trainer", "message"),
     [
-        (ValidatedClassifier, lambda: Scaffold(1.0), {}, "losses, control variates or scores"),
-        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "losses, control variates or scores"),
-        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "losses, control variates or scores"),
+        (ValidatedClassifier, lambda: Scaffold(1.0), {}, "losses, further vectors or scores"),
+        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "losses, further vectors or scores"),
+        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "losses, further vectors or scores"),
+        (ValidatedClassifier, lambda: Federated(1.0, objective=TwoVectors()), {}, "losses, further vectors or scores"),
         (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"limit_train_batches": 1}, "in one batch of each local epoch"),

@@ -24,10 +24,13 @@ from fl_lightning.parts import (
     Compressor,
     Exchange,
     Federation,
+    GaussianAttack,
+    LocalDifferentialPrivacy,
     LowRank,
     Payload,
     PersonalParameters,
     RandomK,
+    SignFlipping,
     SignSGD,
     Task,
     TopK,
@@ -162,6 +165,28 @@ def test_random_compression_is_unbiased_with_a_bounded_error(make: Any, bound: f
     assert bool(((draws.mean(0) - update).abs() <= limit).all())
     if isinstance(exchange, RandomK):  # the error is known, not only its bound
         assert float(errors.mean()) == pytest.approx(3 * float(update.square().sum()), rel=0.05)
+
+
+def test_rounding_with_error_feedback_is_shortened_so_that_it_owes_less_than_the_update() -> None:
+    # 64 values and s = 1: min(64, 8) = 8, so the rounded values are divided by 9, and on average 8 / 9 of |v|^2 is owed
+    update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    exchange, rounds = attached(QSGD(2, error_feedback=True), 64), 2000
+    draws = torch.empty(rounds, 64, dtype=torch.float64)
+    for t in range(rounds):
+        draws[t] = sent(exchange, update, round_index=t)[0]
+        exchange.on_round_abort()  # nothing is owed
+    assert set((draws.abs() * 9 / update.norm()).flatten().round(decimals=9).tolist()) == {0.0, 1.0}
+    assert float((draws - update).square().sum(1).mean()) <= 8 / 9 * float(update.square().sum())
+    limit = 5 * draws.std(0) / rounds**0.5 + 1e-12
+    assert bool(((draws.mean(0) - update / 9).abs() <= limit).all())
+
+
+@pytest.mark.parametrize("exchange", [QSGD(2, error_feedback=True), QSGD(2, link="down")], ids=repr)
+def test_few_bits_with_error_feedback_do_not_diverge(exchange: Compressor) -> None:
+    # 100 values of two bits, all clients' optima 1: the distance to them is 10 at first
+    clients = clients_that_reach([[1.0] * 100] * 2, [1, 1])
+    weights = fit_quadratic(FedAvg(1.0, exchange=exchange, seed=1), Quadratic(0.2, [0.0] * 100), clients, 150)
+    assert float((weights - 1).norm()) < 1.0
 
 
 def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None:
@@ -312,11 +337,29 @@ def test_personal_values_are_neither_compressed_nor_counted_in_either_order(make
             lambda: FedAvg(exchange=[TopK(0.1, link="down"), QSGD(4, link="down")]),
             r"`exchange` has 2 compressions on the way down, TopK\(.*\) and QSGD\(.*\).* Keep one of them",
         ),
+        *(
+            (lambda pair=pair: FedAvg(exchange=pair), r"has .*LowRank\(rank=2\).* on the same way.* Keep one of them")
+            for pair in ([LowRank(2), TopK(0.1)], [LowRank(2), QSGD(4)], [SignSGD(), LowRank(2)])
+        ),
+        *(
+            (lambda last=last: FedAvg(exchange=[TopK(0.1), Clip(1.0), last]), r"after TopK\(fr.*\): it changes values")
+            for last in (GaussianAttack([0]), LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5))
+        ),
+        (lambda: FedAvg(exchange=[RandomK(0.1), SignSGD()]), r"SignSGD\(\) after RandomK\(.*`error_feedback=False`"),
     ],
 )
 def test_values_that_cannot_work(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_lists_whose_bits_are_counted() -> None:
+    local = LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5)
+    for exchange in (
+        [GaussianAttack([0]), local, TopK(0.1), SignFlipping([1]), SignSGD(error_feedback=False)],
+        [TopK(0.1, link="down"), local, LowRank(2)],
+    ):
+        assert FedAvg(exchange=exchange).exchange is not None
 
 
 def test_low_rank_comes_first() -> None:

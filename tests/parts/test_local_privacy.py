@@ -12,7 +12,7 @@ from helpers.algorithms import data as six_clients
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, FedBuff, FedDyn, ImportanceSampler, QFedAvg, RADFed, Scaffold, TensorDataModule
-from fl_lightning.parts import ClientResult, Federation, LocalDifferentialPrivacy, Median, Task
+from fl_lightning.parts import ClientResult, DifferentialPrivacy, Federation, LocalDifferentialPrivacy, Median, Task
 from fl_lightning.parts.privacy import Mechanism, epsilon_of
 
 
@@ -54,9 +54,20 @@ def test_epsilon_is_that_of_the_client_that_sent_most(make: Any, sent: int) -> N
     # two updates differ by up to twice the clip
     assert exchange.spent == pytest.approx(epsilon_of([(Mechanism(10.0, 1.0), sent)], 1e-5))
     assert float(trainer.callback_metrics["fed/local_epsilon"]) == pytest.approx(exchange.spent)
-    assert trainer.callback_metrics["fed/delta"] == pytest.approx(1e-5)
+    assert trainer.callback_metrics["fed/local_delta"] == pytest.approx(1e-5)
     kept = exchange.state_dict()
     assert (kept["epsilon"], kept["delta"], max(kept["sent"].values())) == (exchange.spent, 1e-5, sent)
+
+
+def test_its_delta_is_logged_beside_that_of_the_server() -> None:
+    central = DifferentialPrivacy(1.0, noise_multiplier=5.0, delta=1e-3)
+    trainer = quiet_trainer(
+        max_epochs=1, callbacks=[FedAvg(1.0, weighting="uniform", exchange=[private(noise=20.0), central])]
+    )
+    data = TensorDataModule(quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0]), batch_size=None)
+    trainer.fit(Quadratic(0.1), datamodule=data)
+    assert trainer.callback_metrics["fed/delta"] == pytest.approx(1e-3)
+    assert trainer.callback_metrics["fed/local_delta"] == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_the_count_takes_its_share_of_the_noise() -> None:
 # ---- in fits ----
 
 
-def test_without_noise_and_bound_it_is_fedavg_bit_for_bit() -> None:
+def test_without_noise_and_bound_it_is_fedavg() -> None:
     def fit(**options: Any) -> Net:
         module = Net()
         callback = FedAvg(4, weighting="uniform", buffers="server", seed=3, **options)
@@ -226,7 +226,20 @@ def test_without_noise_and_bound_it_is_fedavg_bit_for_bit() -> None:
 
     plain, private = fit(), fit(exchange=DifferentialPrivacy(math.inf, **NOISELESS))
     for name, value in plain.state_dict().items():
-        assert torch.equal(private.state_dict()[name], value), name
+        assert torch.allclose(private.state_dict()[name], value, rtol=0, atol=1e-6), name
+
+
+def test_a_client_that_knows_another_model_than_the_server_moves_it_by_the_clip_at_most() -> None:
+    # clip 1/4. Two clients are sent 1 of 2 values. Round 1: both start at (0, 0) and move by 1/4 along their updates
+    # (8, 6) and (0, 0) - so the server goes to (.1, .075). Round 2: they are sent .1 alone and start at (.1, 0); their
+    # updates (7.9, 6) and (-.1, 0) become 1/4 (7.9, 6) / |(7.9, 6)| and (-.1, 0), and the server moves by their mean
+    clients = clients_that_reach([[8.0, 6.0], [0.0, 0.0]], [1, 1])
+    exchange = [TopK(0.5, link="down"), DifferentialPrivacy(0.25, **NOISELESS)]
+    callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
+    weights = fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 2)
+    length = math.hypot(7.9, 6.0)
+    moved = [(0.25 * 7.9 / length - 0.1) / 2, 0.25 * 6.0 / length / 2]
+    assert weights.tolist() == pytest.approx([0.1 + moved[0], 0.075 + moved[1]], abs=1e-12)
 
 
 def test_the_sum_is_divided_by_the_expected_number() -> None:
@@ -299,6 +312,67 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
     assert 2.97 < fit(5).spent <= 3.0
     with pytest.raises(ValueError, match=r"5 rounds spend `epsilon=3\.0`. Another round would spend more"):
         fit(6, tmp_path / "last.ckpt")
+
+
+def resumed(tmp_path: Path, first: Any, second: Any, q: float = 1.0) -> tuple[Quadratic, DifferentialPrivacy]:
+    """Fit two rounds with one exchange and two more with another one; all four clients are at 8, or q of them."""
+    clients, path = clients_that_reach([[8.0]] * 4, [1] * 4), tmp_path / "after_two.ckpt"
+    module = Quadratic(1.0, [0.0])
+    for rounds, exchange, chance in ((2, first, 1.0), (4, second, q)):
+        callback = FedAvg(sampler=BernoulliSampler(chance), weighting="uniform", exchange=exchange, seed=1)
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback])
+        data = TensorDataModule(clients=clients, batch_size=None)
+        trainer.fit(module, datamodule=data, ckpt_path=path if rounds == 4 else None)
+        trainer.save_checkpoint(path)
+    return module, second
+
+
+def test_a_resumed_run_takes_the_noise_and_the_bound_that_it_is_given(tmp_path: Path) -> None:
+    module, _ = resumed(tmp_path, DifferentialPrivacy(1.0, **NOISELESS), DifferentialPrivacy(0.25, **NOISELESS))
+    assert module.w.tolist() == pytest.approx([1 + 1 + 0.25 + 0.25], abs=1e-12)
+    first, second = (DifferentialPrivacy(1.0, noise_multiplier=z, delta=1e-5) for z in (4.0, 2.0))
+    _, exchange = resumed(tmp_path, first, second)
+    # 2 / 16 + 2 / 4 = 10 / 16: all four rounds are one with noise sqrt(1.6)
+    exact = delta_of_the_gaussian_mechanism(exchange.spent, math.sqrt(1.6))
+    assert exact == pytest.approx(1e-5, rel=0.05)
+
+
+def test_an_epsilon_is_not_overspent_when_a_resumed_run_asks_for_another_one(tmp_path: Path) -> None:
+    def asked(epsilon: float, **options: Any) -> DifferentialPrivacy:
+        return DifferentialPrivacy(1.0, epsilon=epsilon, delta=1e-3, **options)
+
+    noisy = DifferentialPrivacy(1.0, noise_multiplier=5.0, delta=1e-3)
+    with pytest.raises(ValueError, match=r"`epsilon=2.0` and .* had `epsilon=1.0` and .* Resume with the same ones"):
+        resumed(tmp_path, asked(1.0), asked(2.0))
+    with pytest.raises(ValueError, match=r"`epsilon=2.0` and .* had `epsilon=None`"):
+        resumed(tmp_path, noisy, asked(2.0))
+    for options, q in (({"noise_cohort": 8}, 1.0), ({}, 0.5)):
+        with pytest.raises(
+            ValueError, match=r"2 rounds like .* spend `epsilon=1.0`, but this round is .* Keep the sam"
+        ):
+            resumed(tmp_path, asked(1.0), asked(1.0, **options), q)
+    assert resumed(tmp_path, asked(1.0), noisy)[1].spent > 1.0
+
+
+def test_sampling_that_changes_during_a_fit_is_refused_where_epsilon_would_be_wrong() -> None:
+    def fit(sampler: Any, after: Any, **noise: Any) -> DifferentialPrivacy:
+        exchange = DifferentialPrivacy(1.0, delta=1e-3, **noise)
+        callback = FedAvg(sampler=sampler, weighting="uniform", exchange=exchange)
+
+        class Redraws(Quadratic):
+            def on_train_epoch_end(self) -> None:
+                callback.sampler = after
+
+        fit_quadratic(callback, Redraws(0.1), clients_that_reach([[1.0]] * 4, [1] * 4), 2)
+        return exchange
+
+    some, more = BernoulliSampler(0.1), BernoulliSampler(0.5)
+    with pytest.raises(ValueError, match=r"rate=0.1, .*\) spend `epsilon=1.0`, but this round is .*rate=0.5"):
+        fit(some, more, epsilon=1.0)
+    with pytest.raises(ValueError, match="Keep one kind of sampling for the whole run"):
+        fit(UniformSampler(2), UniformSampler(4), noise_multiplier=1.0)
+    spent = fit(some, more, noise_multiplier=2.0).spent
+    assert spent == pytest.approx(epsilon_of([(Mechanism(2.0, 0.1), 1), (Mechanism(2.0, 0.5), 1)], 1e-3))
 
 
 def test_batch_statistics_are_refused_and_dropped_if_asked_for() -> None:

@@ -16,11 +16,12 @@ def test_the_largest_epsilon_of_a_methods_runs(tmp_path: Path) -> None:
     for run in range(6):
         curve = tmp_path / "cells" / f"easy-RADFed-{run}" / "curve.csv"
         header, *lines = curve.read_text().splitlines()
-        spent = [f"{line},{0.5 * place + 0.125 * run},1e-05" for place, line in enumerate(lines, start=1)]
+        spent = [f"{line},{0.5 * place + 0.125 * run},0.00015" for place, line in enumerate(lines, start=1)]
         curve.write_text("\n".join([f"{header},fed/epsilon,fed/delta", *spent]))
     grid = privacy_grid(read_experiment(tmp_path))
     assert grid is not None
-    assert [list(row) for row in grid.rows] == [["easy", "", "2.12 at 1e-05"], ["hard", "", ""]]
+    assert [list(row) for row in grid.rows] == [["easy", "", "2.12 at 0.00015"], ["hard", "", ""]]
     page = experiment_report(tmp_path).read_text()
-    assert "2.12 at 1e" in page
+    assert "2.12 at 0.00015" in page
     assert "Epsilon at delta of client-level differential privacy" in page
+    assert "Empty: none of this kind" in page

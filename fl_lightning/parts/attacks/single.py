@@ -42,8 +42,10 @@ class GaussianAttack(LocalAttack):
 
     Raises:
         TypeError: If positions of clients are no whole numbers.
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or a compression on the way up stands before it.
     """
+
+    fills_zeros = True
 
     def __init__(self, clients: float | Sequence[int], std: float = 1.0) -> None:
         check_positive("std", std)

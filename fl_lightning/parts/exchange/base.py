@@ -25,6 +25,8 @@ class Exchange(StatefulPart):
     sums_updates = False
     #: Whether some clients know what others send, so that :meth:`colluded` is called.
     colludes = False
+    #: Whether it changes values that are 0, so that after a compression on the way up more is sent than is counted.
+    fills_zeros = False
     #: The exchanges of which this is one; none outside of an algorithm.
     chain: Exchange | None = None
     #: Its place among them, from the client to the server.

@@ -30,7 +30,7 @@ class Compressor(Exchange, ABC):
     difference, so this is error feedback too (Mishchenko et al. 2019, Richtarik et al. 2021).
 
     Buffers and personal parameters are not compressed. In a list of compressions, the second one sees only the values
-    that the first one sends.
+    that the first one sends, and has no error feedback: what it owes would lie at other places.
 
     Args:
         link: ``"up"`` from the client to the server, or ``"down"``; for both, give two in a list.
@@ -38,11 +38,14 @@ class Compressor(Exchange, ABC):
 
     Raises:
         TypeError: If ``error_feedback`` is neither True nor False.
-        ValueError: If ``link`` is unknown, or error feedback is to be off on the way down.
+        ValueError: If ``link`` is unknown, or error feedback is to be off on the way down; when an algorithm is made,
+            if another exchange in the list makes the counted bits wrong.
     """
 
     feeds_back: ClassVar[bool] = False
     """The default of ``error_feedback`` on the way up."""
+    alone: ClassVar[bool] = False
+    """Whether it must be the only compression of its way, because it sends something else than values."""
 
     def __init__(self, link: Link = "up", error_feedback: bool | None = None) -> None:
         check_choice("link", link, ("up", "down"))
@@ -71,13 +74,34 @@ class Compressor(Exchange, ABC):
         """Return the size of the message, given that of what is compressed."""
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if two compressions follow each other on the way down."""
+        """Raise ``ValueError`` for another compression on the way down, or exchanges after which the bits are wrong."""
         members = getattr(parts["exchange"], "members", [])
-        down = [member for member in members if isinstance(member, Compressor) and member.link == "down"]
-        if len(down) > 1:
+        same = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
+        if self.link == "down" and len(same) > 1:
             raise ValueError(
-                f"`exchange` has {len(down)} compressions on the way down, {down[0]!r} and {down[1]!r}: each would "
+                f"`exchange` has {len(same)} compressions on the way down, {same[0]!r} and {same[1]!r}: each would "
                 "remember another model of each client. Keep one of them."
+            )
+        if len(same) > 1 and any(member.alone for member in same):
+            raise ValueError(
+                f"`exchange` has {same[0]!r} and {same[1]!r} on the same way: one of them sends something else than "
+                "values, which the other one cannot see, so that the bits would be wrong. Keep one of them."
+            )
+        if self.link == "up" and self in members:
+            for later in members[members.index(self) + 1 :]:
+                self._refuse_after(later)
+
+    def _refuse_after(self, later: Exchange) -> None:
+        """Raise ``ValueError`` if a later exchange sends more than the values that are counted."""
+        if later.fills_zeros:
+            raise ValueError(
+                f"`exchange` has {later!r} after {self!r}: it changes values that a compression leaves out or rounds, "
+                "so that more would be sent than is counted. Put it before the compression."
+            )
+        if isinstance(later, Compressor) and later.link == "up" and later.error_feedback:
+            raise ValueError(
+                f"`exchange` has {later!r} after {self!r}: what it owes lies at places that the first one does not "
+                "send, so that more would be sent than is counted. Give the second one `error_feedback=False`."
             )
 
     def on_fit_start(self, federation: Federation) -> None:

@@ -31,10 +31,12 @@ class LowRank(Compressor):
 
     Raises:
         TypeError: If ``error_feedback`` is neither True nor False.
-        ValueError: If another argument is out of its range; when the fit begins, after another compression in the list.
+        ValueError: If another argument is out of its range; when an algorithm is made, beside another compression of
+            the same way.
     """
 
     feeds_back: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
 
     def __init__(self, rank: int, iterations: int = 2, error_feedback: bool = True, link: Link = "up") -> None:
         check_count("rank", rank)
@@ -62,7 +64,7 @@ class LowRank(Compressor):
         lengths = [rows * columns for rows, columns in self.shapes]
         if sum(lengths) != len(values):
             raise ValueError(
-                f"{self!r} needs whole tensors, {sum(lengths)} values, but another compression before it sends "
+                f"{self!r} needs whole tensors, {sum(lengths)} values, but an exchange before it sends "
                 f"{len(values)}. Put it first in `exchange`."
             )
         parts = zip(values.split(lengths), self.shapes, strict=True)

@@ -21,6 +21,11 @@ class QSGD(Compressor):
     ``min(d / s^2, sqrt(d) / s) |v|^2``. A value takes a sign and ``bits - 1`` bits of l; a bucket also its norm. These
     are fixed lengths: the paper's Elias code can be shorter where most levels are 0.
 
+    With error feedback, or on the way down, the rounded values are divided by ``1 + min(d / s^2, sqrt(d) / s)``, with d
+    the bucket size or the number of values, if that is less. Without this division the error may be longer than the
+    update, and what is owed would grow without end; with it the mean squared error is at most
+    ``(1 - 1 / (1 + min(d / s^2, sqrt(d) / s))) |v|^2`` (Richtarik et al. 2021, scaled unbiased compressors).
+
     Args:
         bits: Bits of a value, 2 to 16; with 2 a value is -1, 0 or 1 times the norm.
         bucket_size: Values that share a norm: the smaller, the smaller the error, and the more norms are sent.
@@ -44,14 +49,25 @@ class QSGD(Compressor):
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the rounded values."""
-        levels = 2 ** (self.bits - 1) - 1
+        levels = self._levels
         buckets = F.pad(values, (0, -len(values) % self.bucket_size)).view(-1, self.bucket_size).double()
         norms = torch.linalg.vector_norm(buckets, dim=1, keepdim=True).to(values.dtype).double()  # as they are sent
         shares = levels * buckets.abs() / norms.where(norms > 0, 1.0)
         drawn = torch.rand(shares.shape, generator=generator, dtype=torch.float64).to(values.device)
         rounded = (shares + drawn).floor().clamp(max=levels)
-        quantized: Tensor = norms * buckets.sign() * rounded / levels
+        scale = 1 + self._error_bound(len(values)) if self.error_feedback else 1.0
+        quantized: Tensor = norms * buckets.sign() * rounded / (levels * scale)
         return quantized.flatten()[: len(values)].to(values.dtype)
+
+    @property
+    def _levels(self) -> int:
+        """The levels above 0, s."""
+        return int(2 ** (self.bits - 1) - 1)
+
+    def _error_bound(self, number: int) -> float:
+        """Return the largest mean squared error of rounding so many values, as a multiple of their squared norm."""
+        size = min(self.bucket_size, number)
+        return min(size / self._levels**2, math.sqrt(size) / self._levels)
 
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of signs, levels and norms."""

@@ -57,12 +57,18 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
         return 0.0
     if any(mechanism.noise == 0 for mechanism, _ in ran):
         return math.inf
-    if len({mechanism.replaces for mechanism, _ in ran}) > 1:
-        raise ValueError(
-            "Rounds with Poisson sampling and rounds with a fixed number of clients have no common epsilon: their "
-            "neighbouring federations differ. Keep one kind of sampler for the whole run."
-        )
+    check_one_kind([mechanism for mechanism, _ in ran])
     return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
+
+
+def check_one_kind(mechanisms: Sequence[Mechanism]) -> None:
+    """Raise ``ValueError`` if two kinds of sampling are mixed; without noise epsilon is infinite for both."""
+    noisy = all(mechanism.noise for mechanism in mechanisms)
+    if noisy and len({mechanism.replaces for mechanism in mechanisms}) > 1:
+        raise ValueError(
+            "Rounds with Poisson sampling or all clients and rounds with a fixed number of clients have no common "
+            "epsilon: their neighbouring federations differ. Keep one kind of sampling for the whole run."
+        )
 
 
 def noise_for(epsilon: float, delta: float, mechanism: Mechanism, rounds: int) -> float:

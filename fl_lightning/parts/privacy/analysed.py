@@ -12,14 +12,14 @@ from fl_lightning.parts.sampling import BernoulliSampler, UniformSampler
 from fl_lightning.parts.schedules import Synchronous
 
 
-def cohort_of(sampler: Any, num_clients: int, noise: float = 0.0) -> Mechanism:
-    """Return how a sampler draws clients, as the accounting sees it."""
+def cohort_of(sampler: Any, num_clients: int) -> Mechanism:
+    """Return how a sampler draws clients, as the accounting sees it, without noise."""
     if isinstance(sampler, BernoulliSampler):
-        return Mechanism(noise, sampler.probability)
+        return Mechanism(0.0, sampler.probability)
     cohort = sampler.cohort_size(num_clients)
     if cohort == num_clients:
-        return Mechanism(noise, 1.0)
-    return Mechanism(noise, cohort / num_clients, cohort, num_clients)
+        return Mechanism(0.0, 1.0)
+    return Mechanism(0.0, cohort / num_clients, cohort, num_clients)
 
 
 def refuse_unanalysed(parts: Mapping[str, Any], name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,13 @@ from fl_lightning.arguments import (
 )
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of, noise_for
+from fl_lightning.parts.privacy.accounting import (
+    Mechanism,
+    check_installed,
+    check_one_kind,
+    epsilon_of,
+    noise_for,
+)
 from fl_lightning.parts.privacy.analysed import cohort_of, refuse_unanalysed
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -55,7 +62,8 @@ class DifferentialPrivacy(Exchange):
         TypeError: If neither or both of ``noise_multiplier`` and ``epsilon`` are given.
         ModuleNotFoundError: If dp-accounting is not installed.
         ValueError: If an argument is out of its range, or the epsilon would be wrong with the sampler, schedule,
-            objective, aggregation, participation or later exchanges.
+            objective, aggregation, participation or later exchanges; in a round or a resumed run, if the sampling has
+            changed such that epsilon is not known or ``epsilon`` would be overspent.
     """
 
     sums_updates = True
@@ -93,12 +101,13 @@ class DifferentialPrivacy(Exchange):
         self.adaptive_quantile = None if adaptive_quantile is None else float(plain(adaptive_quantile))
         self.noise_cohort = None if noise_cohort is None else int(noise_cohort)
         self._sampler: Any = None
+        self._cohort = Mechanism(0.0, 1.0)  # how the round's clients are drawn
         self._forget()
 
     def _forget(self) -> None:
         self._bound = self.clip
         self._noise = self.noise_multiplier
-        self._rounds_planned = 0
+        self._planned: tuple[int, Mechanism] | None = None  # for how many rounds, and of which kind, noise was chosen
         self._ran: dict[Mechanism, int] = {}
         self._unclipped = self._round = 0
         self._released: tuple[Mechanism, float] | None = None  # what the round spends, and the bound after it
@@ -115,36 +124,47 @@ class DifferentialPrivacy(Exchange):
     def on_round_start(self, round_index: int) -> None:
         """Find the noise that ``epsilon`` asks for, if it is not known."""
         self._round, self._unclipped = round_index, 0
+        self._cohort = cohort_of(self._sampler, self.federation.num_clients)
         if self.epsilon is not None:
             self._plan(round_index, self.epsilon)
-        self._deviations()  # it fails before any work is done
+        check_one_kind([*self._ran, self._mechanism])  # it fails before any work is done
 
     def _plan(self, round_index: int, epsilon: float) -> None:
-        planned = self.federation.max_rounds
-        if self._noise is None:
-            if planned is None:
+        if self._planned is None:
+            rounds = self.federation.max_rounds
+            if rounds is None:
                 raise ValueError(
                     "`epsilon` is spent over all rounds, so their number must be known. Give "
                     "`Trainer(max_epochs=...)`, or `noise_multiplier`."
                 )
-            self._noise, self._rounds_planned = self._least_noise(planned, epsilon), planned
-        if round_index >= self._rounds_planned:
+            self._noise = self._least_noise(rounds, epsilon)
+            self._planned = rounds, self._mechanism
+        rounds, mechanism = self._planned
+        if self._mechanism != mechanism:
             raise ValueError(
-                f"The noise was chosen so that {self._rounds_planned} rounds spend `epsilon={epsilon}`. Another round "
-                f"would spend more. End the fit after {self._rounds_planned} rounds, or start anew with a larger "
-                "`max_epochs`."
+                f"The noise was chosen so that {rounds} rounds like {mechanism} spend `epsilon={epsilon}`, but this "
+                f"round is {self._mechanism}. Keep the sampler, `clients_per_round`, the number of clients and "
+                "`noise_cohort` for the whole run, or give `noise_multiplier`, with which they may change."
+            )
+        if round_index >= rounds:
+            raise ValueError(
+                f"The noise was chosen so that {rounds} rounds spend `epsilon={epsilon}`. Another round would spend "
+                f"more. End the fit after {rounds} rounds, or start anew with a larger `max_epochs`."
             )
 
     def _least_noise(self, rounds: int, epsilon: float) -> float:
-        mechanism = cohort_of(self._sampler, self.federation.num_clients)
         scale = 1.0 if self.noise_cohort is None else self.noise_cohort / self._expected
-        return noise_for(epsilon, self.delta, mechanism, rounds) * scale
+        return noise_for(epsilon, self.delta, self._cohort, rounds) * scale
+
+    @property
+    def _mechanism(self) -> Mechanism:
+        """What the round spends."""
+        return replace(self._cohort, noise=self._deviations()[0])
 
     @property
     def _expected(self) -> float:
-        """The expected number of clients in a round, m."""
-        clients = self.federation.num_clients
-        return cohort_of(self._sampler, clients).rate * clients
+        """The expected number of clients in the round, m."""
+        return self._cohort.rate * self.federation.num_clients
 
     # ---- a round ----
 
@@ -160,12 +180,12 @@ class DifferentialPrivacy(Exchange):
     def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the noised sum, float64 of shape ``(num_parameters,)``, and the expected number of clients."""
         expected, generator, bound = self._expected, self._generator(), self._bound
-        accounted, deviation, count_deviation = self._deviations()
+        _, deviation, count_deviation = self._deviations()
         renewed = bound
         if self.adaptive_quantile is not None:
             drawn = float(torch.randn((), generator=generator, dtype=torch.float64))
             renewed = self._adapted(count, count_deviation * drawn, expected)
-        self._released = cohort_of(self._sampler, self.federation.num_clients, accounted), renewed
+        self._released = self._mechanism, renewed
         if not deviation:
             return total, expected
         noise = torch.randn(total.shape, generator=generator, dtype=torch.float64).to(total)
@@ -230,13 +250,30 @@ class DifferentialPrivacy(Exchange):
     def state_dict(self) -> dict[str, Any]:
         """Return the rounds so far with what they spent."""
         ran = [[*vars(mechanism).values(), count] for mechanism, count in self._ran.items()]
-        state = {"ran": ran, "bound": self._bound, "noise": self._noise, "planned": self._rounds_planned}
-        return {**state, "epsilon": self.spent, "delta": self.delta}
+        planned = None if self._planned is None else [self._planned[0], *vars(self._planned[1]).values()]
+        plan = {"noise": self._noise, "planned": planned, "asked": [self.epsilon, self.delta]}
+        return {"ran": ran, "bound": self._bound, **plan, "epsilon": self.spent, "delta": self.delta}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what a checkpoint's run has spent."""
+        """Go on from what a checkpoint's run has spent; a fixed noise and bound are those given now.
+
+        Raises:
+            ValueError: If the noise follows from ``epsilon``, and the checkpoint's run was given another one.
+        """
         self._ran = {Mechanism(*mechanism): count for *mechanism, count in state["ran"]}
-        self._bound, self._noise, self._rounds_planned = state["bound"], state["noise"], state["planned"]
+        if self.adaptive_quantile is not None:
+            self._bound = state["bound"]
+        if self.epsilon is None or not self._ran:
+            return
+        epsilon, delta = state["asked"]
+        if (epsilon, delta) != (self.epsilon, self.delta):
+            raise ValueError(
+                f"`epsilon={self.epsilon}` and `delta={self.delta}` cannot be kept: the checkpoint's run had "
+                f"`epsilon={epsilon}` and `delta={delta}`, and has spent {self.spent:.3g} by now. Resume with the same "
+                "ones, give `noise_multiplier`, which may change, or start anew."
+            )
+        rounds, *mechanism = state["planned"]
+        self._noise, self._planned = state["noise"], (rounds, Mechanism(*mechanism))
 
 
 def _beside_count(noise: float, count_noise: float) -> float:

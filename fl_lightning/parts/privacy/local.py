@@ -20,10 +20,10 @@ class LocalDifferentialPrivacy(Exchange):
     """Clients clip their update and add noise ``N(0, (z clip)^2)`` to it before it leaves them.
 
     The server need not be trusted. Later processing cannot weaken the guarantee, so this works with every schedule,
-    aggregation and later exchange. Neighbours are two updates of one client, which differ by up to twice the clip. Each
-    update that a client sends is one Gaussian mechanism. ``fed/local_epsilon`` is the epsilon of the client that sent
-    most updates. Drawing clients at random does not lower it, because the server knows who sends. Useful models need
-    far more clients than with :class:`DifferentialPrivacy`.
+    aggregation and later exchange. Compressions come later, too. Neighbours are two updates of one client, which differ
+    by up to twice the clip. Each update that a client sends is one Gaussian mechanism. ``fed/local_epsilon`` is the
+    epsilon of the client that sent most updates. Drawing clients at random does not lower it, because the server knows
+    who sends. Useful models need far more clients than with :class:`DifferentialPrivacy`.
 
     Args:
         clip: Largest L2 norm of an update, greater than 0.
@@ -32,9 +32,11 @@ class LocalDifferentialPrivacy(Exchange):
 
     Raises:
         ModuleNotFoundError: If dp-accounting is not installed.
-        ValueError: If an argument is out of its range, or clients send more than updates; in a round, if training
-            changes buffers.
+        ValueError: If an argument is out of its range, clients send more than updates, or a compression on the way up
+            stands before it; in a round, if training changes buffers.
     """
+
+    fills_zeros = True
 
     def __init__(self, clip: float, *, noise_multiplier: float, delta: float) -> None:
         check_positive("clip", clip)
@@ -95,7 +97,7 @@ class LocalDifferentialPrivacy(Exchange):
 
     def values(self) -> dict[str, float]:
         """Return epsilon so far, and its delta."""
-        return {"fed/local_epsilon": self.spent, "fed/delta": self.delta}
+        return {"fed/local_epsilon": self.spent, "fed/local_delta": self.delta}
 
     def state_dict(self) -> dict[str, Any]:
         """Return how much each client sent."""
