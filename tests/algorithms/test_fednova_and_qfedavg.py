@@ -116,14 +116,25 @@ def test_another_aggregation_makes_it_fedprox() -> None:
     [
         (FedNova(1.0), Slope(0.9), r"SGD with momentum=0\.9"),
         (FedNova(1.0, momentum=0.9), Slope(), "SGD with momentum=0"),
-        (FedNova(1.0, momentum=0.9), Slope(0.9, nesterov=True), r"SGD with momentum=0\.9"),
-        (FedNova(1.0, momentum=0.9), Slope(0.9, dampening=0.5), r"SGD with momentum=0\.9"),
+        (FedNova(1.0, momentum=0.9), Slope(0.9, nesterov=True), r"SGD with momentum=0\.9, nesterov=True\."),
+        (FedNova(1.0, momentum=0.9), Slope(0.9, dampening=0.5), r"SGD with momentum=0\.9, dampening=0\.5\."),
     ],
 )
 def test_the_optimizer_must_be_the_one_that_is_normalised(callback: FedNova, module: Slope, own: str) -> None:
     with pytest.raises(ValueError, match=rf"so the module needs torch\.optim\.SGD with the same.* has {own}"):
         fit(callback, module, UNEQUAL, 1)
     assert float(module.w.detach()) == 0.0
+
+
+def test_a_learning_rate_that_changes_within_a_round_is_refused() -> None:
+    class Stepping(Quadratic):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "interval": "step"}]
+
+    with pytest.raises(ValueError, match=r"one learning rate within a round.*Give interval='epoch'"):
+        fit(FedNova(1.0), Stepping(0.1), UNEQUAL, 1)
+    fit(FedNova(1.0, aggregation=Median()), Stepping(0.1), UNEQUAL, 1)
 
 
 def test_circulating_models_add_up_the_steps_of_plain_sgd_alone() -> None:
