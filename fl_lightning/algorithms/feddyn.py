@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions
+from fl_lightning.algorithms.options import MergedOptions
 from fl_lightning.parts.aggregation import WeightedMean
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.schedules import EvaluatedModel, Synchronous
@@ -42,7 +42,7 @@ class FedDyn(AggregationCallback):
         scale_alpha: Literal["size", "none"] = "size",
         evaluate: EvaluatedModel = "server",
         penalty: Literal["gradient", "weight_decay"] = "gradient",
-        **options: Unpack[FederatedOptions],
+        **options: Unpack[MergedOptions],
     ) -> None:
         self._regularizer = DynamicRegularizer(alpha, scale_alpha, penalty)
         self.alpha, self.scale_alpha, self.evaluate, self.penalty = alpha, scale_alpha, evaluate, penalty

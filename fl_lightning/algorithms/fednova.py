@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Unpack
 
 import lightning.pytorch as pl
-import torch
 
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.local_optimizers import changes_within_rounds, other_optimizers
 from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
@@ -42,7 +42,7 @@ class FedNova(AggregationCallback):
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if the module's optimizer is no SGD of this
-            momentum.
+            momentum, or its learning rate changes within a round.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class FedNova(AggregationCallback):
         """Check that the clients' optimizer is the one whose steps are normalised."""
         if self.aggregation is not None:
             return
-        for optimizer in trainer.optimizers:
-            plain = isinstance(optimizer, torch.optim.SGD)
-            for group in optimizer.param_groups:
-                known = plain and not group["nesterov"] and (not group["dampening"] or not group["momentum"])
-                if not known or group["momentum"] != self.momentum:
-                    own = f"momentum={group['momentum']}" if plain else "no momentum of that kind"
-                    raise ValueError(
-                        f"FedNova has `momentum={self.momentum}`, so the module needs torch.optim.SGD with the same "
-                        f"momentum, without Nesterov momentum and dampening; it has {type(optimizer).__name__} with "
-                        f"{own}. The reach of other optimizers' steps is not known."
-                    )
+        if other := other_optimizers(trainer, self.momentum):
+            raise ValueError(
+                f"FedNova has `momentum={self.momentum}`, so the module needs torch.optim.SGD with the same momentum, "
+                f"without Nesterov momentum and dampening; it has {other}. The reach of other optimizers' steps is not "
+                "known."
+            )
+        if changes_within_rounds(trainer):
+            raise ValueError(
+                "FedNova normalises steps of one learning rate within a round, but the module has a scheduler with "
+                "interval='step'. Give interval='epoch', which steps once a round."
+            )

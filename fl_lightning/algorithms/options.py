@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
+from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
@@ -41,6 +42,12 @@ class FederatedOptions(CommonOptions, total=False):
 
     sampler: ClientSampler | None
     participation: Participation | None
+
+
+class MergedOptions(FederatedOptions, total=False):
+    """The same with the aggregation, for algorithms that do not name it themselves."""
+
+    aggregation: Aggregation | None
 
 
 def check_beside_aggregation(aggregation: object | None, **settings: tuple[object, object]) -> None:

@@ -47,7 +47,7 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
     # exchanges are compared one by one when their states are loaded
     parts = {name: part for name, part in loop.algorithm.parts.items() if name not in ("exchange", "changing_buffers")}
     given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
-    given |= {name: getattr(loop.data, name) for name in ("batch_size", "shuffle", "drop_last")}
+    given |= {name: getattr(loop.data, name) for name in ("batch_size", "shuffle", "drop_last", "poisons")}
     return {
         "federation": loop.fingerprint,
         "parts": {name: type(part).__qualname__ for name, part in parts.items()},

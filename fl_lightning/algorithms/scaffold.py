@@ -9,7 +9,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
+from fl_lightning.algorithms.local_optimizers import changes_within_rounds, other_optimizers
+from fl_lightning.algorithms.options import MergedOptions, check_beside_aggregation
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates
@@ -28,7 +29,8 @@ class Scaffold(AggregationCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         option: How a client's control variate is updated: 2 from its update, 1 from the gradient at the received model.
         server_lr: Server learning rate eta_g; a function of the round makes a schedule.
-        momentum: That of the clients' SGD, in [0, 1); there is a warning if the module's optimizer has another.
+        momentum: That of the clients' SGD, in [0, 1); there is a warning if the module has another optimizer, or if
+            its learning rate changes within a round beside a momentum.
         weighting: ``"uniform"`` as in the paper, or ``"samples"``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`.
         options: The other arguments of :class:`AggregationCallback`.
@@ -46,7 +48,7 @@ class Scaffold(AggregationCallback):
         momentum: float = 0.0,
         weighting: Weighting = "uniform",
         evaluate: EvaluatedModel = "server",
-        **options: Unpack[FederatedOptions],
+        **options: Unpack[MergedOptions],
     ) -> None:
         check_beside_aggregation(options.get("aggregation"), weighting=(weighting, "uniform"))
         self._variates = ControlVariates(option, momentum)
@@ -66,13 +68,20 @@ class Scaffold(AggregationCallback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Warn of a momentum by which control variates would grow without bounds."""
-        own = {group.get("momentum", 0.0) for optimizer in trainer.optimizers for group in optimizer.param_groups}
-        if self.option == 2 and own != {self.momentum}:
+        if self.option != 2:
+            return
+        if other := other_optimizers(trainer, self.momentum):
             rank_zero_warn(
-                f"Scaffold has `momentum={self.momentum}`, but the module's optimizer has "
-                f"{' and '.join(f'momentum={value}' for value in sorted(own))}, so that control variates are not the "
-                "clients' mean gradients; with too little here they grow without bounds. Give Scaffold the momentum "
-                "of the optimizer."
+                f"Scaffold has `momentum={self.momentum}`, but the module has {other}, so that control variates are "
+                "not the clients' mean gradients; with too little momentum here they grow without bounds. Use "
+                "torch.optim.SGD without Nesterov momentum and dampening, and give Scaffold its momentum, or take "
+                "`option=1`."
+            )
+        elif self.momentum and changes_within_rounds(trainer):
+            rank_zero_warn(
+                f"Scaffold has `momentum={self.momentum}`, and a scheduler with interval='step' changes the learning "
+                "rate within a round, so that control variates are not quite the clients' mean gradients. Give "
+                "interval='epoch', which steps once a round, or take `option=1`."
             )
 
     @property

@@ -59,6 +59,11 @@ class ExamplePrivacy(Callback):
         """Epsilon so far, of a sample of the client that trained most often."""
         return epsilon_of([(Mechanism(self.noise_multiplier, 1.0), max(self._epochs.values(), default=0))], self.delta)
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Start to count if the fit begins with its first round; a checkpoint's state comes later."""
+        if stage == "fit" and trainer.current_epoch == 0:
+            self._epochs = Counter()
+
     # ---- what is refused ----
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

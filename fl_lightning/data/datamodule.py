@@ -75,7 +75,7 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
     standardized_features: ClassVar[slice] = slice(None)
     """The features or channels that ``standardize`` and ``feature_noise`` change: all but the categorical ones."""
 
-    _poison: Poison | None = None
+    _poisons: tuple[Poison, ...] = ()
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
@@ -186,6 +186,8 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
     def poison_with(self, poison: Poison) -> None:
         """Change training samples of some clients on purpose; call it before the set-up.
 
+        Several poisons are applied one after the other, in the order of the calls.
+
         Raises:
             TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
             RuntimeError: If the data are set up already.
@@ -193,15 +195,29 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
         check_instance("poison", poison, Poison, "Give LabelFlipping(...) or Backdoor(...).")
         if self._federation is not None:
             raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
-        self._poison = poison
+        self._poisons += (poison,)
+
+    @property
+    def poisons(self) -> list[Poison]:
+        """What changes training samples on purpose, in order."""
+        return list(self._poisons)
 
     def _poisoned(self, source: Source, split: FederatedSplit) -> Source:
         """Return the source with the chosen clients' samples changed."""
-        if self._poison is None:
+        if not self._poisons:
             return source
         x, y, *rest = self._tensors_of(source)
-        changed = self._poison.apply(x, y, list(split.train.values()))
-        return replace(source, dataset=TensorDataset(*changed, *rest))
+        for poison in self._poisons:
+            x, y = poison.apply(x, y, list(split.train.values()), self._served, self._stored)
+        return replace(source, dataset=TensorDataset(x, y, *rest))
+
+    def _served(self, x: Tensor) -> Tensor:
+        """Return stored inputs as a module gets them in an evaluation."""
+        return x
+
+    def _stored(self, x: Tensor) -> Tensor:
+        """Return what :meth:`_served` made as it is stored."""
+        return x
 
     def teardown(self, stage: str | None = None) -> None:
         """End the stage: serve the source's own inputs again, and end the processes that make batches."""

@@ -74,6 +74,20 @@ class ImageDataModule(FederatedDataModule):
         mean, std = self._statistics_on(x.device)
         return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
 
+    def _served(self, x: Tensor) -> Tensor:
+        return self.preprocess(x, training=False)
+
+    def _stored(self, x: Tensor) -> Tensor:
+        mean, std = self._statistics_on(x.device)
+        levels = (x * std + mean).mul_(255).round_()
+        if levels.numel() and not 0 <= levels.min() <= levels.max() <= 255:
+            lowest, highest = ((end - mean) / std for end in (0, 1))
+            raise ValueError(
+                f"`value` of a poison must be from {lowest.max():.4g} to {highest.min():.4g}, what the bytes of the "
+                f"images can hold after normalisation, got inputs from {x.min():.4g} to {x.max():.4g}."
+            )
+        return levels.to(torch.uint8)
+
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Preprocess a batch on its device; replaced inputs stay as they are."""
         if self.inputs_replaced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,26 +13,42 @@ from fl_lightning.arguments import check_count, check_finite, check_interval, pl
 from fl_lightning.representation import ShowsArguments
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
 class Poison(ShowsArguments, ABC):
     """Changes training samples of chosen clients; evaluation samples stay as they are.
 
     Args:
-        clients: Positions of the clients among those that train, 0 to K-1.
+        clients: Positions of the clients among those that train, 0 to K-1, each once.
 
     Raises:
         TypeError: If they are no whole numbers.
+        ValueError: If one is named twice.
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
         self.clients = to_indices("clients", clients).tolist()
+        if len(set(self.clients)) < len(self.clients):
+            raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")
 
-    def apply(self, x: Tensor, y: Tensor, train: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    def apply(
+        self,
+        x: Tensor,
+        y: Tensor,
+        train: Sequence[np.ndarray],
+        served: Callable[[Tensor], Tensor] = _same,
+        stored: Callable[[Tensor], Tensor] = _same,
+    ) -> tuple[Tensor, Tensor]:
         """Return copies of all samples with those of the chosen clients changed.
 
         Args:
-            x: Inputs, shape (N, ...).
+            x: Inputs, shape (N, ...), as they are stored.
             y: Classes, shape (N,).
             train: Indices of each training client's samples.
+            served: Turns stored inputs into those that a module gets, which :meth:`changed` sees.
+            stored: Turns them back.
 
         Raises:
             ValueError: If a client does not exist.
@@ -46,19 +62,23 @@ class Poison(ShowsArguments, ABC):
         x, y = x.clone(), y.clone()
         for client in self.clients:
             indices = torch.from_numpy(np.asarray(train[client], dtype=np.int64))
-            x[indices], y[indices] = self.changed(x[indices], y[indices], np.random.default_rng([client, 97]))
+            changed, y[indices] = self.changed(served(x[indices]), y[indices], np.random.default_rng([client, 97]))
+            x[indices] = stored(changed)
         return x, y
 
     @abstractmethod
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return one client's changed inputs, shape (n, ...), and classes, shape (n,)."""
+        """Return one client's changed inputs, shape (n, ...), and classes, shape (n,).
+
+        The inputs are those that a module gets: after standardisation or normalisation.
+        """
 
 
 class LabelFlipping(Poison):
     """Class c becomes ``num_classes - 1 - c`` (Fang et al. 2020).
 
     Args:
-        clients: Positions of the clients among those that train, 0 to K-1.
+        clients: Positions of the clients among those that train, 0 to K-1, each once.
         num_classes: Number of classes.
 
     Raises:
@@ -87,15 +107,17 @@ class Backdoor(Poison):
     :class:`~fl_lightning.diagnostics.BackdoorSuccess` measures whether the server's model has learned that.
 
     Args:
-        clients: Positions of the clients among those that train, 0 to K-1.
+        clients: Positions of the clients among those that train, 0 to K-1, each once.
         target: The class.
         fraction: Share of a client's samples that are changed, in (0, 1], rounded down, at least one.
         size: Side of the square, in pixels.
-        value: Its brightness, in the units of the inputs after standardisation.
+        value: Its brightness, in the units of the inputs after standardisation. In images that are kept as bytes it is
+            rounded to the nearest of 256 levels.
 
     Raises:
         TypeError: If positions are no whole numbers.
-        ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size.
+        ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size, are
+            whole numbers, or are bytes that cannot hold ``value``.
     """
 
     def __init__(
@@ -121,6 +143,11 @@ class Backdoor(Poison):
             raise ValueError(
                 f"`size={self.size}` needs images of at least {self.size} x {self.size} pixels, got inputs of shape "
                 f"{tuple(x.shape[1:])}."
+            )
+        if not x.is_floating_point():
+            raise ValueError(
+                f"`value={self.value}` is in the units of standardised inputs, but the inputs are {x.dtype}, which the "
+                "module or a transform converts. Give floating-point inputs, or use an ImageDataModule."
             )
         x = x.clone()
         x[..., -self.size :, -self.size :] = self.value

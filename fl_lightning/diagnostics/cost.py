@@ -45,6 +45,10 @@ class Communication(RoundObserver):
         if target is not None:
             check_finite("target", target, "It is a value of the metric that `monitor` names.")
         self.target, self.monitor, self.mode = target, monitor, mode
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with a target that is not reached."""
         self.rounds_to_target: int | None = None
         self.cost_to_target: int | None = None
         self._rounds = 0
@@ -122,9 +126,13 @@ class LocalCompute(RoundObserver):
     """
 
     def __init__(self) -> None:
+        self._new: list[tuple[int, int, int]] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Start to count."""
         self.rounds_of_client: Counter[int] = Counter()
         self._steps = self._samples = 0
-        self._new: list[tuple[int, int, int]] = []
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin a round."""

@@ -33,6 +33,11 @@ class RoundObserver(Callback):
         self.values = {}
         if stage == "fit":
             aggregation_of(trainer, self)
+            if trainer.current_epoch == 0:  # a checkpoint's state comes later
+                self.reset()
+
+    def reset(self) -> None:
+        """Forget what earlier fits left; called when a fit begins with its first round."""
 
     def on_client_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, client: ClientAtWork) -> None:
         """Called before a client trains; the module holds the model that it received."""

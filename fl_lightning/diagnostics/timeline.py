@@ -41,6 +41,10 @@ class Timeline(RoundObserver):
         if path is not None:
             check_path("path", path)
         self.path = None if path is None else Path(path)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start without records."""
         self.arrivals: list[ArrivalRecord] = []
 
     @property

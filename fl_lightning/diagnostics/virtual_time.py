@@ -35,6 +35,10 @@ class VirtualTime(RoundObserver):
     def __init__(self, clock: VirtualClock) -> None:
         check_instance("clock", clock, VirtualClock)
         self.clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Start at time 0."""
         self.now = 0.0
         self._ticks = self._worked = self._tasks = 0
 

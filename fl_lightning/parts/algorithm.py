@@ -182,7 +182,8 @@ class Algorithm(Composition, ABC):
                 )
             return None
         self.objective.on_client_end(result)
-        return self.exchange.upload(replace(result, payload=self.meter.payload))
+        sent = replace(result, payload=self.meter.payload, loss=self.objective.loss_of(result.task))
+        return self.exchange.upload(sent)
 
     @abstractmethod
     def on_round_end(self) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_instance, check_not_negative, check_positive
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient
+from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.objectives import LocalObjective
 
 _LEAST_LOSS = 1e-10  # as in the authors' code: a power of 0 may be infinite
@@ -34,6 +37,10 @@ class MeasuredLoss(LocalObjective):
         """Compute the client's loss; add nothing to it."""
         self.losses[client.task.slot] = client.loss()
 
+    def loss_of(self, task: Task) -> float:
+        """Return the loss that was computed."""
+        return self.losses[task.slot]
+
 
 class FairMean(Aggregation):
     """q-FedAvg's update (Li et al. 2020, Fair Resource Allocation, Algorithm 2): clients with larger losses count more.
@@ -48,7 +55,8 @@ class FairMean(Aggregation):
 
     Raises:
         TypeError: If ``measured`` is no :class:`MeasuredLoss`.
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range; when an algorithm is made, if its objective is not ``measured``,
+            or models circulate: they have no loss of one client.
     """
 
     reduces_over_ranks = True
@@ -61,22 +69,37 @@ class FairMean(Aggregation):
         self.q, self.measured, self.lipschitz = q, measured, lipschitz
         self._sum: Tensor | None = None  # (num_parameters + 1,): F^q d, then the denominator
 
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if results do not come with the loss of their client."""
+        if parts["objective"] is not self.measured:
+            raise ValueError(
+                f"FairMean needs its `measured` as the algorithm's objective, which computes the losses, got "
+                f"{parts['objective']!r}. Give the same MeasuredLoss() as both, or use QFedAvg."
+            )
+        if getattr(parts["schedule"], "keeps_models", False):
+            raise ValueError(
+                f"FairMean cannot merge circulating models, as {type(parts['schedule']).__name__} has them: many "
+                "clients trained each, so that it has no loss of one client. Use another schedule or aggregation."
+            )
+
     def on_fit_start(self, federation: Federation) -> None:
         """Start with nothing added."""
         self._sum = None
 
     def update(self, result: ClientResult) -> None:
-        """Add a weighted update; a client that made no step does not count."""
-        if not result.num_steps:
+        """Add a weighted update; a client that made no step, or all with a learning rate of 0, does not count."""
+        reach = max(result.summed_lr, default=0.0)
+        if not result.num_steps or not reach:
             return
-        steepness = self.lipschitz or result.num_steps / max(result.summed_lr)
+        steepness = self.lipschitz or result.num_steps / reach
         loss, n, total = self._loss_of(result), len(result.parameters), self._opened(result.parameters)
         way = steepness * (result.start[:n].to(total.dtype) - result.parameters.to(total.dtype))
         total[:n].add_(way, alpha=loss**self.q)
         total[n] += self.q * loss ** (self.q - 1) * way.square().sum() + steepness * loss**self.q
 
     def _loss_of(self, result: ClientResult) -> float:
-        loss = self.measured.losses[result.task.slot]
+        loss = result.loss
+        assert loss is not None  # the objective is `measured`
         if loss < 0:
             raise ValueError(
                 f"Client {result.task.client} has the loss {loss:g}. The weights of q-FedAvg are powers of the losses, "

@@ -59,6 +59,7 @@ class ClientResult:
         payload: What the client sends of its parameters; an :class:`Exchange` that sends less replaces it.
         staleness: How far the server's counter went on since the client received its model; 0 in synchronous rounds.
         counter: The server's counter when the result arrived.
+        loss: F_k at the received model, if the local objective measures it.
     """
 
     task: Task
@@ -71,6 +72,7 @@ class ClientResult:
     payload: Payload = field(default_factory=Payload)
     staleness: int = 0
     counter: int = 0
+    loss: float | None = None
 
     @property
     def num_samples(self) -> int:

@@ -28,8 +28,9 @@ class NormalizedMean(Aggregation):
         weighting: p_k in proportion to n_k (``"samples"``), or equal (``"uniform"``).
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if models circulate and ``momentum`` or
-            ``mu`` is given: their steps do not add up over clients.
+        ValueError: If an argument is out of its range; when an algorithm is made, if models circulate and ``momentum``
+            or ``mu`` is given, since their steps do not add up over clients, or if ``mu`` is not that of the clients'
+            objective, or the objective does not sum learning rates.
     """
 
     reduces_over_ranks = True
@@ -42,11 +43,17 @@ class NormalizedMean(Aggregation):
         self._sum: Tensor | None = None  # (num_parameters + 2,): p Delta / |a|, then p |a|, then p
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if models circulate and steps of several clients do not add up."""
+        """Raise ``ValueError`` if the reach of the clients' steps would be another one."""
         if getattr(parts["schedule"], "keeps_models", False) and (self.momentum or self.mu):
             raise ValueError(
                 f"{self!r} cannot merge circulating models: each client starts without momentum and with its own "
                 "proximal term, so the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."
+            )
+        objective = parts["objective"]
+        if self.mu and not (objective.needs_summed_lr and getattr(objective, "mu", 0.0) == self.mu):
+            raise ValueError(
+                f"{self!r} needs an objective with the same proximal term that sums the clients' learning rates, got "
+                f"{objective!r}. Use FedNova(mu={self.mu}), which has both."
             )
 
     def on_fit_start(self, federation: Federation) -> None:

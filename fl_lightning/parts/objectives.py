@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient
+from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.reach import reach_of_steps
 
@@ -67,6 +67,10 @@ class LocalObjective(StatefulPart):
 
     def on_client_end(self, result: ClientResult) -> None:
         """Called when a client is done, with its result as it leaves the client."""
+
+    def loss_of(self, task: Task) -> float | None:
+        """Return the loss that the client sends with its result; ``None`` for none. Called when it is done."""
+        return None
 
 
 class Proximal(LocalObjective):

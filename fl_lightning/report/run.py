@@ -57,6 +57,8 @@ def plot_run(
 ) -> RunPicture:
     """Draw a run that a ``CSVLogger`` has logged: accuracies and other shares over rounds, and losses.
 
+    A run without rounds, of central training, is drawn over epochs.
+
     Args:
         log_dir: The logger's ``log_dir``, which holds ``metrics.csv``; a list of them for a run that was resumed.
         data: The data module, after the fit; it adds a panel with the classes of each client.
@@ -76,7 +78,8 @@ def plot_run(
         check_instance("data", data, FederatedDataModule)
     if clients is not None:
         check_instance("clients", clients, Mapping, "Give `ClientMetrics.values`.")
-    curves = read_curves(log_dir)
+    logged = _rows_of(log_dir)
+    curves, unit = _curves_of(logged), "round" if _has_rounds(logged) else "epoch"
     shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
     kinds = [shares, [name for name in curves if "loss" in name]]
     drawn = [names for names in kinds if names]
@@ -84,7 +87,9 @@ def plot_run(
     has_classes = data is not None and data.labels is not None
     panels = has_classes + len(drawn) + bool(scores)
     if not panels:
-        raise ValueError(f"`log_dir` has no accuracy and no loss by round, so there is nothing to draw, got {log_dir}.")
+        raise ValueError(
+            f"`log_dir` has no accuracy and no loss by round or epoch, so there is nothing to draw, got {log_dir}."
+        )
     columns = 2 if panels == 4 else panels
     rows = panels // columns
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
@@ -93,7 +98,7 @@ def plot_run(
     if data is not None and has_classes:
         _draw_clients(next(places), data)
     for names in drawn:
-        _draw_curves(next(places), {name: curves[name] for name in names})
+        _draw_curves(next(places), {name: curves[name] for name in names}, unit)
     if scores:
         _draw_scores(next(places), scores)
     return RunPicture(figure)
@@ -102,7 +107,8 @@ def plot_run(
 def read_curves(log_dir: LogFolders) -> Curves:
     """Return the values by round of everything that a ``CSVLogger`` has logged by round.
 
-    A value that is logged again for a round replaces the earlier one.
+    A value that is logged again for a round replaces the earlier one. A log without rounds, of central training, gives
+    the values by epoch, from 1; what is logged after the fit belongs to the last epoch of training.
 
     Args:
         log_dir: The logger's ``log_dir``, or a list of them.
@@ -110,12 +116,35 @@ def read_curves(log_dir: LogFolders) -> Curves:
     Raises:
         FileNotFoundError: If there is no ``metrics.csv``.
     """
+    return _curves_of(_rows_of(log_dir))
+
+
+def _rows_of(log_dir: LogFolders) -> list[dict[str, str]]:
+    return [row for folder in _folders(log_dir) for row in _rows(folder / "metrics.csv")]
+
+
+def _has_rounds(rows: Sequence[Mapping[str, str]]) -> bool:
+    return any(row.get("round") for row in rows)
+
+
+def _curves_of(rows: Sequence[Mapping[str, str]]) -> Curves:
     values: dict[str, dict[int, float]] = {}
-    for folder in _folders(log_dir):
-        for row in _rows(folder / "metrics.csv"):
-            for name, text in row.items():
-                if text and row.get("round") and name not in ("round", "epoch", "step"):
-                    values.setdefault(name, {})[int(float(row["round"]))] = float(text)
+    by_round = _has_rounds(rows)
+    places = [row.get("round") if by_round else row.get("epoch") for row in rows]
+    trained = [
+        int(float(epoch))
+        for row, epoch in zip(rows, places, strict=True)
+        if epoch and any(text and name.startswith("train") for name, text in row.items())
+    ]
+    for row, place in zip(rows, places, strict=True):
+        if not place:
+            continue
+        at = int(float(place))
+        if not by_round:  # epochs count from 0, and an evaluation after the fit has the next one
+            at = 1 + min(at, max(trained, default=at))
+        for name, text in row.items():
+            if text and name not in ("round", "epoch", "step") and (by_round or not name.endswith("_step")):
+                values.setdefault(name, {})[at] = float(text)
     return {name: sorted(points.items()) for name, points in values.items()}
 
 
@@ -143,8 +172,8 @@ def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
         legend.remove()
 
 
-def _draw_curves(axes: Axes, curves: Curves) -> None:
-    """Draw curves by round; what was evaluated once, after the fit, is a mark."""
+def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
+    """Draw curves by round or epoch; what was evaluated once, after the fit, is a mark."""
     for place, (name, points) in enumerate(curves.items()):
         rounds, values = zip(*points, strict=True)
         [line] = axes.plot(rounds, values, label=metric_name(name, stage=True), color=color(place))
@@ -155,7 +184,7 @@ def _draw_curves(axes: Axes, curves: Curves) -> None:
     if share:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     kinds = {metric_name(name) for name in curves}
-    axes.set(xlabel="round", ylabel=kinds.pop() if len(kinds) == 1 else "score" if share else "loss")
+    axes.set(xlabel=unit, ylabel=kinds.pop() if len(kinds) == 1 else "score" if share else "loss")
     axes.spines[["top", "right"]].set_visible(False)
     whole_rounds(axes)
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

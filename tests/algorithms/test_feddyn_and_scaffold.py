@@ -291,13 +291,53 @@ def test_scaffold_with_momentum_reaches_the_optimum_of_unlike_clients() -> None:
 def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
     clients = quadratic_clients([1.0], [0.0])
     with pytest.warns(
-        UserWarning, match=r"Scaffold has `momentum=0.0`.*optimizer has momentum=0.5.*Give Scaffold the momentum"
+        UserWarning, match=r"Scaffold has `momentum=0\.0`.*has SGD with momentum=0\.5, so.*give Scaffold its momentum"
     ):
         fit_quadratic(Scaffold(1), WithMomentum(0.1), clients, rounds=1)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Scaffold has")
         fit_quadratic(Scaffold(1, momentum=0.5), WithMomentum(0.1), clients, rounds=1)
         fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
+
+
+class Stepping(Quadratic):
+    """With an optimizer, and with a scheduler that steps after each of its steps."""
+
+    def __init__(self, optimizer: type[torch.optim.Optimizer], interval: str = "step", **settings: Any) -> None:
+        super().__init__(0.1)
+        self.kind, self.interval, self.settings = optimizer, interval, settings
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.kind(self.parameters(), lr=0.1, **self.settings)  # type: ignore[call-arg]
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return [optimizer], [{"scheduler": scheduler, "interval": self.interval}]
+
+
+@pytest.mark.parametrize(
+    ("module", "momentum", "message"),
+    [
+        (Stepping(torch.optim.Adam), 0.0, "has Adam, so that control variates are not"),
+        (
+            Stepping(torch.optim.SGD, momentum=0.5, nesterov=True),
+            0.5,
+            r"has SGD with momentum=0\.5, nesterov=True, so that",
+        ),
+        (Stepping(torch.optim.SGD, momentum=0.5), 0.5, "interval='step' changes the learning rate within a round"),
+    ],
+)
+def test_scaffold_warns_of_steps_whose_reach_it_does_not_know(module: Any, momentum: float, message: str) -> None:
+    with pytest.warns(UserWarning, match=message):
+        fit_quadratic(Scaffold(1, momentum=momentum), module, quadratic_clients([1.0], [0.0]), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "momentum"),
+    [(Stepping(torch.optim.SGD), 0.0), (Stepping(torch.optim.SGD, "epoch", momentum=0.5), 0.5)],
+)
+def test_scaffold_sums_learning_rates_that_change(module: Any, momentum: float) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Scaffold has")
+        fit_quadratic(Scaffold(1, momentum=momentum), module, quadratic_clients([1.0], [0.0]), rounds=1)
 
 
 def test_scaffold_counts_double() -> None:

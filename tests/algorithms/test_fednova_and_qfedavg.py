@@ -10,8 +10,18 @@ import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, FedNova, FedProx, QFedAvg, RADFed, TensorDataModule
-from fl_lightning.parts import BernoulliSampler, Median, NormalizedMean, Participation
+from fl_lightning import FedAvg, Federated, FedNova, FedProx, QFedAvg, RADFed, TensorDataModule
+from fl_lightning.parts import (
+    Asynchronous,
+    BernoulliSampler,
+    FairMean,
+    MeasuredLoss,
+    Median,
+    NormalizedMean,
+    Participation,
+    Proximal,
+    VirtualClock,
+)
 
 # one sample a step: client 0 makes one step towards 4, client 1 three towards 8; the optimum of the risk is 7
 UNEQUAL = quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 3])
@@ -106,14 +116,25 @@ def test_another_aggregation_makes_it_fedprox() -> None:
     [
         (FedNova(1.0), Slope(0.9), r"SGD with momentum=0\.9"),
         (FedNova(1.0, momentum=0.9), Slope(), "SGD with momentum=0"),
-        (FedNova(1.0, momentum=0.9), Slope(0.9, nesterov=True), r"SGD with momentum=0\.9"),
-        (FedNova(1.0, momentum=0.9), Slope(0.9, dampening=0.5), r"SGD with momentum=0\.9"),
+        (FedNova(1.0, momentum=0.9), Slope(0.9, nesterov=True), r"SGD with momentum=0\.9, nesterov=True\."),
+        (FedNova(1.0, momentum=0.9), Slope(0.9, dampening=0.5), r"SGD with momentum=0\.9, dampening=0\.5\."),
     ],
 )
 def test_the_optimizer_must_be_the_one_that_is_normalised(callback: FedNova, module: Slope, own: str) -> None:
     with pytest.raises(ValueError, match=rf"so the module needs torch\.optim\.SGD with the same.* has {own}"):
         fit(callback, module, UNEQUAL, 1)
     assert float(module.w.detach()) == 0.0
+
+
+def test_a_learning_rate_that_changes_within_a_round_is_refused() -> None:
+    class Stepping(Quadratic):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "interval": "step"}]
+
+    with pytest.raises(ValueError, match=r"one learning rate within a round.*Give interval='epoch'"):
+        fit(FedNova(1.0), Stepping(0.1), UNEQUAL, 1)
+    fit(FedNova(1.0, aggregation=Median()), Stepping(0.1), UNEQUAL, 1)
 
 
 def test_circulating_models_add_up_the_steps_of_plain_sgd_alone() -> None:
@@ -124,6 +145,12 @@ def test_circulating_models_add_up_the_steps_of_plain_sgd_alone() -> None:
     assert float(module.w.detach()) == pytest.approx(float(plain.w.detach()), abs=1e-14)
     with pytest.raises(ValueError, match=r"NormalizedMean\(momentum=0\.9\) cannot merge circulating models"):
         RADFed(2, aggregation=NormalizedMean(0.9))
+
+
+@pytest.mark.parametrize("objective", [None, Proximal(2.0), Proximal(1.0)])
+def test_a_proximal_term_that_would_be_ignored_is_refused(objective: Any) -> None:
+    with pytest.raises(ValueError, match=r"NormalizedMean\(mu=2\.0\) needs an objective .* Use FedNova\(mu=2\.0\)"):
+        Federated(1.0, objective=objective, aggregation=NormalizedMean(mu=2.0))
 
 
 # ---- q-FedAvg ----
@@ -159,6 +186,49 @@ def test_lipschitz_scales_the_step() -> None:
 class Negative(Quadratic):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return super().training_step(batch, batch_idx) - 10.0
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0])
+def test_a_learning_rate_of_zero_moves_nothing(q: float) -> None:
+    class Warming(Quadratic):
+        """Learning rate 0 in the first round, 1/2 in the second."""
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+            return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: float(t > 0))]
+
+    clients = quadratic_clients([1.0] * 2, [1.0, 3.0])
+    assert float(fit_quadratic(QFedAvg(q, 1.0), Warming(0.5), clients, 1)) == 0.0
+    second = fit_quadratic(QFedAvg(q, 1.0), Warming(0.5), clients, 2)
+    assert float(second) == pytest.approx(0.7 if q else 1.0, abs=1e-12)
+
+
+def fair(**parts: Any) -> Federated:
+    measured = MeasuredLoss()
+    return Federated(**{"objective": measured, "aggregation": FairMean(1.0, measured), **parts})
+
+
+def test_a_loss_stays_with_its_result_while_it_is_under_way() -> None:
+    # in virtual time client 0 answers at 1, 2, 3, ... and client 1, with the model of time 0, at 2; the buffer holds
+    # two. From 0 with lr 1/2, so L = 2: client 0 to 1/2, and from 0 again to 1/2, both with F = 1/2 and d = -1: the
+    # sum of F d is -1, the denominator 2 (1 + 2/2) = 4, and the server moves to 1/4 at time 2
+    clock = VirtualClock([100.0, 50.0])
+    module = Quadratic(0.5)
+    callback = fair(clients_per_round=2, schedule=Asynchronous(clock, buffer_size=2))
+    fit(callback, module, quadratic_clients([1.0] * 2, [1.0, 3.0]), 1, None)
+    assert float(module.w.detach()) == pytest.approx(0.25, abs=1e-12)
+    fit(callback, module, quadratic_clients([1.0] * 2, [1.0, 3.0]), 4, None)
+    assert 0.25 < float(module.w.detach()) < 3
+
+
+def test_what_has_no_loss_of_one_client_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`measured` as the algorithm's objective.*, got Proximal\(mu=0\.1\)"):
+        fair(objective=Proximal(0.1))
+    with pytest.raises(ValueError, match=r"got MeasuredLoss.*Give the same"):
+        fair(objective=MeasuredLoss())
+    measured = MeasuredLoss()
+    with pytest.raises(ValueError, match="FairMean cannot merge circulating models, as Redistribution has them"):
+        RADFed(2, local=measured, aggregation=FairMean(1.0, measured))
 
 
 def test_values_that_cannot_work() -> None:

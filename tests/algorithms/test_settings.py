@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from inspect import signature
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed, TensorDataModule
+from fl_lightning import (
+    AggregationCallback,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedBuff,
+    FedDyn,
+    Federated,
+    FedNova,
+    FedProx,
+    QFedAvg,
+    RADFed,
+    Scaffold,
+    TensorDataModule,
+)
 from fl_lightning.executors import SequentialExecutor
 from fl_lightning.parts import (
     BernoulliSampler,
@@ -216,3 +231,10 @@ def test_what_is_no_part_is_refused_with_the_way_out(make: Any, message: str) ->
 def test_an_executor_without_a_name_is_refused() -> None:
     with pytest.raises(ValueError, match="`executor` must be one of 'auto', 'sequential', 'vectorized', got 'fast'"):
         FedAvg(executor="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedProx, FedDyn, Scaffold, FedNova, QFedAvg, FedAvgM, FedAdam, RADFed])
+def test_type_checkers_know_every_argument_that_an_algorithm_takes(kind: type[AggregationCallback]) -> None:
+    [options] = get_args(get_type_hints(kind.__init__)["options"])
+    known = {*signature(kind).parameters, *get_type_hints(options)}
+    assert known >= set(signature(AggregationCallback).parameters)

@@ -112,6 +112,15 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
     assert run(4, tmp_path / "last.ckpt")[0].spent == whole.spent
 
 
+def test_another_fit_spends_from_nothing() -> None:
+    privacy = ExamplePrivacy(1.0, noise_multiplier=8.0, delta=1e-5)
+    for _ in range(2):
+        fit(Plain(0.1), mixed(1.0, 2.0), privacy, FedAvg(1.0), rounds=2)
+        # two epochs: one Gaussian mechanism with z / sqrt(2)
+        once = epsilon_of([(Mechanism(8.0 / math.sqrt(2), 1.0), 1)], 1e-5)
+        assert privacy.spent == pytest.approx(once, rel=0.01)
+
+
 def test_a_step_that_cannot_be_mapped_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"needs a `training_step` that torch\.func can map over single samples"):
         fit(Quadratic(0.1), mixed(1.0), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0))

@@ -19,9 +19,11 @@ from fl_lightning.diagnostics import (
     LocalCompute,
     LocalDivergence,
     UpdateNorms,
+    VirtualTime,
     pairwise_divergence,
     relative_distance,
 )
+from fl_lightning.parts import VirtualClock
 from fl_lightning.parts.participation import Participation
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
@@ -233,6 +235,25 @@ def test_local_compute(settings: dict[str, int], batch_size: int | None, steps: 
     assert curve["fed/local_steps"] == [2 * steps * r for r in (1, 2, 3)]
     assert curve["fed/local_samples"] == [2 * samples * r for r in (1, 2, 3)]
     assert compute.rounds_of_client == {0: 3, 1: 3}
+
+
+def test_another_fit_counts_anew_and_one_that_goes_on_counts_on() -> None:
+    # two clients of one step each, at speeds at which a round takes one unit of time; w - c halves in each round
+    observers = [Communication(0.0, "val_loss"), LocalCompute(), VirtualTime(VirtualClock(100)), CentralTwin()]
+    data = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
+    names = ("fed/models_up", "fed/local_steps", "fed/virtual_time", "fed/central_distance")
+    logged = []
+    for _ in range(2):
+        curve, module = Curve(), Quadratic(0.5)
+        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0), *observers, curve])
+        trainer.fit(module, datamodule=data)
+        logged.append([curve[name] for name in names])
+        assert str(observers[0]) == "2+"
+    assert logged == [[[2.0, 4.0], [2.0, 4.0], [1.0, 2.0], [0.0, 0.0]]] * 2
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(module, datamodule=data)
+    assert [curve[name][-1] for name in names] == [6.0, 6.0, 3.0, 0.0]
+    assert str(observers[0]) == "3+"
 
 
 def test_local_accuracy() -> None:

@@ -24,7 +24,7 @@ from fl_lightning import (
     RADFed,
     TensorDataModule,
 )
-from fl_lightning.data import Source
+from fl_lightning.data import LabelFlipping, Source
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.parts import Proximal, Redistribution, UniformSampler, WeightedMean
 
@@ -153,6 +153,15 @@ def test_other_batches_are_told(
 ) -> None:
     with caplog.at_level("INFO"):
         resume(tmp_path, FedAvg(2), FedAvg(2), other=toy(**other))
+    assert told(caplog) == [f"Resuming with other settings than the checkpoint's: {line}."]
+
+
+def test_a_poison_that_is_gone_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    poisoned = table(0)
+    poisoned.poison_with(LabelFlipping([1], 3))
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=poisoned, other=table(0))
+    line = "poisons [LabelFlipping(clients=[1], num_classes=3)] -> []"
     assert told(caplog) == [f"Resuming with other settings than the checkpoint's: {line}."]
 
 

@@ -13,7 +13,7 @@ from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_tra
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
-from fl_lightning.data import Backdoor, FederatedDataModule, LabelFlipping, SampleSplit, Source
+from fl_lightning.data import Backdoor, FederatedDataModule, ImageDataModule, LabelFlipping, SampleSplit, Source
 from fl_lightning.diagnostics import BackdoorSuccess
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.parts import (
@@ -239,6 +239,54 @@ def test_data_are_poisoned_before_they_are_set_up() -> None:
         set_up(LabelFlipping([9], 3))
     with pytest.raises(ValueError, match="`size=4` needs images of at least 4 x 4 pixels"):
         Backdoor([0]).stamped(torch.zeros(2, 3, 3))
+
+
+def test_a_second_poison_adds_to_the_first_and_no_client_is_named_twice() -> None:
+    clean, data = set_up(), Images(IIDPartitioner(4, seed=0), split=SampleSplit(val=0.0, test="official"))
+    for poison in (LabelFlipping([0], 3), Backdoor([0, 1], target=2, fraction=1.0, size=2)):
+        data.poison_with(poison)
+    data.poison_with(LabelFlipping([1], 3))
+    data.setup()
+    assert samples_of(data, 0)[1].unique().tolist() == [2]  # stamped after they were flipped
+    assert samples_of(data, 1)[1].unique().tolist() == [0]  # flipped after they were stamped
+    assert torch.equal(samples_of(data, 2)[1], samples_of(clean, 2)[1])
+    with pytest.raises(ValueError, match=r"`clients` of LabelFlipping must name each client once, got \[0, 0\]"):
+        LabelFlipping([0, 0], 3)
+
+
+class Bytes(ImageDataModule):
+    """Black images of 6 x 6 pixels in two channels, which become -1 and -2; white becomes 1 and 3."""
+
+    mean, std = (0.5, 0.4), (0.5, 0.2)
+
+    def load(self) -> Source:
+        y = torch.arange(12) % 3
+        return Source(torch.utils.data.TensorDataset(torch.zeros(12, 2, 6, 6, dtype=torch.uint8), y), y.numpy())
+
+
+def test_bytes_are_stamped_in_the_units_in_which_success_is_measured() -> None:
+    data = Bytes(IIDPartitioner(2, seed=0), split=SampleSplit(val=0.0, test=0.0))
+    backdoor = Backdoor([0], fraction=1.0, size=2, value=-0.6)
+    data.poison_with(backdoor)
+    data.setup()
+    x, _ = samples_of(data, 0)
+    # 255 (0.5 - 0.6 0.5) = 51, and 255 (0.4 - 0.6 0.2) = 71.4
+    assert x[:, 0, -2:, -2:].unique().tolist() == [51]
+    assert x[:, 1, -2:, -2:].unique().tolist() == [71]
+    assert not x[..., :-2, :].any()
+    served = data.preprocess(x, training=True)
+    torch.testing.assert_close(backdoor.stamped(served), served, atol=0.5 / 255 / 0.2, rtol=0)
+
+
+def test_units_that_are_not_known_are_refused() -> None:
+    data = Bytes(IIDPartitioner(2, seed=0), split=SampleSplit(val=0.0, test=0.0))
+    data.poison_with(Backdoor([0], value=1.5))
+    with pytest.raises(ValueError, match=r"`value` of a poison must be from -1 to 1, .* got inputs from -2 to 1\.5"):
+        data.setup()
+    plain = TensorDataModule([(torch.zeros(4, 1, 6, 6, dtype=torch.uint8), torch.zeros(4, dtype=torch.long))])
+    plain.poison_with(Backdoor([0]))
+    with pytest.raises(ValueError, match=r"units of standardised inputs, but the inputs are torch\.uint8"):
+        plain.setup()
 
 
 class TellsByCorner(L.LightningModule):

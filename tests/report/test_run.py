@@ -56,9 +56,19 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     assert list(scores.lines[0].get_ydata()) == [0.375, 0.375]  # type: ignore[arg-type]
 
 
+def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
+    # epochs count from 0, and the test after two of them has epoch 2
+    log = "epoch,step,train_loss_step,train_loss,val_acc,test_acc\n0,0,2.0,,,\n0,1,,,0.25,\n0,1,,0.9,,\n"
+    (tmp_path / "metrics.csv").write_text(log + "1,3,,,0.5,\n1,3,,0.5,,\n2,4,,,,0.75\n")
+    expected = {"train_loss": [(1, 0.9), (2, 0.5)], "val_acc": [(1, 0.25), (2, 0.5)], "test_acc": [(2, 0.75)]}
+    assert read_curves(tmp_path) == expected
+    accuracies, losses = plot_run(tmp_path).figure.axes
+    assert (accuracies.get_xlabel(), losses.get_xlabel()) == ("epoch", "epoch")
+
+
 def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"Trainer\(logger=CSVLogger\('runs'\)\)"):
         plot_run(tmp_path)
     (tmp_path / "metrics.csv").write_text("epoch,round,step,lr\n0,1,1,0.5\n")
-    with pytest.raises(ValueError, match="no accuracy and no loss by round"):
+    with pytest.raises(ValueError, match="no accuracy and no loss by round or epoch"):
         plot_run(tmp_path)

@@ -231,15 +231,19 @@ class AsynchronousAlgorithm(Algorithm):
         rows = federation.sum_over_ranks(rows)
         sent = {task.slot: self.schedule.start(task.slot, self.server) for task in tasks}
         beside = {
-            slot: (result.num_steps, result.payload, None if result.start is sent[slot] else result.start.cpu())
+            slot: (
+                {"num_steps": result.num_steps, "summed_lr": list(result.summed_lr), "loss": result.loss},
+                result.payload,
+                None if result.start is sent[slot] else result.start.cpu(),
+            )
             for slot, result in mine.items()
         }
         everyone = {slot: entry for share in federation.gather(beside) for slot, entry in share.items()}
         for task, row in zip(tasks, rows, strict=True):
-            steps, payload, start = everyone[task.slot]
+            numbers, payload, start = everyone[task.slot]
             start = sent[task.slot] if start is None else start.to(model.device)
             results[task.slot] = ClientResult(
-                task, start, row.clone(), steps, num_parameters=federation.num_parameters, payload=payload
+                task, start, row.clone(), num_parameters=federation.num_parameters, payload=payload, **numbers
             )
 
     # ---- accounts ----

@@ -181,7 +181,8 @@ def _state_of(result: ClientResult) -> dict[str, Any]:
     """Return a result as numbers, lists and tensors."""
     numbers = [result.num_steps, result.num_parameters, result.staleness, result.counter]
     task, payload = list(astuple(result.task)), list(astuple(result.payload))
-    return {"task": task, "start": result.start, "vector": result.vector, "numbers": numbers, "payload": payload}
+    state = {"task": task, "start": result.start, "vector": result.vector, "numbers": numbers, "payload": payload}
+    return {**state, "summed_lr": list(result.summed_lr), "loss": result.loss}
 
 
 def _result_of(state: dict[str, Any], like: Tensor) -> ClientResult:
@@ -195,4 +196,6 @@ def _result_of(state: dict[str, Any], like: Tensor) -> ClientResult:
         payload=Payload(*state["payload"]),
         staleness=staleness,
         counter=counter,
+        summed_lr=state.get("summed_lr", ()),  # earlier releases did not keep these two
+        loss=state.get("loss"),
     )
