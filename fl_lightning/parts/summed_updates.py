@@ -27,11 +27,12 @@ class SummedUpdates(Aggregation):
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self._mean = RunningMean()
+        self._mean, self._models = RunningMean(), RunningMean()
+        self._starts: list[Tensor] = []  # models that clients received, those that are equal once
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start with nothing added."""
-        self._mean.reset()
+        self._reset()
 
     def update(self, result: ClientResult) -> None:
         """Add a client's update.
@@ -47,22 +48,34 @@ class SummedUpdates(Aggregation):
                 "statistics, such as GroupNorm."
             )
         self._mean.add(result.delta)
+        self._models.add(result.parameters)
+        if not any(result.start is start or same_values(result.start, start) for start in self._starts[:2]):
+            self._starts.append(result.start)
 
     def merge(self, model: Tensor) -> Tensor | None:
         """Return the moved parameters and the server's buffers, float64 of shape ``(size,)``; ``None`` to stay."""
         n, current = self.federation.num_parameters, model.to(accumulator(model))
+        received = self.federation.gather(all(same_values(start[:n], model[:n]) for start in self._starts))
         mean, weight = self._mean.take(self.federation, model[:n])
-        count = float(weight)
+        models, _ = self._models.take(self.federation, model[:n])
+        self._starts, count = [], float(weight)
         total = torch.zeros_like(current[:n]) if mean is None else mean * count
         seen, divisor = self.exchange.summed(total, count)
         if not divisor:
             return None
+        if seen is total and models is not None and divisor == count and all(received):
+            return torch.cat([models, current[n:]])  # as it is: the way to the sum and back would round it
         return torch.cat([current[:n] + seen / divisor, current[n:]])
 
     def on_round_abort(self) -> None:
         """Forget everything that was added."""
         super().on_round_abort()
+        self._reset()
+
+    def _reset(self) -> None:
         self._mean.reset()
+        self._models.reset()
+        self._starts = []
 
 
 def of_sums(exchange: Exchange, aggregation: Aggregation) -> Aggregation:
