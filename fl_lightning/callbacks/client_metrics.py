@@ -13,8 +13,11 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.batches import inputs_and_targets
 
 Metric = Callable[[Tensor, Tensor], Tensor]
+_Stage = Literal["val", "test"]
+_STEPS = {"val": "validation_step", "test": "test_step"}
 
 
 def accuracy(preds: Tensor, target: Tensor) -> Tensor:
@@ -37,7 +40,8 @@ class ClientMetrics(Callback):
         name: Name of the metric in the logs.
 
     Raises:
-        TypeError: If an argument has the wrong type, such as a name for ``metric``.
+        TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if the step
+            returned no scores and a batch has no inputs and targets.
         ValueError: If ``name`` is empty.
 
     Attributes:
@@ -66,10 +70,21 @@ class ClientMetrics(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the batch's predictions."""
-        self._keep(pl_module, outputs, batch)
+        self._keep(trainer, pl_module, outputs, batch, "val")
 
     on_test_epoch_start = on_validation_epoch_start
-    on_test_batch_end = on_validation_batch_end
+
+    def on_test_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep the batch's predictions."""
+        self._keep(trainer, pl_module, outputs, batch, "test")
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the mean over validation clients."""
@@ -79,16 +94,20 @@ class ClientMetrics(Callback):
         """Log the mean over test clients."""
         self._log(trainer, pl_module, "test")
 
-    def _keep(self, module: pl.LightningModule, outputs: Any, batch: Any) -> None:
+    def _keep(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, stage: _Stage) -> None:
+        if _clients_of(trainer, stage) is None:
+            return
         if isinstance(outputs, dict) and "preds" in outputs and "target" in outputs:
             preds, target = outputs["preds"], outputs["target"]
         else:
-            preds, target = module(batch[0]), batch[1]
+            x, target = inputs_and_targets(
+                batch, self, f'Return {{"preds": ..., "target": ...}} from `{_STEPS[stage]}`.'
+            )
+            preds = module(x)
         self._seen.append((preds.detach(), target.detach()))
 
-    def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: Literal["val", "test"]) -> None:
-        data = getattr(trainer, "datamodule", None)
-        clients = data.eval_client_ids(stage) if isinstance(data, FederatedDataModule) else None
+    def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: _Stage) -> None:
+        clients = _clients_of(trainer, stage)
         if clients is None or not self._seen or trainer.sanity_checking:
             return
         preds, target, owners = self._by_client(trainer, np.asarray(clients))
@@ -120,3 +139,9 @@ class ClientMetrics(Callback):
         preds = torch.cat([p for p, _ in shares])[everything]
         target = torch.cat([t for _, t in shares])[everything]
         return preds, target, clients[place[real]]
+
+
+def _clients_of(trainer: pl.Trainer, stage: _Stage) -> np.ndarray | None:
+    """Return the client of each sample; ``None`` if the evaluation set belongs to no client."""
+    data = getattr(trainer, "datamodule", None)
+    return data.eval_client_ids(stage) if isinstance(data, FederatedDataModule) else None

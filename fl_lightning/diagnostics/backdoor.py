@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning.arguments import got
+from fl_lightning.data.batches import inputs_and_targets
 
 
 class Trigger(Protocol):
@@ -32,7 +33,7 @@ class BackdoorSuccess(Callback):
         backdoor: The pattern and the class.
 
     Raises:
-        TypeError: If it cannot stamp inputs, or has no target class.
+        TypeError: If it cannot stamp inputs, or has no target class; in a validation, if batches are no tuples.
     """
 
     def __init__(self, backdoor: Trigger) -> None:
@@ -58,7 +59,8 @@ class BackdoorSuccess(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count the batch's samples."""
-        x, y = batch[:2]
+        way_out = "Give validation data whose samples are tuples, such as those of a TensorDataset."
+        x, y = inputs_and_targets(batch, self, way_out)
         others = y != self.backdoor.target
         taken = pl_module(self.backdoor.stamped(x[others])).argmax(1) == self.backdoor.target
         self._counts += torch.stack([taken.sum(), others.sum()])

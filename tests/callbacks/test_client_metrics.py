@@ -9,8 +9,10 @@ import pytest
 import torch
 from helpers.toys import quiet_trainer
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from fl_lightning import ClientMetrics, TensorDataModule
+from fl_lightning.data import ClientDatasetsModule
 
 
 class Echo(L.LightningModule):
@@ -85,3 +87,32 @@ def test_limited_validation_counts_what_was_seen() -> None:
     trainer = quiet_trainer(callbacks=[metrics], limit_val_batches=2)
     trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
     assert metrics.values["val"] == {0: 1.0, 1: 0.0}
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """Samples as dicts: three of class 0, all recognised."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"x": torch.tensor([1.0, 0.0]), "y": torch.tensor(0)}
+
+
+class ReadsRows(Echo):
+    def evaluate(self, batch: Any, stage: str) -> dict[str, Tensor] | None:
+        return super().evaluate((batch["x"], batch["y"]), stage)
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> None:
+    metrics = ClientMetrics()
+    run = getattr(quiet_trainer(callbacks=[metrics]), stage)
+    pooled = ClientDatasetsModule([Rows()], val=Rows(), test=Rows())
+    assert "val_acc_clients" not in run(ReadsRows(False), datamodule=pooled, verbose=False)[0]
+    owned = ClientDatasetsModule([Rows()], val=[Rows(), Rows()], test=[Rows(), Rows()])
+    run(ReadsRows(True), datamodule=owned, verbose=False)
+    assert list(metrics.values.values()) == [{0: 1.0, 1: 1.0}]
+    step = {"validate": "validation_step", "test": "test_step"}[stage]
+    with pytest.raises(TypeError, match=rf"are inputs and targets, got a dict\. Return .*\}} from `{step}`"):
+        run(ReadsRows(False), datamodule=owned, verbose=False)

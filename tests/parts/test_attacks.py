@@ -310,6 +310,15 @@ class TellsByCorner(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+def test_success_needs_inputs_and_classes() -> None:
+    watch = BackdoorSuccess(Backdoor([0]))
+    module = TellsByCorner()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), watch])
+    for batch, kind in (({"x": 1}, "dict"), ([torch.zeros(1)], "list of 1")):
+        with pytest.raises(TypeError, match=f"BackdoorSuccess needs batches whose .*, got a {kind}"):
+            watch.on_validation_batch_end(trainer, module, None, batch, 0)
+
+
 @pytest.mark.parametrize(("value", "success"), [(7.0, 1.0), (2.0, 0.0)])
 def test_the_share_of_stamped_images_that_are_taken_for_the_target(value: float, success: float) -> None:
     x = torch.zeros(9, 1, 6, 6)
