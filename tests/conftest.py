@@ -34,9 +34,3 @@ def auto_chooses_the_reference(request: pytest.FixtureRequest, monkeypatch: pyte
     if request.node.get_closest_marker("auto_decides") is None:
         monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda counts, models: False)
         monkeypatch.setattr("fl_lightning.executors.auto.LayoutTrial.works", lambda trial, task: False)
-
-
-@pytest.fixture(autouse=True)
-def no_seed_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the seed that another test gave to ``seed_everything``: it is the default of all algorithms."""
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)

@@ -399,5 +399,5 @@ def test_scaffold_option_1_needs_automatic_optimisation() -> None:
 
     module = Manual(0.1)
     module.automatic_optimization = False
-    with pytest.raises(ValueError, match="optimises manually, so its gradients cannot be had without training"):
+    with pytest.raises(ValueError, match="optimises manually, so a loss or gradient cannot be had without training"):
         fit_quadratic(Scaffold(1.0, option=1), module, quadratic_clients(**UNEQUAL), rounds=1)
