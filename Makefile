@@ -13,7 +13,7 @@ run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q $(ARGS)
 
 # small faults in the code that the tests should notice, such as ARGS='--faults 200 --seed 1 "fl_lightning/parts/*"'
 mutants: $(READY)

@@ -38,8 +38,6 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
     return load
 
 
-# the group keeps the tests of a mode on one worker, so that the fits run once
-@pytest.mark.xdist_group("kill")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str) -> None:
     whole, resumed = ends("kill", name)
@@ -50,7 +48,6 @@ def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str)
         assert torch.equal(resumed["weights"][key], value), key
 
 
-@pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_processes_equal_one(ends: Ends, name: str) -> None:
     one, two = ends("processes", name)

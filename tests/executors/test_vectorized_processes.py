@@ -60,7 +60,6 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.xdist_group("vectorized-processes")
 @pytest.mark.parametrize("algorithm", ["fedavg", "radfed", "feddyn"])
 def test_two_processes_equal_one(algorithm: str, ends: Path) -> None:
     one, two = (torch.load(ends / f"{algorithm}-{devices}.pt", weights_only=True) for devices in (1, 2))
