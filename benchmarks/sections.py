@@ -43,7 +43,7 @@ SECTIONS = {
     "tracing the step": [(ProgramMaker, "make")],
     "the loop over steps": [(StackTraining, "run")],
     "telling Lightning": [(Journal, "tell")],
-    "the look for changes": [(VectorizedExecutor, "_must_prove")],
+    "the look for changes": [(VectorizedExecutor, "_look_for_changes")],
     "clients: start and result": [(LocalTraining, "begin"), (VectorizedExecutor, "_hand_in")],
     "other work of the executor": [(VectorizedExecutor, "run")],
 }

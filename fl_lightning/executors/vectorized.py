@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +56,11 @@ class VectorizedExecutor(Executor):
         """Why clients are trained one after the other; ``None`` while they are not."""
         return self.verdict.cause
 
+    @property
+    def _stacks(self) -> bool:
+        """Whether clients are trained in stacks: a trial has been passed."""
+        return self.cause is None and self.verdict.proven > 0
+
     def reset(self) -> None:
         """Forget the trial's verdict."""
         self.verdict = Verdict()
@@ -85,19 +91,19 @@ class VectorizedExecutor(Executor):
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
             rest = self._prove(rest, *self._first_witnesses(rest), algorithm)
-        while self.cause is None and any(map(self._is_longer, rest)):
+        while self._stacks and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
         self._train_all(rest, algorithm)
 
     def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients in stacks, or, from where that fails, one after the other."""
         clients, journal, trained = self._clients, Journal(self.verdict.jointly), set[Task]()
-        for chunk in self._chunks(tasks) if self.cause is None else ():
-            if self.cause is None:
+        for chunk in self._chunks(tasks) if self._stacks else ():
+            if self._stacks:
                 self._train(chunk, algorithm, journal)
                 trained.update(chunk)
         journal.tell(clients.loop)
-        if self.cause is not None:  # the others in their own order, not in that of stacks
+        if not self._stacks:  # the others in their own order, not in that of stacks
             self._sequential.run([task for task in tasks if task not in trained], clients, algorithm)
 
     # ---- the trial ----
@@ -145,7 +151,7 @@ class VectorizedExecutor(Executor):
         other = min(like, key=lambda other: (other < place, abs(other - place)), default=place)
         start, end = min(place, other), max(place, other) + 1
         self._train_all(tasks[:start], algorithm)
-        if self.cause is not None:
+        if not self._stacks:
             return tasks[start:]
         witnesses = [tasks[each] for each in sorted({place, other})]
         return self._prove(tasks[start:], tasks[start:end], witnesses, algorithm)
@@ -159,7 +165,7 @@ class VectorizedExecutor(Executor):
         trial: Trial | None = None
         try:
             self.check()
-            trial = Trial(self._clients)
+            trial = Trial(self._clients, programs=self.verdict.programs)
         except CannotVectorize as error:
             self._give_up(_reason(error))
             return tasks
@@ -171,7 +177,7 @@ class VectorizedExecutor(Executor):
                 raise  # in earnest: it would be raised without a trial, too
             self._give_up(_reason(error))
         else:
-            longest = max(map(self._clients.batches.number, witnesses))
+            longest = math.inf if trial.by_program else max(map(self._clients.batches.number, witnesses))
             self.verdict.add(trial, longest, watched=self._clients.has_hook("on_client_start"))
         return rest
 
@@ -220,15 +226,14 @@ class VectorizedExecutor(Executor):
             )
         for members in _alike(begun):
             length = len(journal)
-            if self.cause is None:
+            if self._stacks:
                 try:
-                    try:
-                        trained = self._train_alike(members, journal)
-                    except NoProgram:  # once a fit at most
-                        journal.cut(length)
-                        trained = self._train_alike(members, journal)
+                    trained = self._train_alike(members, journal)
                 except (SIGTERMException, KeyboardInterrupt):
                     raise
+                except NoProgram:  # once a fit at most; the next round tries out mapped steps
+                    journal.cut(length)
+                    self.verdict.proven, self.verdict.programs = 0, False
                 except Exception as error:  # a mistake of the user's own is raised again in earnest
                     journal.cut(length)
                     self._give_up(_reason(error))
@@ -264,7 +269,10 @@ class VectorizedExecutor(Executor):
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         stacked.begin_stack()
         clients.seed(tasks[0])
-        training = StackTraining(clients, self._steps, stack, optimizer, journal)
+        as_program = math.isinf(self.verdict.proven)
+        training = StackTraining(clients, self._steps, stack, optimizer, journal, as_program)
+        if as_program and not training.by_program:
+            raise NoProgram("`training_step` was a program in the trial and is none now")
         return _Trained(ordered, stack, training.run())
 
     def _windows(self, task: Task) -> list[int]:

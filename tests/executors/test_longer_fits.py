@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import threading
@@ -112,6 +113,47 @@ def test_clients_longer_than_all_before_are_tried_first(seed: int) -> None:
         fit(module, None, sizes, callback=callback)
     assert torch.allclose(weights(modules[0]), weights(modules[1]), rtol=0, atol=1e-10)
     assert [module.seen for module in modules] == [12, 12]  # four longer clients in each of three rounds
+
+
+class LosesByTheBatch(Module):
+    """Has another loss on batches of one sample."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return loss if len(batch[1]) > 1 else 3 * loss
+
+
+@pytest.mark.parametrize(("make", "proven"), [(Module, math.inf), (SeesBatchNumbers, 10)])
+def test_a_step_that_cannot_know_its_number_is_tried_once(make: Any, proven: float) -> None:
+    sizes = (24, 24, 32, 24, 32, 24, 40, 32)  # 6, 8 and 10 batches
+    fitter = fit(make(linear()), "vectorized", sizes)
+    assert fitter.fit_loop.executor.verdict.proven == proven
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_step_that_turns_out_to_depend_on_the_batch_size_is_tried_anew(seed: int) -> None:
+    modules = [LosesByTheBatch(linear()) for _ in range(2)]
+    fits = [
+        fit(module, None, (8, 8, 12, 8, 9, 8, 12, 8), callback=FedAvg(1.0, seed=seed, executor=executor))
+        for module, executor in zip(modules, ("sequential", "vectorized"), strict=True)
+    ]
+    assert torch.allclose(weights(modules[0]), weights(modules[1]), rtol=0, atol=1e-10)
+    assert fits[0].global_step == fits[1].global_step == 3 * 19  # 2 or 3 batches of 4
+    verdict = fits[1].fit_loop.executor.verdict
+    assert verdict.cause is None and verdict.proven == 3  # mapped
+
+
+def test_a_resumed_fit_knows_that_the_step_is_no_program(tmp_path: Path) -> None:
+    sizes = (8, 8, 12, 8, 9, 8, 12, 8)
+    whole, resumed = LosesByTheBatch(linear()), LosesByTheBatch(linear())
+    fit(whole, "vectorized", sizes, rounds=4)
+    for rounds in (1, 2, 3):
+        begun = fit(LosesByTheBatch(linear()), "vectorized", sizes, rounds=rounds)
+        begun.save_checkpoint(tmp_path / "last.ckpt")
+        fitter = quiet_trainer(max_epochs=4, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
+        data = TensorDataModule(clients_of((6,), sizes), batch_size=4)
+        fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "last.ckpt", weights_only=False)
+        assert torch.equal(weights(whole), weights(resumed))
 
 
 @pytest.mark.parametrize("sizes", [(20, 12), (20, 20, 12, 4), (12, 20, 12, 20, 8)])

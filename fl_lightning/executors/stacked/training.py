@@ -87,10 +87,17 @@ class StackTraining:
         stack: The clients.
         optimizer: Steps them.
         journal: Keeps what they log.
+        programs: Whether their steps may be a program.
     """
 
     def __init__(
-        self, clients: LocalTraining, steps: Steps, stack: Stack, optimizer: StackedOptimizer, journal: Journal
+        self,
+        clients: LocalTraining,
+        steps: Steps,
+        stack: Stack,
+        optimizer: StackedOptimizer,
+        journal: Journal,
+        programs: bool,
     ) -> None:
         self._clients, self._steps, self._stack, self._optimizer = clients, steps, stack, optimizer
         self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
@@ -106,7 +113,12 @@ class StackTraining:
         self.drew = False
         self._by_step = bool(clients.loop.optimizers.by_step)
         self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
-        self._program = self._make_program()
+        self._program = self._make_program() if programs else None
+
+    @property
+    def by_program(self) -> bool:
+        """Whether the steps are those of a program."""
+        return self._program is not None
 
     def run(self) -> list[list[float]]:
         """Take all steps; return each client's sum of learning rates for each parameter, if that is asked for.

@@ -43,6 +43,7 @@ class Trial:
 
     Args:
         clients: Trains clients.
+        programs: Whether ``training_step`` may be a program.
 
     Raises:
         CannotVectorize: If the module cannot be copied.
@@ -51,16 +52,18 @@ class Trial:
         trained: Whether all clients were trained in earnest.
         draws: Whether the module draws random numbers, known after :meth:`compare`.
         jointly: Whether metric objects may be given all clients' batches at once, known after :meth:`compare`.
+        by_program: Whether ``training_step`` is a program on all stacks, known after :meth:`compare`.
     """
 
-    def __init__(self, clients: LocalTraining) -> None:
+    def __init__(self, clients: LocalTraining, *, programs: bool) -> None:
         self._clients = clients
         self._copy, self._watched = copy_of(clients)
         module: Any = self._copy.vector.module
         stacked = StackedLoop(clients.loop, clients.corrector, module)
         self._steps = make_steps(clients, self._copy.vector, stacked)
         self._done: list[_Done] = []
-        self.trained, self.draws, self.jointly = False, False, True
+        self._programs = programs
+        self.trained, self.draws, self.jointly, self.by_program = False, False, True, True
 
     def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients one after the other, in earnest.
@@ -147,9 +150,9 @@ class Trial:
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         seeds[0]()
         with no_effects():
-            training = StackTraining(self._copy, self._steps, stack, optimizer, journal)
+            training = StackTraining(self._copy, self._steps, stack, optimizer, journal, self._programs)
             summed = training.run()
-        self.draws = self.draws or training.drew
+        self.draws, self.by_program = self.draws or training.drew, self.by_program and training.by_program
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
             self._compare_models(member.result, vector_of(row))

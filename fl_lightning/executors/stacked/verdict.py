@@ -12,7 +12,9 @@ class Verdict:
     """What trials have found, part of checkpoints: it decides on roundings.
 
     Attributes:
-        proven: Stacks train clients of up to so many batches as they train alone; 0 before a trial.
+        proven: Stacks train clients of up to so many batches as they train alone; 0 before a trial, infinite if
+            ``training_step`` is a program, which is the same for every batch.
+        programs: Whether ``training_step`` may be a program: none has failed so far.
         cause: Why clients are trained one after the other; ``None`` while they are not.
         draws: Whether the module draws random numbers when it trains.
         jointly: Whether metric objects may be given all clients' batches at once.
@@ -20,19 +22,20 @@ class Verdict:
         circumstances: The fingerprint of the module and its surroundings, under which this was found.
     """
 
-    proven: int = 0
+    proven: float = 0
+    programs: bool = True
     cause: str | None = None
     draws: bool = False
     jointly: bool = True
     each_round: bool = False
     circumstances: str | None = None
 
-    def add(self, trial: Trial, longest: int, *, watched: bool) -> None:
+    def add(self, trial: Trial, longest: float, *, watched: bool) -> None:
         """Take what a trial has found, beside that of an earlier one under the same circumstances.
 
         Args:
             trial: A trial that a stack has passed.
-            longest: Batches of its longest client.
+            longest: Batches of the longest client for which it holds.
             watched: Whether a callback may change the module when a client starts.
         """
         if not self.proven:

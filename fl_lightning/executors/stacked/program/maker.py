@@ -64,7 +64,7 @@ class _BatchIndex:
     def _use(self, *args: Any) -> Any:
         raise CannotVectorize("`training_step` uses `batch_idx`")
 
-    __index__ = __int__ = __float__ = __bool__ = __str__ = __format__ = __hash__ = _use  # type: ignore[assignment]
+    __index__ = __int__ = __float__ = __bool__ = __str__ = __repr__ = __format__ = __hash__ = _use  # type: ignore[assignment]
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _use  # type: ignore[assignment]
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = _use
 
