@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,7 +16,7 @@ from torch.utils import _pytree as pytree
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.parts.fair_mean import MeasuredLoss
 from fl_lightning.parts.federation import ClientResult
-from fl_lightning.parts.privacy import Mechanism, check_installed, epsilon_of
+from fl_lightning.parts.privacy import Ledger, check_installed
 
 
 class ExamplePrivacy(Callback):
@@ -50,19 +49,19 @@ class ExamplePrivacy(Callback):
         check_interval("delta", delta, "It should be well below 1 over the number of samples.", within="(0, 1)")
         check_installed()
         self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
-        self._epochs: Counter[int] = Counter()
+        self._epochs = Ledger()
         self._new: list[tuple[int, int]] = []
         self._batch: tuple[Any, int] = (None, 0)
 
     @property
     def spent(self) -> float:
-        """Epsilon so far, of a sample of the client that trained most often."""
-        return epsilon_of([(Mechanism(self.noise_multiplier, 1.0), max(self._epochs.values(), default=0))], self.delta)
+        """Epsilon so far, of a sample of the client that trained most often; see :meth:`Ledger.epsilon`."""
+        return self._epochs.epsilon(self.delta)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Start to count if the fit begins with its first round; a checkpoint's state comes later."""
         if stage == "fit" and trainer.current_epoch == 0:
-            self._epochs = Counter()
+            self._epochs = Ledger()
 
     # ---- what is refused ----
 
@@ -160,7 +159,7 @@ class ExamplePrivacy(Callback):
     def on_round_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
         """Add the round up."""
         for client, epochs in (entry for share in trainer.fit_loop.gather_objects(self._new) for entry in share):
-            self._epochs[client] += epochs
+            self._epochs.add(client, self.noise_multiplier, epochs)
         self._new = []
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -171,11 +170,11 @@ class ExamplePrivacy(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was spent."""
-        return {"epochs": dict(self._epochs), "epsilon": self.spent, "delta": self.delta}
+        return {"epochs": self._epochs.state_dict(), "epsilon": self.spent, "delta": self.delta}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what a checkpoint's run has spent."""
-        self._epochs = Counter(state_dict["epochs"])
+        self._epochs.load_state_dict(state_dict["epochs"])
 
 
 class _Step(nn.Module):

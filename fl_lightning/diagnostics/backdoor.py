@@ -62,6 +62,8 @@ class BackdoorSuccess(Callback):
         way_out = "Give validation data whose samples are tuples, such as those of a TensorDataset."
         x, y = inputs_and_targets(batch, self, way_out)
         others = y != self.backdoor.target
+        if not others.any():  # many layers refuse empty batches
+            return
         taken = pl_module(self.backdoor.stamped(x[others])).argmax(1) == self.backdoor.target
         self._counts += torch.stack([taken.sum(), others.sum()])
 

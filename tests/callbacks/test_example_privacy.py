@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,8 @@ def test_noise_is_of_the_sum_and_divided_by_the_batch() -> None:
 def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> None:
     clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 3.0], [4, 4, 4])
 
-    def run(rounds: int, ckpt_path: Path | None = None) -> tuple[ExamplePrivacy, Any]:
-        privacy = ExamplePrivacy(1.0, noise_multiplier=8.0, delta=1e-5)
+    def run(rounds: int, ckpt_path: Path | None = None, noise: float = 8.0) -> tuple[ExamplePrivacy, Any]:
+        privacy = ExamplePrivacy(1.0, noise_multiplier=noise, delta=1e-5)
         save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
         data = TensorDataModule(clients=clients, batch_size=2)
         trainer = quiet_trainer(
@@ -109,7 +110,12 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
     assert float(logged["fed/example_epsilon"]) == pytest.approx(whole.spent)
     assert float(logged["fed/example_delta"]) == pytest.approx(1e-5)
     run(2)
-    assert run(4, tmp_path / "last.ckpt")[0].spent == whole.spent
+    kept = tmp_path / "after_two.ckpt"
+    shutil.copy(tmp_path / "last.ckpt", kept)
+    assert run(4, kept)[0].spent == whole.spent
+    # six epochs with 8 and six with 4: together one Gaussian mechanism with 1 / z^2 = 6 / 64 + 6 / 16
+    both = epsilon_of([(Mechanism((6 / 64 + 6 / 16) ** -0.5, 1.0), 1)], 1e-5)
+    assert run(4, kept, noise=4.0)[0].spent == pytest.approx(both, rel=0.01)
 
 
 def test_another_fit_spends_from_nothing() -> None:

@@ -24,6 +24,7 @@ from fl_lightning.parts import (
     DifferentialPrivacy,
     Federation,
     ImportanceSampler,
+    LocalDifferentialPrivacy,
     Median,
     Participation,
     Task,
@@ -314,7 +315,7 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
         fit(6, tmp_path / "last.ckpt")
 
 
-def resumed(tmp_path: Path, first: Any, second: Any, q: float = 1.0) -> tuple[Quadratic, DifferentialPrivacy]:
+def resumed(tmp_path: Path, first: Any, second: Any, q: float = 1.0) -> tuple[Quadratic, Any]:
     """Fit two rounds with one exchange and two more with another one; all four clients are at 8, or q of them."""
     clients, path = clients_that_reach([[8.0]] * 4, [1] * 4), tmp_path / "after_two.ckpt"
     module = Quadratic(1.0, [0.0])
@@ -325,6 +326,14 @@ def resumed(tmp_path: Path, first: Any, second: Any, q: float = 1.0) -> tuple[Qu
         trainer.fit(module, datamodule=data, ckpt_path=path if rounds == 4 else None)
         trainer.save_checkpoint(path)
     return module, second
+
+
+def test_local_noise_may_change_in_a_resumed_run(tmp_path: Path) -> None:
+    noises = [LocalDifferentialPrivacy(5.0, noise_multiplier=z, delta=1e-5) for z in (8.0, 4.0)]
+    resumed(tmp_path, *noises)
+    # two updates with noise z / 2 = 4 and two with 2: together one mechanism with 1 / z^2 = 2 / 16 + 2 / 4
+    both = epsilon_of([(Mechanism((2 / 16 + 2 / 4) ** -0.5, 1.0), 1)], 1e-5)
+    assert noises[1].spent == pytest.approx(both, rel=0.01)
 
 
 def test_a_resumed_run_takes_the_noise_and_the_bound_that_it_is_given(tmp_path: Path) -> None:

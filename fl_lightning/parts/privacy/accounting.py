@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -59,6 +60,36 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
         return math.inf
     check_one_kind([mechanism for mechanism, _ in ran])
     return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
+
+
+class Ledger:
+    """Counts how often each client released something with Gaussian noise, without amplification by sampling."""
+
+    def __init__(self) -> None:
+        self._counts: dict[float, Counter[int]] = {}
+
+    def add(self, client: int, noise: float, times: int = 1) -> None:
+        """Note releases.
+
+        Args:
+            client: Who released them.
+            noise: The noise's standard deviation, in units of what one neighbour changes.
+            times: How many.
+        """
+        self._counts.setdefault(noise, Counter())[client] += times
+
+    def epsilon(self, delta: float) -> float:
+        """Return an upper bound of every client's epsilon: for each noise the most that any client released."""
+        most = [(Mechanism(noise, 1.0), max(counts.values())) for noise, counts in self._counts.items()]
+        return epsilon_of(most, delta)
+
+    def state_dict(self) -> dict[float, dict[int, int]]:
+        """Return how often each client released something, by noise."""
+        return {noise: dict(counts) for noise, counts in self._counts.items()}
+
+    def load_state_dict(self, state: Mapping[float, Mapping[int, int]]) -> None:
+        """Go on from these counts."""
+        self._counts = {noise: Counter(counts) for noise, counts in state.items()}
 
 
 def check_one_kind(mechanisms: Sequence[Mechanism]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from fl_lightning.arguments import check_interval, check_not_negative, check_pos
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.fair_mean import MeasuredLoss
 from fl_lightning.parts.federation import ClientResult, Federation, same_values
-from fl_lightning.parts.privacy.accounting import Mechanism, check_installed, epsilon_of
+from fl_lightning.parts.privacy.accounting import Ledger, check_installed
 from fl_lightning.seeding import Stream, torch_generator
 
 
@@ -44,7 +43,7 @@ class LocalDifferentialPrivacy(Exchange):
         check_interval("delta", delta, "1e-5 is usual.", within="(0, 1)")
         check_installed()
         self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
-        self._sent: Counter[int] = Counter()
+        self._sent = Ledger()
         self._new: list[int] = []
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
@@ -60,7 +59,7 @@ class LocalDifferentialPrivacy(Exchange):
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start with nothing sent."""
-        self._sent, self._new = Counter(), []
+        self._sent, self._new = Ledger(), []
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update and its noise."""
@@ -81,7 +80,8 @@ class LocalDifferentialPrivacy(Exchange):
     def on_round_end(self) -> None:
         """Count what was sent, on all processes."""
         super().on_round_end()
-        self._sent.update(client for share in self.federation.gather(self._new) for client in share)
+        for client in (client for share in self.federation.gather(self._new) for client in share):
+            self._sent.add(client, self.noise_multiplier / 2)
         self._new = []
 
     def on_round_abort(self) -> None:
@@ -91,9 +91,8 @@ class LocalDifferentialPrivacy(Exchange):
 
     @property
     def spent(self) -> float:
-        """Epsilon so far of the client that sent most."""
-        most = max(self._sent.values(), default=0)
-        return epsilon_of([(Mechanism(self.noise_multiplier / 2, 1.0), most)], self.delta)
+        """Epsilon so far of the client that sent most; an upper bound of it if a resumed run had another noise."""
+        return self._sent.epsilon(self.delta)
 
     def values(self) -> dict[str, float]:
         """Return epsilon so far, and its delta."""
@@ -101,8 +100,8 @@ class LocalDifferentialPrivacy(Exchange):
 
     def state_dict(self) -> dict[str, Any]:
         """Return how much each client sent."""
-        return {"sent": dict(self._sent), "epsilon": self.spent, "delta": self.delta}
+        return {"sent": self._sent.state_dict(), "epsilon": self.spent, "delta": self.delta}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what a checkpoint's run has sent."""
-        self._sent = Counter(state["sent"])
+        self._sent.load_state_dict(state["sent"])
