@@ -93,17 +93,17 @@ class WatchedTrainer:
         trainer: The trainer.
 
     Attributes:
-        read_epoch: Whether the round's number, or another number of the round, has been read.
+        reads_round: Whether the round's number, or another number of the round, has been read.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self.__dict__.update(_trainer=trainer, read_epoch=False)
+        self.__dict__.update(_trainer=trainer, reads_round=False)
 
     def __getattr__(self, name: str) -> Any:
         if name in _LOGGERS:
             raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
         if name in _OF_ROUND:
-            self.__dict__["read_epoch"] = True
+            self.__dict__["reads_round"] = True
         elif name not in _OF_FIT and (not name.startswith("_") or name == "_results"):
             raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
         return getattr(self._trainer, name)

@@ -195,10 +195,10 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
         ValueError: If the name is unknown, or ``clients_at_once`` has no effect on the executor.
     """
     if clients_at_once is not None and (executor == "sequential" or isinstance(executor, Executor)):
-        way = 'executor="vectorized" or "auto"' if executor == "sequential" else "it to the executor"
+        way = '"vectorized" or "auto"' if executor == "sequential" else f"VectorizedExecutor({clients_at_once})"
         raise ValueError(
             f"`clients_at_once` has no effect beside executor={executor!r}, got {clients_at_once}. Leave it out, or "
-            f"give {way}."
+            f"give executor={way}."
         )
     if isinstance(executor, Executor):
         return executor

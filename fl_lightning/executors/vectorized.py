@@ -30,11 +30,9 @@ from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
 from fl_lightning.executors.stacked.trial import Trial
 from fl_lightning.executors.stacked.verdict import Verdict
+from fl_lightning.executors.stacked.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
-
-_WITNESSES = 2  # clients that are trained both ways
-_STEPS = 4  # that show whether a later step depends on an earlier one
 
 
 class VectorizedExecutor(Executor):
@@ -90,7 +88,7 @@ class VectorizedExecutor(Executor):
         rest = list(tasks)
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
-            rest = self._prove(rest, *self._first_witnesses(rest), algorithm)
+            rest = self._prove(rest, first_witnesses(rest, lambda task: len(self._windows(task))), algorithm)
         while self._stacks and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
         self._train_all(rest, algorithm)
@@ -124,19 +122,6 @@ class VectorizedExecutor(Executor):
         if changed or verdict.each_round:
             verdict.proven = 0
 
-    def _first_witnesses(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-        """Return the clients that train first, in their order, and those of them that are trained both ways.
-
-        The latter make several steps, where there are such.
-        """
-        together = [task for task in tasks if task.round == tasks[0].round]
-        numbers = [len(self._windows(task)) for task in together]
-        several = min(_STEPS, max(numbers))
-        places = [place for place, number in enumerate(numbers) if number >= several][:_WITNESSES]
-        if len(places) < _WITNESSES:
-            places = sorted({*places, *range(min(_WITNESSES, len(together)))})
-        return together[: places[-1] + 1], [together[place] for place in places]
-
     def _is_longer(self, task: Task) -> bool:
         """Whether a client has more batches than those of the trials."""
         return self._clients.batches.number(task) > self.verdict.proven
@@ -146,20 +131,16 @@ class VectorizedExecutor(Executor):
 
         What a module does only in steps that no client has reached before is seen so.
         """
-        place = next(place for place, task in enumerate(tasks) if self._is_longer(task))
-        like = [other for other, task in enumerate(tasks) if task.round == tasks[place].round and other != place]
-        other = min(like, key=lambda other: (other < place, abs(other - place)), default=place)
-        start, end = min(place, other), max(place, other) + 1
-        self._train_all(tasks[:start], algorithm)
-        if not self._stacks:
-            return tasks[start:]
-        witnesses = [tasks[each] for each in sorted({place, other})]
-        return self._prove(tasks[start:], tasks[start:end], witnesses, algorithm)
+        places = with_neighbour(tasks, next(place for place, task in enumerate(tasks) if self._is_longer(task)))
+        self._train_all(tasks[: places[0]], algorithm)
+        rest = tasks[places[0] :]
+        return self._prove(rest, [place - places[0] for place in places], algorithm) if self._stacks else rest
 
-    def _prove(self, tasks: list[Task], first: list[Task], witnesses: list[Task], algorithm: Algorithm) -> list[Task]:
-        """Train the first clients, some of them both ways; return the others."""
-        rest = [task for task in tasks if task not in first]
-        if len(witnesses) < _WITNESSES:
+    def _prove(self, tasks: list[Task], places: Sequence[int], algorithm: Algorithm) -> list[Task]:
+        """Train the first clients, those at the places both ways; return the others."""
+        first, rest = tasks[: places[-1] + 1], tasks[places[-1] + 1 :]
+        witnesses = [tasks[place] for place in places]
+        if len(witnesses) < WITNESSES:
             self._sequential.run(first, self._clients, algorithm)
             return rest
         trial: Trial | None = None

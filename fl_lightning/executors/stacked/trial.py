@@ -116,9 +116,9 @@ class Trial:
         self._compare_logs(journal)
 
     @property
-    def read_epoch(self) -> bool:
+    def reads_round(self) -> bool:
         """Whether the stacked ``training_step`` read the round's number, known after :meth:`compare`."""
-        return bool(self._watched.read_epoch)
+        return bool(self._watched.reads_round)
 
     def _alike(self) -> list[list[_Done]]:
         """Return the clients whose optimizers have the same options together, the longest first."""

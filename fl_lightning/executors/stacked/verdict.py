@@ -43,4 +43,4 @@ class Verdict:
         self.proven = max(self.proven, longest)
         self.draws = self.draws or trial.draws
         self.jointly = self.jointly and trial.jointly
-        self.each_round = self.each_round or trial.read_epoch or watched
+        self.each_round = self.each_round or trial.reads_round or watched
