@@ -39,19 +39,25 @@ def describe_plan(table: Table, folder: str | Path) -> str:
     return "\n".join([*lines, f"  together {total:,} rounds", *notes])
 
 
-def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict[str, str]]:
+def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict[str, str]]:
     """Measure the seconds of a round on each data set by a short fit of the baseline in this process.
 
-    The first round does not count, because it includes work that is done once. The last round is validated.
+    The first round does not count, because it includes work that is done once. The last one alone is validated, and
+    its additional time counts as often as the table validates.
+
+    Args:
+        table: The table.
+        rounds: Length of the fit, at least 3.
 
     Returns:
         The seconds of a round by data set, and the errors of data sets on which the fit fails; their files may be
         missing, for instance.
     """
     check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
-    check_count("rounds", rounds, minimum=2, hint="The first one does not count.")
+    check_count("rounds", rounds, minimum=3, hint="The first one does not count, and the last one is validated.")
     paces, errors = {}, {}
     for name, data in table.data.items():
+        every = int({**table.trainer, **data.trainer}.get("check_val_every_n_epoch") or 1)
         trainer = {**data.trainer, "max_epochs": int(rounds), "check_val_every_n_epoch": int(rounds)}
         short = replace(table, select="last", data={name: replace(data, trainer=trainer)})
         point = tuning_points(short, name, table.baseline, {})[0]
@@ -67,7 +73,9 @@ def measure_paces(table: Table, rounds: int = 3) -> tuple[dict[str, float], dict
         if "error" in answer:
             errors[name] = last_line(answer["error"])
         else:
-            paces[name] = (ends[-1] - ends[0]) / (rounds - 1)
+            plain = (ends[-2] - ends[0]) / (rounds - 2)
+            validation = max(0.0, ends[-1] - ends[-2] - plain)
+            paces[name] = plain + validation / every
     return paces, errors
 
 
