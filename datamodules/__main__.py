@@ -13,7 +13,7 @@ from typing import NoReturn
 import datamodules
 import fl_lightning.data
 import fl_lightning.partitioners
-from datamodules.options import add_options, given_options, is_describable
+from datamodules.options import add_options, given_options, has_option, is_describable
 from fl_lightning import partition_report
 from fl_lightning.command_line import CommandParser
 from fl_lightning.data import FederatedDataModule
@@ -131,6 +131,10 @@ class _Parser(CommandParser):
         """End the program with the message."""
         if "unrecognized arguments" in message and not self.has_partitioner:
             message += f". Options of a partitioner need --partitioner, one of {', '.join(_partitioners())}"
+        elif "unrecognized arguments" in message:
+            for option in dict.fromkeys(re.findall(r"--[\w-]+", message)):
+                owners = [name for name, cls in _partitioners().items() if has_option(cls, option)]
+                message += f". {option} is for --partitioner {' or '.join(owners)}" if owners else ""
         super().error(message)
 
 

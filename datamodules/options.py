@@ -47,6 +47,11 @@ def given_options(namespace: argparse.Namespace, key: str) -> dict[str, Any]:
     return {name.partition(":")[2]: value for name, value in vars(namespace).items() if name.startswith(f"{key}:")}
 
 
+def has_option(cls: type, option: str) -> bool:
+    """Return whether :func:`add_options` makes an option such as ``"--alpha"`` of an argument of a class."""
+    return option.removeprefix("--").replace("-", "_") in _text_arguments(cls)
+
+
 def is_describable(cls: type) -> bool:
     """Return whether a class can be made of arguments that are written as text."""
     required = {name for name, parameter in _parameters(cls).items() if parameter.default is parameter.empty}

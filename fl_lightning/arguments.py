@@ -26,19 +26,19 @@ def check_choice(name: str, value: object, allowed: Sequence[str], hint: str = "
 def check_positive(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number greater than zero."""
     if not is_finite(value) or value <= 0:
-        raise ValueError(f"`{name}` must be a finite number greater than 0, got {got(value)}.{_sentence(hint)}")
+        raise ValueError(f"`{name}` must be a finite number greater than 0, got {got_number(value)}.{_sentence(hint)}")
 
 
 def check_not_negative(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number of at least zero."""
     if not is_finite(value) or value < 0:
-        raise ValueError(f"`{name}` must be a finite number of at least 0, got {got(value)}.{_sentence(hint)}")
+        raise ValueError(f"`{name}` must be a finite number of at least 0, got {got_number(value)}.{_sentence(hint)}")
 
 
 def check_finite(name: str, value: float, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number."""
     if not is_finite(value):
-        raise ValueError(f"`{name}` must be a finite number, got {got(value)}.{_sentence(hint)}")
+        raise ValueError(f"`{name}` must be a finite number, got {got_number(value)}.{_sentence(hint)}")
 
 
 def check_fraction(name: str, value: float, hint: str = "") -> None:
@@ -54,13 +54,15 @@ def check_interval(name: str, value: float, hint: str = "", *, within: str) -> N
         below = value < high or (within[-1] == "]" and value == high)
         if above and below:
             return
-    raise ValueError(f"`{name}` must be a number in {within}, got {got(value)}.{_sentence(hint)}")
+    raise ValueError(f"`{name}` must be a number in {within}, got {got_number(value)}.{_sentence(hint)}")
 
 
 def check_count(name: str, value: object, minimum: int = 1, hint: str = "") -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
-        raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {got(value)}.{_sentence(hint)}")
+        raise ValueError(
+            f"`{name}` must be a whole number of at least {minimum}, got {got_number(value)}.{_sentence(hint)}"
+        )
 
 
 def check_counts(name: str, values: object, minimum: int = 1, hint: str = "") -> None:
@@ -74,7 +76,7 @@ def check_counts(name: str, values: object, minimum: int = 1, hint: str = "") ->
 def check_bool(name: str, value: object, hint: str = "") -> None:
     """Raise ``TypeError`` unless ``value`` is True or False, of Python or numpy."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"`{name}` must be True or False, got {got(value)}.{_sentence(hint)}")
+        raise TypeError(f"`{name}` must be True or False, got {got_number(value)}.{_sentence(hint)}")
 
 
 def check_text(name: str, value: object, hint: str = "") -> None:
@@ -170,6 +172,12 @@ def is_sequence(value: object) -> bool:
 def got(value: object) -> str:
     """Return a wrong value for an error: short, but a number in an array or tensor is told from a plain one."""
     return repr(value) if getattr(value, "shape", None) == () else short(value)
+
+
+def got_number(value: object) -> str:
+    """Return a wrong value for an error about a number; where it is in an array or tensor, with the way out."""
+    packed = getattr(value, "shape", None) == () and not isinstance(value, np.generic)
+    return f"{got(value)}. Give `.item()`" if packed else got(value)
 
 
 def to_indices(name: str, values: Any) -> np.ndarray:

@@ -75,6 +75,7 @@ def did_you_mean(message: str, options: Collection[str]) -> str:
         message: An error of ``argparse``.
         options: The options that exist, such as ``--output``.
     """
+    options = [option for option in options if option not in ("-h", "--help")]  # nobody means that by a typo
     wrong = re.search(r"[Uu]nrecognized arguments: (.*)", message)
     if wrong:
         given = [word.partition("=")[0] for word in wrong[1].split() if word.startswith("-")]

@@ -84,6 +84,16 @@ def short(value: object, depth: int = 0) -> str:
         return f"<{type(value).__name__}>"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things as a text: ``"1 client"``, ``"2,000 clients"``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def who_train(number: int) -> str:
+    """Return ``"1 client trains"`` or ``"2 clients train"``."""
+    return f"{counted(number, 'client')} train{'s' * (number == 1)}"
+
+
 def _arguments(instance: object, always: Sequence[str], leave_out: Sequence[str]) -> Iterator[str]:
     for parameter in _parameters(type(instance)):
         if parameter.name in leave_out:

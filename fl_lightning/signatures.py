@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, TypeVar, cast
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_Constructor = TypeVar("_Constructor", bound=Callable[..., None])
 
 
 class ShowsSignature:
@@ -21,6 +25,26 @@ class ShowsSignature:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
+
+
+def names_unknown(constructor: _Constructor) -> _Constructor:
+    """Return a base class's constructor whose error for an unknown argument names the class that the user called.
+
+    Arguments that subclasses hand on as ``**options`` arrive here. The error also names the argument that was probably
+    meant.
+    """
+    known = {*inspect.signature(constructor).parameters}
+
+    @functools.wraps(constructor)
+    def checked(self: object, *args: Any, **options: Any) -> None:
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], full_signature(type(self)).parameters, n=1)
+            meant = f" Did you mean `{close[0]}`?" if close else ""
+            raise TypeError(f"{type(self).__name__} has no argument `{unknown[0]}`.{meant}")
+        constructor(self, *args, **options)
+
+    return cast(_Constructor, checked)
 
 
 def full_signature(cls: type) -> Signature:

@@ -156,7 +156,7 @@ def _of_the_package(kind: str) -> str:
 
 
 def _meant(word: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(word, names, n=1)
+    close = difflib.get_close_matches(word, names, n=1) or [name for name in names if word in name.split("_")][:1]
     return f"Did you mean {close[0]}?" if close else f"The package has {', '.join(names)}."
 
 

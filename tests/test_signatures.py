@@ -6,14 +6,15 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import pytest
 
 import fl_lightning
-from datamodules import CIFAR10DataModule
-from fl_lightning import FedAdam, FedYogi
+from datamodules import CIFAR10DataModule, DigitsDataModule
+from fl_lightning import FedAdam, FedAvg, FedYogi
 from fl_lightning.parts import Adaptive
 from fl_lightning.signatures import ShowsSignature
 
@@ -106,3 +107,25 @@ def test_a_folder_that_hides_datamodules_is_named(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, env=environment
     )
     assert "hides the package" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedAvg(5, local_step=3), "^FedAvg has no argument `local_step`. Did you mean `local_steps`\\?$"),  # type: ignore[call-arg]
+        (lambda: FedAvg(5, xyz=3), "^FedAvg has no argument `xyz`.$"),  # type: ignore[call-arg]
+        (
+            lambda: DigitsDataModule(batchsize=8),  # type: ignore[call-arg]
+            "^DigitsDataModule has no argument `batchsize`. Did you mean `batch_size`\\?$",
+        ),
+        (
+            lambda: CIFAR10DataModule(".", crop_probabilty=0.5),
+            "^CIFAR10DataModule has no argument `crop_probabilty`. Did you mean `crop_probability`\\?$",
+        ),
+    ],
+)
+def test_an_unknown_argument_is_refused_in_the_name_of_the_class_that_was_called(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBa
 from tqdm.auto import tqdm
 
 from fl_lightning.durations import duration
+from fl_lightning.representation import counted
 
 _LATEST = 20  # rounds whose mean duration is that of the rounds to come
 
@@ -78,7 +79,7 @@ class RoundBars:
         """End the line: rich bars say how long all rounds took, as they are not redrawn with one line less."""
         if self._line is not None:
             self._line.close()
-        self._text = f"{self._trained} round{'s' * (self._trained != 1)} in {duration(time.monotonic() - self._begun)}"
+        self._text = f"{counted(self._trained, 'round')} in {duration(time.monotonic() - self._begun)}"
 
     def _describe(self, number: int) -> str:
         rounds = self._trainer.max_epochs

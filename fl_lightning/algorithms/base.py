@@ -31,7 +31,7 @@ from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 from fl_lightning.representation import represent
-from fl_lightning.signatures import ShowsSignature
+from fl_lightning.signatures import ShowsSignature, names_unknown
 
 
 class AggregationCallback(ShowsSignature, Callback):
@@ -76,6 +76,7 @@ class AggregationCallback(ShowsSignature, Callback):
 
     _is_set_up = False
 
+    @names_unknown
     def __init__(
         self,
         clients_per_round: int | float | None = None,
@@ -131,11 +132,8 @@ class AggregationCallback(ShowsSignature, Callback):
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        own_sampler = getattr(self._sampler, "clients_per_round", None) is None or type(self._sampler) not in (
-            UniformSampler,
-            Arrivals,
-        )
-        hidden = {"clients_per_round" if own_sampler else "sampler"}
+        is_usual = type(self._sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
+        hidden = {"sampler" if is_usual else "clients_per_round"}
         hidden |= {"seed"} if self.settings.own_seed is None else set()
         hidden |= {"local_epochs"} if self.settings.local_epochs is None else set()
         return represent(self, leave_out=sorted(hidden))

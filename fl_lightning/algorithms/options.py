@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.checks import check_part
 from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
 from fl_lightning.parts.participation import Participation
@@ -98,10 +99,12 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
     """Return the sampler that the two arguments describe.
 
     Raises:
+        TypeError: If ``sampler`` is no sampler.
         ValueError: If both are given and differ.
     """
     if sampler is None:
         return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
+    check_part("sampler", sampler, ClientSampler)
     said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
     # 1 is one client, 1.0 are all
     agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)

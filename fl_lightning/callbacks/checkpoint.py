@@ -39,7 +39,7 @@ class FederatedCheckpoint(ChoosesLast):
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of its range, or asks for checkpoints inside rounds.
+        ValueError: If an argument is out of its range, asks for checkpoints inside rounds, or has no effect.
     """
 
     # nothing is saved inside of rounds; with a hook that says so, the clients of a round can be stacked
@@ -71,6 +71,11 @@ class FederatedCheckpoint(ChoosesLast):
                     f"`{name}` must be None, got {options[name]!r}: the server aggregates only at the end of a round. "
                     "Give `every_n_epochs`, a number of rounds."
                 )
+        if "mode" in options and monitor is None:
+            raise ValueError(
+                f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
+                "value, such as 'val_acc'."
+            )
         check_count("last_every_n_epochs", last_every_n_epochs)
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs

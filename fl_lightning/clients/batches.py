@@ -18,6 +18,7 @@ from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.parts.federation import Task
+from fl_lightning.representation import counted
 from fl_lightning.seeding import Stream, torch_generator
 
 
@@ -157,7 +158,7 @@ class ClientBatches:
         """
         if "more than 1 value per channel when training" not in str(error):
             return
-        samples = f"{size} sample{'s' * (size != 1)}"
+        samples = counted(size, "sample")
         if size == 1:
             way_out = "Give the partitioner a minimum size, or leave such clients out by hand"
         else:

@@ -20,6 +20,7 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.targets import find_targets
 from fl_lightning.partitioners import NaturalPartitioner, Partition
+from fl_lightning.representation import counted
 
 
 class ClientDatasetsModule(FederatedDataModule):
@@ -78,7 +79,7 @@ class ClientDatasetsModule(FederatedDataModule):
 
     def _facts(self) -> list[str]:
         train = self._sets["train"].values()
-        return [f"{len(train)} client{'s' * (len(train) != 1)}", f"{sum(map(_length, train))} samples"]
+        return [counted(len(train), "client"), counted(sum(map(_length, train)), "sample")]
 
     def load(self) -> Source:
         """Return all clients' samples, one after the other."""

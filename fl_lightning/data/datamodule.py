@@ -28,7 +28,7 @@ from fl_lightning.data.transforms import Transform
 from fl_lightning.other_lightning import check_lightning
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
-from fl_lightning.signatures import ShowsSignature
+from fl_lightning.signatures import ShowsSignature, names_unknown
 
 
 class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, L.LightningDataModule):
@@ -80,6 +80,7 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
     _hidden: ClassVar[tuple[str, ...]] = ()
     """Arguments that ``repr`` leaves out."""
 
+    @names_unknown
     def __init__(
         self,
         partitioner: PartitionFunction | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -13,7 +13,15 @@ from torch.nn import functional as F
 
 from fl_lightning.arguments import check_bool, check_interval, got, is_number, is_sequence, plain
 from fl_lightning.data.datamodule import FederatedDataModule
+from fl_lightning.data.federated_split import Split
+from fl_lightning.data.loading import LoadingOptions
 from fl_lightning.partitioners.functions import PartitionFunction
+
+
+class ImageOptions(LoadingOptions, total=False):
+    """The arguments of :class:`FederatedDataModule` that suit images."""
+
+    split: Split | None
 
 
 class ImageDataModule(FederatedDataModule):
@@ -26,10 +34,12 @@ class ImageDataModule(FederatedDataModule):
         partitioner: Distributes the samples among clients.
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
         crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
-        **options: Further arguments of :class:`FederatedDataModule`.
+        **options: Further arguments of :class:`FederatedDataModule`, except ``standardize``, ``impute`` and
+            ``feature_noise``.
 
     Raises:
-        ValueError: If ``crop_probability`` is out of range, or given without ``augment``.
+        ValueError: If ``crop_probability`` is out of range, or given without ``augment``, or one of the arguments
+            above is given.
     """
 
     mean: ClassVar[tuple[float, ...]]
@@ -42,9 +52,15 @@ class ImageDataModule(FederatedDataModule):
         *,
         augment: bool = False,
         crop_probability: float = 1.0,
-        **options: Any,
+        **options: Unpack[ImageOptions],
     ) -> None:
         super().__init__(partitioner, **options)
+        for name in ("standardize", "impute", "feature_noise"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{type(self).__name__} takes no `{name}`: images stay bytes, and are normalised by `mean` and "
+                    "`std`. Leave it out."
+                )
         check_bool("augment", augment)
         check_interval("crop_probability", crop_probability, within="[0, 1]")
         if crop_probability != 1 and not augment:

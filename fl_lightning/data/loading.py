@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fl_lightning.arguments import check_bool, check_callable, check_count
+from fl_lightning.arguments import check_bool, check_callable, check_count, got_number
 from fl_lightning.data.batches import Collate, client_batches, has_rows, make_loader, number_of_batches
 from fl_lightning.data.order import (
     ClientOrder,
@@ -125,8 +126,20 @@ class ServesBatches(ABC):
     # ---- training clients ----
 
     def client_dataset(self, client: int) -> Dataset[Any]:
-        """Return the training samples of the client at position ``client``, 0 to K-1."""
+        """Return the training samples of the client at position ``client``, 0 to K-1.
+
+        Raises:
+            ValueError: If there is no such client.
+        """
+        self._check_client(client)
         return self._transformed(self._samples("train", [client]), self.train_transform)
+
+    def _check_client(self, client: int) -> None:
+        last = len(self.client_sizes) - 1
+        if not isinstance(client, numbers.Integral) or client not in range(last + 1):
+            raise ValueError(
+                f"`client` must be from 0 to {last}, the position of a training client, got {got_number(client)}."
+            )
 
     def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:
         """Return the training samples of the clients at these positions together."""
@@ -140,8 +153,9 @@ class ServesBatches(ABC):
 
         Raises:
             TypeError: If ``sampler`` returns no whole numbers.
-            ValueError: If it returns others than n_k positions of the client's samples.
+            ValueError: If it returns others than n_k positions of the client's samples, or there is no such client.
         """
+        self._check_client(client)
         if self.sampler is None:
             return torch.randperm(int(self.client_sizes[client]), generator=generator)
         return drawn_by(self.sampler, client, self._samples("train", [client]), generator)
@@ -197,7 +211,11 @@ class ServesBatches(ABC):
 
         Args:
             client: Position of the client, 0 to K-1.
+
+        Raises:
+            ValueError: If there is no such client.
         """
+        self._check_client(client)
         return number_of_batches(int(self.client_sizes[client]), self.batch_size, self.drop_last)
 
     # ---- pooled sets ----

@@ -10,6 +10,7 @@ import numpy as np
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.partitioners import LabelPlot, Partition, PartitionStatistics
+from fl_lightning.representation import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +44,9 @@ class PartitionView(ABC):
         _, split = self._ready()
         number, samples = len(split.train), sum(map(len, split.train.values()))
         whole = split.partition.num_clients
-        clients = f"{number:,} of {whole:,} clients" if number < whole else f"{number:,} client{'s' * (number != 1)}"
+        clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
         sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
-        return f"{clients} train{'s' * (number == 1)} ({_samples(samples)}), {' and '.join(sets)}"
+        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {' and '.join(sets)}"
 
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients, those that validate and test too."""
@@ -86,12 +87,8 @@ class PartitionView(ABC):
         return self.labels
 
 
-def _samples(number: int) -> str:
-    return f"{number:,} sample{'s' * (number != 1)}"
-
-
 def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:
     """Return how many clients do something, or on how many samples of no client the server does."""
     if GLOBAL in parts:
-        return f"the server {what}s on {_samples(len(parts[GLOBAL]))}"
+        return f"the server {what}s on {counted(len(parts[GLOBAL]), 'sample')}"
     return f"{len(parts):,} {what}{'s' * (len(parts) == 1)}" if parts else f"none {what}s"

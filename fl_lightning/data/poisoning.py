@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_finite, check_interval, plain, to_indices
+from fl_lightning.arguments import check_count, check_finite, check_interval, got, is_number, plain, to_indices
 from fl_lightning.representation import ShowsArguments
 
 
@@ -25,10 +25,15 @@ class Poison(ShowsArguments, ABC):
 
     Raises:
         TypeError: If they are no whole numbers.
-        ValueError: If one is named twice.
+        ValueError: If they are no list, or one is named twice.
     """
 
     def __init__(self, clients: Sequence[int]) -> None:
+        if is_number(clients):
+            raise ValueError(
+                f"`clients` of {type(self).__name__} must be a list of positions, got {got(clients)}. A share of the "
+                "clients is not drawn here; [3] is client 3."
+            )
         self.clients = to_indices("clients", clients).tolist()
         if len(set(self.clients)) < len(self.clients):
             raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")

@@ -11,6 +11,9 @@ from fl_lightning.arguments import check_bool, check_count, check_fraction, to_a
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction
+from fl_lightning.representation import counted
+
+_FEWEST_FOLDS = 3
 
 __all__ = ["GLOBAL", "ClientSplit", "FederatedSplit", "PartitionFunction", "SampleSplit", "Split", "WithinClientSplit"]
 
@@ -34,7 +37,7 @@ class ClientSplit(Split):
     """
 
     def __init__(self, num_folds: int = 5, fold: int = 0, seed: int = 0, *, val_fold: int | None = None) -> None:
-        check_count("num_folds", num_folds, minimum=3, hint="Training, validation and test set each need one.")
+        check_count("num_folds", num_folds, _FEWEST_FOLDS, hint="Training, validation and test set each need one.")
         check_count("fold", fold, minimum=0)
         check_count("seed", seed, minimum=0)
         if fold >= num_folds:
@@ -56,10 +59,14 @@ class ClientSplit(Split):
     ) -> FederatedSplit:
         """Partition, then hold out whole clients; see :meth:`Split.split`."""
         partition = partitioner(labels)
-        if partition.num_clients < self.num_folds:
+        number = partition.num_clients
+        if number < self.num_folds:
+            way_out = (
+                f"Give at most {number} folds, or more clients, or " if number >= _FEWEST_FOLDS else "Instead give "
+            )
             raise ValueError(
-                f"`num_folds` is {self.num_folds}, but there are only {partition.num_clients} clients. Give at most "
-                f"{partition.num_clients} folds, or more clients."
+                f"`num_folds` is {self.num_folds}, but only {counted(number, 'client')} can be held out. {way_out}"
+                "SampleSplit() or WithinClientSplit(), which hold out samples."
             )
         clients = np.random.default_rng(self.seed).permutation(partition.num_clients)
         folds = np.array_split(clients, self.num_folds)

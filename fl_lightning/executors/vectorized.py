@@ -164,7 +164,7 @@ class VectorizedExecutor(Executor):
 
     def _give_up(self, cause: str) -> None:
         self.verdict = Verdict(cause=cause)
-        rank_zero_info(f"Clients are trained one after the other, not vectorised: {cause}.")
+        rank_zero_info(f"Clients are trained one after the other, not stacked: {cause}.")
 
     def check(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from fl_lightning.command_line import CommandParser
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, run_arguments
-from fl_lightning.experiment.runner import run_table
+from fl_lightning.experiment.runner import check_run, run_table
 from fl_lightning.experiment.sweep import run_sweep
 from fl_lightning.experiment.table_file import read_table
 
@@ -54,6 +54,7 @@ def _guarded(work: Callable[[], int]) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
+    check_run(**run_arguments(options))
     chosen = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / chosen.name
     if options.dry_run or options.estimate:

@@ -15,6 +15,7 @@ from fl_lightning.experiment.plan import make_cell, planned, tuning_points
 from fl_lightning.experiment.store import Store, last_line
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.worker import run_safely
+from fl_lightning.representation import counted
 
 
 def describe_plan(table: Table, folder: str | Path) -> str:
@@ -28,15 +29,21 @@ def describe_plan(table: Table, folder: str | Path) -> str:
     check_path("folder", folder)
     notes = [f"{obstacle}. These cells will fail." for obstacle in refuse_mistakes(table)]
     store = Store(folder, notes.append)
-    lines, total = [f"{table.name}: {len(table.folds)} folds x {len(table.seeds)} seeds"], 0
+    lines, total = [f"{table.name}: {counted(len(table.folds), 'fold')} x {counted(len(table.seeds), 'seed')}"], 0
     for entry in planned(table):
         done = sum(store.result(cell) is not None for cell in entry.cells.values())
         rounds = sum(cell.max_epochs for cell in entry.cells.values())
         total += rounds
-        tuning = f"{entry.num_points} points, {len(entry.trials)} fits to tune; " if entry.trials else ""
+        tuning = (
+            f"{counted(entry.num_points, 'point')}, {counted(len(entry.trials), 'fit')} to tune; "
+            if entry.trials
+            else ""
+        )
         place = f"{entry.data}, {entry.method}"
-        lines.append(f"  {place}: {tuning}{len(entry.final)} fits; {rounds:,} rounds; {done} finished")
-    return "\n".join([*lines, f"  together {total:,} rounds", *notes])
+        lines.append(
+            f"  {place}: {tuning}{counted(len(entry.final), 'fit')}; {counted(rounds, 'round')}; {done} finished"
+        )
+    return "\n".join([*lines, f"  together {counted(total, 'round')}", *notes])
 
 
 def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict[str, str]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fl_lightning.experiment.search import Point, points, space_of
-from fl_lightning.experiment.specs import identity, references, substitute
+from fl_lightning.experiment.specs import identity, substitute
 from fl_lightning.experiment.table import DataSet, Method, Table
 
 Chosen = Mapping[tuple[str, str], Point]
@@ -196,7 +196,7 @@ def _values(table: Table, data: str, method: Method) -> dict[str, Any]:
 
 
 def _check_fold(table: Table, name: str, data: DataSet) -> None:
-    if len(table.folds) > 1 and "fold" not in references([data.datamodule, *data.values.values()]):
+    if len(table.folds) > 1 and not data.uses_fold:
         raise ValueError(
             f"`folds` are {table.folds}, but the data set {name} does not depend on $fold, so that all folds would be "
             "the same. Give its data module a split with `fold: $fold`, or the table a single fold."

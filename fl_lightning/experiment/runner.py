@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -73,16 +74,9 @@ def run_table(
         check_path("output", output)
     if console is not None:
         check_instance("console", console, Console)
-    check_count("workers", workers, minimum=0)
-    if devices is not None:
-        check_counts("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
-        if not len(devices):
-            raise ValueError("`devices` must name a GPU, got none. Leave it out to use what there is.")
-    check_not_negative("checkpoint_seconds", checkpoint_seconds)
+    limits = check_run(workers, devices, checkpoint_seconds, cell_timeout, retries, memory_limit)
     console = Console() if console is None else console
     table = read_table(table)
-    limits = Limits(cell_timeout, memory_limit, retries)
-    limits.check_workers(workers)
     note = _printer(console)
     for obstacle in refuse_mistakes(table):
         note(f"{obstacle}. These cells will fail.")
@@ -94,6 +88,31 @@ def run_table(
             return run.all()
         finally:
             pool.close()
+
+
+def check_run(
+    workers: int,
+    devices: Sequence[int] | None,
+    checkpoint_seconds: float,
+    cell_timeout: float | None,
+    retries: int,
+    memory_limit: float | None,
+) -> Limits:
+    """Check the arguments of :func:`run_table` that do not depend on the table; return the limits of a cell."""
+    check_count("workers", workers, minimum=0)
+    if devices is not None:
+        check_counts("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
+        if not len(devices):
+            raise ValueError("`devices` must name a GPU, got none. Leave it out to use what there is.")
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"`devices` are the numbers of GPUs, got {list(devices)}, but torch finds no GPU on this machine. "
+                "Leave it out to train on the CPU."
+            )
+    check_not_negative("checkpoint_seconds", checkpoint_seconds)
+    limits = Limits(cell_timeout, memory_limit, retries)
+    limits.check_workers(workers)
+    return limits
 
 
 class _Run:

@@ -28,6 +28,7 @@ Row = dict[str, Any]
 Ask = Iterator[tuple[Point, Callable[[float | None], None]]]
 """Points to try, each with a function that receives its score."""
 _COLUMNS = ("run", "status", "score", "values", "id", "folder", "error")
+_NOT_LOGGED = ("there is no folder of its Weights & Biases run", "the metric of the sweep was never logged")
 _SHOWN = 12  # runs in the table at the end; all are in the file
 
 
@@ -59,7 +60,8 @@ def run_sweep(
         FileNotFoundError: If the file does not exist.
         ValueError: If the file is wrong, an argument is out of its range, or a random or Bayesian search has no
             ``count``.
-        RuntimeError: If a Bayesian search needs optuna and optuna is not installed.
+        RuntimeError: If a Bayesian search needs optuna and optuna is not installed, or the first run that ends without
+            an error has not logged the metric; no other run is started then.
     """
     check_path("path", path)
     if not Path(path).is_file():
@@ -88,6 +90,8 @@ def run_sweep(
         if spent and number + 1 < total:
             text += f"; about {duration(statistics.mean(spent) * (total - number - 1))} left"
         console.print(text, highlight=False, soft_wrap=True)
+        if row["error"] in _NOT_LOGGED and all(each["score"] is None for each in rows):
+            raise RuntimeError(_how_to_log(sweep, row["error"]))
     _report(sweep, rows, folder, further, console)
     return rows
 
@@ -163,11 +167,19 @@ def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder
     found = _folder_of(run_id, point, further)
     score = None if found is None else _score(sweep, found)
     if found is None or score is None:
-        reason = "no folder of its Weights & Biases run" if found is None else f"{sweep.metric} was never logged"
+        reason = _NOT_LOGGED[found is not None]
         return {**row, "status": "failed", "score": None, "folder": str(found or ""), "error": reason}, executed
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
     return {**row, "score": score, "folder": str(found)}, executed
+
+
+def _how_to_log(sweep: Sweep, reason: str) -> str:
+    return (
+        f"The first run of {sweep.program} ended without an error, but {reason}. Its Trainer must log "
+        f"`{sweep.metric}`, the `metric` of the sweep: give it `logger=WandbLogger()` of lightning.pytorch.loggers, "
+        f'and let the module or a callback log "{sweep.metric}". No other run was started.'
+    )
 
 
 def _call(command: list[str], environment: dict[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.experiment.search import Search
-from fl_lightning.experiment.specs import Spec
+from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.notebook import as_table
 
 Select = Literal["aggregated", "virtual", "last"]
@@ -60,6 +60,11 @@ class DataSet:
     curves: list[str] = field(default_factory=list)
     smoothing: int = 1
     paper: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def uses_fold(self) -> bool:
+        """Whether the data depend on ``$fold``."""
+        return "fold" in references([self.datamodule, *self.values.values()])
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -224,11 +229,17 @@ class Table:
         ``None`` keeps all of the table. A method from which another one takes values must be kept.
 
         Raises:
-            ValueError: If the table has no method or data set of that name.
+            ValueError: If the table has no method or data set of that name, or a data set is the same in all folds.
         """
         for kind, given, known in (("methods", methods, self.methods), ("data", data, self.data)):
             for name in given or ():
                 check_choice(kind, name, tuple(known))
+        same = [name for name in (self.data if data is None else data) if not self.data[name].uses_fold]
+        if folds is not None and list(folds) != list(self.folds) and same:
+            raise ValueError(
+                f"`folds` are {list(folds)}, but the data set {same[0]} does not depend on $fold, so that every fold "
+                "is the same. Leave `folds` out, or give its data module a split with `fold: $fold`."
+            )
         kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
         return replace(
             self,

@@ -48,7 +48,7 @@ class Classifier(L.LightningModule):
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
         super().__init__()
-        check_count("num_classes", num_classes)
+        check_count("num_classes", num_classes, 2, "A binary problem has two classes.")
         check_not_negative("lr", lr)
         check_not_negative("momentum", momentum)
         check_not_negative("weight_decay", weight_decay)

@@ -14,13 +14,13 @@ from fl_lightning.arguments import (
     check_fraction,
     check_interval,
     check_names,
-    got,
+    got_number,
     is_number,
     plain,
 )
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
-from fl_lightning.representation import represent
+from fl_lightning.representation import represent, who_train
 
 Rounding = Literal["floor", "round", "ceil"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
@@ -91,7 +91,7 @@ def fraction_or_number(clients_per_round: int | float) -> int | float:
             return float(plain(clients_per_round))
     raise ValueError(
         "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
-        f"their number; got {got(clients_per_round)}. For all clients give 1.0."
+        f"their number; got {got_number(clients_per_round)}. For all clients give 1.0."
     )
 
 
@@ -125,7 +125,7 @@ class UniformSampler(ClientSampler):
             return max(int(_ROUND[self.rounding](round(self.clients_per_round * num_clients, 9))), 1)
         if self.clients_per_round > num_clients:
             raise ValueError(
-                f"`clients_per_round` is {self.clients_per_round}, but only {num_clients} clients train. Give at most "
+                f"`clients_per_round` is {self.clients_per_round}, but only {who_train(num_clients)}. Give at most "
                 f"{num_clients}, or a fraction such as 0.1."
             )
         return self.clients_per_round

@@ -26,7 +26,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     made = CommandParser(prog=prog, description="Write the report of an experiment as one HTML page.")
     made.add_argument("results", type=Path, help="folder that an experiment wrote")
-    made.add_argument("--output", type=Path, help="folder of the report; default: results/report")
+    made.add_argument("--output", type=Path, help="folder of the report; default: report in the folder of the results")
     return made
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.pages import Grid
 from fl_lightning.report.reference import reference_sentence
+from fl_lightning.report.settings import versions_of
 from fl_lightning.report.texts import number, unit
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
@@ -93,7 +94,10 @@ def _on_test(experiment: Experiment) -> str | None:
 
 
 def _versions(experiment: Experiment) -> str | None:
-    versions = sorted({row["code"] for data in experiment.data for row in experiment.runs_of(data) if row.get("code")})
+    versions = versions_of(experiment)
     if len(versions) < 2:
         return None
-    return f"The runs are of {len(versions)} versions of the code: {', '.join(versions)}."
+    return (
+        f"The runs are of {len(versions)} versions of the code: {', '.join(versions)}. Differences may come from the "
+        "code. To compare methods, run the table again in an empty folder."
+    )

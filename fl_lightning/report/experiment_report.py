@@ -19,8 +19,17 @@ from fl_lightning.report.figures import comparisons, curves, diagnostics, missin
 from fl_lightning.report.pages import Grid, Page, Picture, Section
 from fl_lightning.report.privacy import privacy_grid
 from fl_lightning.report.reference import reference_grid
-from fl_lightning.report.settings import dates_of, failed_grid, run_grid, time_of, tuning_grid, version_grid
+from fl_lightning.report.settings import (
+    dates_of,
+    failed_grid,
+    run_grid,
+    time_of,
+    tuning_grid,
+    version_grid,
+    versions_of,
+)
 from fl_lightning.report.significance import power_sentences, significance_grid
+from fl_lightning.representation import counted
 
 
 class ReportPage(type(Path())):  # type: ignore[misc]  # the path of this system
@@ -106,16 +115,13 @@ def _summary(experiment: Experiment) -> str:
     expected = experiment.num_expected * len(table["data"]) * len(table["methods"])
     dates, time = dates_of(experiment), time_of(experiment)
     return (
-        f"{_count(table['methods'], 'method')}, {_count(table['data'], 'data set')}, {_count(table['folds'], 'fold')}, "
-        f"{_count(table['seeds'], 'seed')}: {experiment.num_finished:,} of {expected:,} runs finished"
+        f"{counted(len(table['methods']), 'method')}, {counted(len(table['data']), 'data set')}, "
+        f"{counted(len(table['folds']), 'fold')}, {counted(len(table['seeds']), 'seed')}: "
+        f"{experiment.num_finished:,} of {expected:,} runs finished"
         + (f", {dates}" if dates else "")
         + (f"; all fits took {time}" if time else "")
-        + f". Tested: {_selected(table['select'])}. Code {table['code']}."
+        + f". Tested: {_selected(table['select'])}. Code {' and '.join(versions_of(experiment))}."
     )
-
-
-def _count(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")
 
 
 def _selected(select: str) -> str:

@@ -77,7 +77,8 @@ def plot_run(
     if data is not None:
         check_instance("data", data, FederatedDataModule)
     if clients is not None:
-        check_instance("clients", clients, Mapping, "Give `ClientMetrics.values`.")
+        for values in (clients, *(clients.values() if isinstance(clients, Mapping) else ())):
+            check_instance("clients", values, Mapping, "Give `ClientMetrics.values`, the scores of each stage.")
     logged = _rows_of(log_dir)
     curves, unit = _curves_of(logged), "round" if _has_rounds(logged) else "epoch"
     shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
@@ -115,6 +116,7 @@ def read_curves(log_dir: LogFolders) -> Curves:
 
     Raises:
         FileNotFoundError: If there is no ``metrics.csv``.
+        ValueError: If the list is empty.
     """
     return _curves_of(_rows_of(log_dir))
 
@@ -150,6 +152,8 @@ def _curves_of(rows: Sequence[Mapping[str, str]]) -> Curves:
 
 def _folders(log_dir: Any) -> list[Path]:
     folders = log_dir if is_sequence(log_dir) else [log_dir]
+    if not len(folders):
+        raise ValueError("`log_dir` must be a folder, or a list of at least one, got [].")
     for folder in folders:
         check_path("log_dir", folder, "Several are a list of them.")
     return [Path(folder) for folder in folders]

@@ -81,6 +81,11 @@ def version_grid(experiment: Experiment) -> Grid:
     return Grid("versions", "", (), [fact for fact in facts if fact[1]], text_columns=(0, 1))
 
 
+def versions_of(experiment: Experiment) -> list[str]:
+    """Return the versions of the code that made the finished runs, sorted."""
+    return sorted({row["code"] for data in experiment.data for row in experiment.runs_of(data) if row.get("code")})
+
+
 def dates_of(experiment: Experiment) -> str:
     """Return when the runs were made; empty if that is not known."""
     about = _about_all(experiment)

@@ -47,6 +47,11 @@ def test_help_is_shown_without_the_library() -> None:
             ["describe", "digits", "--partitioner", "iid", "--num-cliens", "9"],
             "required: --num-clients; unrecognized arguments: --num-cliens. Did you mean --num-clients?",
         ),
+        (
+            ["describe", "digits", "--partitioner", "iid", "--num-clients", "9", "--alpha", "0.3"],
+            "unrecognized arguments: --alpha 0.3. --alpha is for --partitioner dirichlet",
+        ),
+        (["recipe", "cifar"], "There is no recipe 'cifar'. Did you mean cifar_radfed?"),
     ],
 )
 def test_typos_are_answered_with_what_was_meant(
@@ -57,7 +62,9 @@ def test_typos_are_answered_with_what_was_meant(
     except SystemExit as end:
         status = int(end.code or 0)
     assert status == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Did you mean --help" not in told
 
 
 def test_a_table_that_comes_with_the_package_is_found_by_its_name(
@@ -170,3 +177,19 @@ def test_an_interrupt_ends_a_program_with_a_sentence(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended, ends_by_interrupt(lambda: "no"):
         sys.exit(2)
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "-1"], "`workers` must be a whole number of at least 0, got -1"),
+        (["--checkpoint-seconds", "nan"], "`checkpoint_seconds` must be a finite number of at least 0, got nan"),
+        (["--devices", "0"], "`devices` are the numbers of GPUs, got [0], but torch finds no GPU on this machine"),
+    ],
+)
+def test_a_dry_run_checks_all_options(
+    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["run", "mnist_methods", "--dry-run", *options]) == 1
+    assert message in capsys.readouterr().err

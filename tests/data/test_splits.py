@@ -228,7 +228,7 @@ def test_invalid_arguments_are_refused(make: Callable[[], Split], message: str) 
 
 
 def test_fewer_clients_than_folds_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`num_folds` is 5, but there are only 4 clients. Give at most 4 folds"):
+    with pytest.raises(ValueError, match=r"`num_folds` is 5, but only 4 clients can be held out. Give at most 4 folds"):
         ClientSplit().apply(LABELS, IIDPartitioner(4))
 
 

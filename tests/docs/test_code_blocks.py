@@ -114,9 +114,9 @@ def test_lightning_cli_takes_the_configuration_of_the_page(tmp_path: Path) -> No
     page = (ROOT / "docs" / "how-to" / "config-file.md").read_text(encoding="utf-8")
     [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     [program] = [block.code for block in blocks_of(page=ROOT / "docs" / "how-to" / "config-file.md")]
-    (tmp_path / "config.yaml").write_text(settings)
+    (tmp_path / "run.yaml").write_text(settings)
     (tmp_path / "main.py").write_text(program)
-    command = [sys.executable, "main.py", "fit", "--config", "config.yaml", "--trainer.max_epochs", "1"]
+    command = [sys.executable, "main.py", "fit", "--config", "run.yaml", "--trainer.max_epochs", "1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     [written] = tmp_path.glob("lightning_logs/version_0/config.yaml")

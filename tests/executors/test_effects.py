@@ -115,4 +115,4 @@ def test_saved_files(executor: str, tmp_path: Path) -> None:
 def test_the_cause_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fit(Speaks(prints), "vectorized")
-    assert "not vectorised: `training_step` prints" in caplog.text
+    assert "not stacked: `training_step` prints" in caplog.text

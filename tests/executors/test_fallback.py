@@ -151,7 +151,7 @@ def test_falls_back_with_one_message(name: str, caplog: pytest.LogCaptureFixture
             fitter.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 4, 20)), batch_size=4))
         states.append((module.state_dict(), getattr(module, "losses", [])))
     assert message in fitter.fit_loop.executor.cause
-    told = [record.message for record in caplog.records if "not vectorised" in record.message]
+    told = [record.message for record in caplog.records if "not stacked" in record.message]
     assert len(told) == 1 and message in told[0]
     for key, value in states[0][0].items():
         assert torch.equal(states[1][0][key], value), key

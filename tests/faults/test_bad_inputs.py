@@ -121,11 +121,20 @@ def test_the_catalogue_is_complete() -> None:
     ("call", "message"),
     [
         (lambda: ClientMetrics("f1", weighted_f1), "`metric` must be a function, got 'f1'. The name of the metric is"),
-        (lambda: FedAvg(sampler="uniform"), "`sampler` must be a ClientSampler of fl_lightning.parts, got 'uniform'"),
-        (lambda: FedAvg(0.1, participation=0.5), "`participation` must be a Participation of fl_lightning.parts, got"),
+        (
+            lambda: FedAvg(sampler="uniform"),
+            "`sampler` must be a ClientSampler of fl_lightning.parts, such as UniformSampler(0.1), got 'uniform'",
+        ),
+        (
+            lambda: FedAvg(0.1, participation=0.5),
+            "`participation` must be a Participation of fl_lightning.parts, such as",
+        ),
         (lambda: FedAsync(clock=3), "`clock` must be a VirtualClock, got 3"),
         (lambda: FedAsync(clock=VirtualClock), "got the class VirtualClock. Call it: VirtualClock"),
-        (lambda: RADFed(3, server="adam"), "`server` must be a ServerOptimizer of fl_lightning.parts, got 'adam'"),
+        (
+            lambda: RADFed(3, server="adam"),
+            "`server` must be a ServerOptimizer of fl_lightning.parts, such as Momentum(0.9), got",
+        ),
         (lambda: FedAsync(rho=-1), "`rho` must be a finite number of at least 0, got -1"),
         (lambda: Mixing("fast"), "`lr` must be a finite number greater than 0, got 'fast'"),
         (lambda: FedAvg(server_lr="fast"), "`server_lr` must be a finite number greater than 0, got 'fast'"),

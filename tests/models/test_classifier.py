@@ -154,7 +154,6 @@ def test_training_step_can_be_vectorised_over_models():
     ("make", "argument"),
     [
         (MLPClassifier, "in_features"),
-        (MLPClassifier, "num_classes"),
         (ConvNetClassifier, "in_channels"),
         (ConvNetClassifier, "image_size"),
     ],
@@ -162,6 +161,12 @@ def test_training_step_can_be_vectorised_over_models():
 def test_sizes_out_of_range(make, argument, value):
     with pytest.raises(ValueError, match=f"`{argument}` must be a whole number of at least 1, got"):
         make(**{argument: value})
+
+
+@pytest.mark.parametrize("value", [1, 0, -1, 1.5, float("nan"), "a", None])
+def test_fewer_than_two_classes(value):
+    with pytest.raises(ValueError, match="`num_classes` must be a whole number of at least 2, got"):
+        MLPClassifier(num_classes=value)
 
 
 @pytest.mark.parametrize("argument", ["lr", "momentum", "weight_decay"])

@@ -27,7 +27,7 @@ def test_a_preset_is_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixt
     options = ["--output", str(tmp_path / "out"), "--workers", "0", "--methods", "FedAvg"]
     assert run_presets("d", write(tmp_path), [*options, "--estimate"], shorter) is None
     printed = capsys.readouterr().out
-    assert "digits, FedAvg: 1 fits; 2 rounds; 0 finished" in printed
+    assert "digits, FedAvg: 1 fit; 2 rounds; 0 finished" in printed
     assert "STAND-IN digits: A linear model." in printed
     assert "Measured seconds a round: digits" in printed
     assert not (tmp_path / "out").exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from fl_lightning.arguments import (
     check_choice,
@@ -22,10 +23,12 @@ from fl_lightning.arguments import (
     check_not_negative,
     check_positive,
     got,
+    got_number,
     is_finite,
     is_number,
     is_sequence,
     plain,
+    to_array,
 )
 from fl_lightning.parts.federation import Federation
 from fl_lightning.representation import represent
@@ -75,6 +78,7 @@ class VirtualClock:
         online: Windows | None = None,
         seed: int | None = None,
     ) -> None:
+        speeds, delay = _of_numpy("speeds", speeds), _of_numpy("delay", delay)
         if not callable(speeds):
             _check_speeds(speeds)
         if isinstance(work, str):
@@ -155,7 +159,7 @@ class VirtualClock:
         self._seed = federation.seed if self.seed is None else self.seed
         speeds = self.speeds
         if callable(speeds):
-            speeds = speeds(number, numpy_generator(self._seed, Stream.CLOCK))
+            speeds = _of_numpy("speeds", speeds(number, numpy_generator(self._seed, Stream.CLOCK)))
             _check_speeds(speeds)
         if absent := [client for client in self.online if client >= number]:
             raise ValueError(
@@ -223,12 +227,17 @@ class VirtualClock:
 _FOREVER = 2**200
 
 
+def _of_numpy(name: str, values: Any) -> Any:
+    """Return a tensor of numbers as an array, any other value as it is."""
+    return to_array(name, values) if isinstance(values, Tensor) and values.ndim else values
+
+
 def _listed(name: str, values: Any) -> Sequence[Number]:
     """Return one number, or one for each client, as a list."""
     if is_number(values):
         return [values]
     if not is_sequence(values) or not len(values):
-        raise TypeError(f"`{name}` must be a number, or a sequence with one for each client, got {got(values)}.")
+        raise TypeError(f"`{name}` must be a number, or a sequence with one for each client, got {got_number(values)}.")
     return list(values)
 
 

@@ -17,6 +17,7 @@ from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Sky
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
+from fl_lightning.representation import who_train
 
 _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
@@ -95,7 +96,7 @@ class Asynchronous(Part):
         number = federation.num_clients
         if self.concurrency is not None and self.concurrency > number:
             raise ValueError(
-                f"`concurrency` is {self.concurrency}, but only {number} clients train. Give at most {number}, or None "
+                f"`concurrency` is {self.concurrency}, but only {who_train(number)}. Give at most {number}, or None "
                 "for all of them."
             )
         self.uploads, self.sky, self._model = 0, Sky(), federation.model
@@ -105,8 +106,9 @@ class Asynchronous(Part):
         size, most = self.buffer_size, self.most_at_once
         if (self.wait_for_flush or self.once_per_buffer) and size > most:
             raise ValueError(
-                f"`buffer_size` is {size}, but only {most} clients train at once, and none adds a second result before "
-                f"the buffer is full, so it would never be full. Give at most {most}, or let clients go on at once."
+                f"`buffer_size` is {size}, but only {who_train(most)} at once, and none "
+                "adds a second result before the buffer is full, so it would never be full. "
+                f"Give at most {most}, or let clients go on at once."
             )
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, is_number, plain, to_indices
+from fl_lightning.arguments import got_number, is_number, plain, to_indices
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.seeding import Stream, numpy_generator, torch_generator
@@ -27,16 +27,20 @@ class Attack(Exchange):
 
     Raises:
         TypeError: If positions are no whole numbers.
-        ValueError: If the share is out of its range; when the fit begins, if a client does not exist.
+        ValueError: If the share is out of its range, or a client is named twice; when the fit begins, if one does not
+            exist.
     """
 
     def __init__(self, clients: float | Sequence[int]) -> None:
-        self.clients = plain(clients) if is_number(clients) else to_indices("clients", clients).tolist()
-        if is_number(clients) and (not isinstance(self.clients, float) or not 0 <= self.clients < 1):
+        is_single = is_number(clients) or getattr(clients, "shape", None) == ()
+        self.clients = plain(clients) if is_single else to_indices("clients", clients).tolist()
+        if is_single and (not isinstance(self.clients, float) or not 0 <= self.clients < 1):
             raise ValueError(
-                f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got(clients)}. "
-                "[3] is client 3."
+                f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got_number(clients)}"
+                ". [3] is client 3."
             )
+        if isinstance(self.clients, list) and len(set(self.clients)) < len(self.clients):
+            raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")
         self.attackers: frozenset[int] = frozenset()
         """The attackers' positions, once the fit has begun."""
 

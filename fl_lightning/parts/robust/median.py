@@ -7,7 +7,7 @@ import numbers
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, plain
+from fl_lightning.arguments import got_number, plain
 from fl_lightning.parts.robust.base import PreAggregation, RobustAggregation, check_enough
 from fl_lightning.parts.robust.updates import Updates
 
@@ -45,7 +45,7 @@ class TrimmedMean(RobustAggregation):
         if not (is_count or is_share):
             raise ValueError(
                 "`trim` must be a whole number of at least 0, the updates left out at each end, or a share of them in "
-                f"[0, 0.5), got {got(trim)}."
+                f"[0, 0.5), got {got_number(trim)}."
             )
         super().__init__(before)
         self.trim = int(trim) if is_count else float(plain(trim))
