@@ -119,8 +119,8 @@ class CropSplit(Split):
         clients = [client for client in clients if len(whole.train[client]) > self.train]
         if len(clients) < self.num_clients:
             raise ValueError(
-                f"`num_clients` is {self.num_clients}, but only {len(clients)} clients have more than `train` = "
-                f"{self.train} training and more than `test` = {self.test} test samples. Give smaller ones."
+                f"`num_clients` is {self.num_clients}, but the clients with more than `train` = {self.train} training "
+                f"and more than `test` = {self.test} test samples are only {len(clients)}. Give smaller ones."
             )
         rng, rng_of_ends = np.random.default_rng(self.seed), np.random.default_rng([self.seed, 3])
         parts = []

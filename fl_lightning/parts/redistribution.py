@@ -15,6 +15,7 @@ from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import Server
+from fl_lightning.representation import counted
 
 Evaluate = Literal["virtual", "aggregate"]
 Unequal = Literal["subsample", "reduce", "park", "count"]
@@ -141,7 +142,7 @@ class Redistribution(Schedule):
         slots = sorted(self.trainings)
         if self.unequal == "subsample" and num_active < len(slots):
             raise ValueError(
-                f"{num_active} clients are active in this round, but {len(slots)} models circulate. Lower "
+                f"This round has {counted(num_active, 'active client')}, but {len(slots)} models circulate. Lower "
                 '`clients_per_round` to the smallest number of active clients, or give `unequal="reduce"`, "park" or '
                 '"count".'
             )

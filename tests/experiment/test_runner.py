@@ -230,8 +230,8 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_plan_and_time(tmp_path: Path) -> None:
     table = read_table(with_methods(RADFed={"tune": {"lr": [0.1, 0.2, 0.3]}}))
     plan = describe_plan(table, tmp_path)
-    assert "digits, FedAvg: 1 fits; 4 rounds; 0 finished" in plan
-    assert "digits, RADFed: 3 points, 3 fits to tune; 1 fits; 12 rounds; 0 finished" in plan
+    assert "digits, FedAvg: 1 fit; 4 rounds; 0 finished" in plan
+    assert "digits, RADFed: 3 points, 3 fits to tune; 1 fit; 12 rounds; 0 finished" in plan
     assert plan.endswith("together 16 rounds")
     paces, errors = measure_paces(table)
     assert (list(paces), errors) == (["digits"], {})

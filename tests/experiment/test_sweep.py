@@ -204,3 +204,23 @@ def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
 def test_sweeps_are_shipped() -> None:
     assert {path.stem for path in SHIPPED} >= {"cifar_radfed", "cifar_fedprox", "cifar_fedadam"}
     assert {read_sweep(path).method for path in SHIPPED} == {"grid", "random", "bayes"}
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print('trained')", "there is no folder of its Weights & Biases run"),
+        (PROGRAM.replace('"score"', '"other"'), "the metric of the sweep was never logged"),
+    ],
+)
+def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
+    program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path)
+    (tmp_path / "program.py").write_text(program)
+    with pytest.raises(RuntimeError, match=f"{reason}. Its Trainer must log `score`.*WandbLogger") as raised:
+        run_sweep(path, console=Console(file=io.StringIO()))
+    assert str(raised.value).endswith("No other run was started.")
+    [row] = csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open())
+    assert row["error"] == reason

@@ -103,6 +103,15 @@ def test_a_part_of_a_table() -> None:
         read_table(small()).only(methods=["FedProx"])
 
 
+def test_other_folds_need_data_that_depend_on_them() -> None:
+    table = small()
+    assert read_table(table).only(folds=[2]).folds == [2]
+    table["data"]["digits"]["datamodule"]["init_args"].pop("split")
+    assert read_table(table).only(folds=[0]).folds == [0]
+    with pytest.raises(ValueError, match=r"`folds` are \[2\], but the data set digits does not depend on \$fold"):
+        read_table(table).only(folds=[2])
+
+
 def fails(message: str, **changes: Any) -> None:
     with pytest.raises(ValueError, match=message):
         table_cells(read_table(small(**changes)), {})

@@ -350,7 +350,7 @@ def test_unequal_inner_rounds_through_a_fit(unequal: Any, expected: float) -> No
 def test_fewer_active_clients_than_models_are_an_error_by_default() -> None:
     callback = RADFed(2, 2, participation=reached([0, 1], [1]))
     module = Quadratic(1.0)
-    with pytest.raises(ValueError, match="1 clients are active in this round, but 2 models circulate"):
+    with pytest.raises(ValueError, match="This round has 1 active client, but 2 models circulate"):
         fit_quadratic(callback, module, quadratic_clients(a=[0.5, 0.5], c=[1.0, 1.0]), rounds=2)
     assert float(module.w.detach()) == 0.5
 

@@ -104,3 +104,19 @@ def test_results_without_a_finished_run(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("\n".join([lines[0], lines[-1]]) + "\n")
     with pytest.raises(ValueError, match=r"No run in .* is finished with a score"):
         read_experiment(tmp_path)
+
+
+def test_the_page_names_all_versions_of_the_code_and_what_to_do(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert "Code 1." in experiment_report(tmp_path).read_text(encoding="utf-8")
+    results = tmp_path / "results.csv"
+    with results.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with results.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "code": row["code"] and ("2" if row["method"] == "RADFed" else "1")} for row in rows)
+    text = experiment_report(tmp_path).read_text(encoding="utf-8")
+    assert "Code 1 and 2." in text
+    assert "The runs are of 2 versions of the code: 1, 2." in text
+    assert "run the table again in an empty folder" in text
