@@ -22,6 +22,7 @@ from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation, Task, same_values
 from fl_lightning.parts.sampling import Arrivals, BernoulliSampler
+from fl_lightning.representation import who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
@@ -96,7 +97,7 @@ class FederatedLoop(RoundLoop):
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(
-                f"{cohort} clients train in a round, but there are {self.trainer.world_size} processes, so some would "
+                f"{who_train(cohort)} in a round, but there are {self.trainer.world_size} processes, so some would "
                 f"stay idle. Raise `clients_per_round` or give `Trainer(devices=...)` at most {cohort}."
             )
 

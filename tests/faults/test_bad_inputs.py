@@ -123,7 +123,7 @@ def test_the_catalogue_is_complete() -> None:
         (lambda: ClientMetrics("f1", weighted_f1), "`metric` must be a function, got 'f1'. The name of the metric is"),
         (
             lambda: FedAvg(sampler="uniform"),
-            "`sampler` must be a ClientSampler of fl_lightning.parts, such as UniformSampler(0.1), got 'uniform'",
+            "`sampler` must be a ClientSampler of fl_lightning.parts, such as .*, got 'uniform'",
         ),
         (
             lambda: FedAvg(0.1, participation=0.5),
@@ -133,7 +133,7 @@ def test_the_catalogue_is_complete() -> None:
         (lambda: FedAsync(clock=VirtualClock), "got the class VirtualClock. Call it: VirtualClock"),
         (
             lambda: RADFed(3, server="adam"),
-            "`server` must be a ServerOptimizer of fl_lightning.parts, such as Momentum(0.9), got",
+            "`server` must be a ServerOptimizer of fl_lightning.parts, such as .*, got 'adam'",
         ),
         (lambda: FedAsync(rho=-1), "`rho` must be a finite number of at least 0, got -1"),
         (lambda: Mixing("fast"), "`lr` must be a finite number greater than 0, got 'fast'"),

@@ -111,7 +111,7 @@ def test_synchronised_batch_norm_across_clients() -> None:
 def test_more_processes_than_clients_in_a_round() -> None:
     algorithm = FedAvg(1)
     trainer = prepared(algorithm, devices=2, strategy="ddp")
-    expected = r"1 clients train in a round, but there are 2 processes.*Raise `clients_per_round` or .* at most 1\."
+    expected = r"1 client trains in a round, but there are 2 processes.*Raise `clients_per_round` or .* at most 1\."
     with pytest.raises(ValueError, match=expected):
         algorithm.setup(trainer, Classifier(), "fit")
 
