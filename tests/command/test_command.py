@@ -49,7 +49,7 @@ def test_help_is_shown_without_the_library() -> None:
         ),
         (
             ["describe", "digits", "--partitioner", "iid", "--num-clients", "9", "--alpha", "0.3"],
-            "unrecognized arguments: --alpha 0.3. --alpha is for --partitioner dirichlet",
+            "arguments: --alpha 0.3. --alpha is for --partitioner classwise-dirichlet or dirichlet or quantity-skew",
         ),
         (["recipe", "cifar"], "There is no recipe 'cifar'. Did you mean cifar_radfed?"),
     ],

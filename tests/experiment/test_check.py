@@ -79,7 +79,7 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         (
             with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
             "digits, FedProx, fold 0, seed 0: `callback` fl_lightning.FedProx: TypeError: "
-            "AggregationCallback.__init__() got an unexpected keyword argument 'nu'",
+            "FedProx has no argument `nu`.",
         ),
         (
             with_methods(No={"callback": {"class_path": 3}}),
