@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,15 +13,7 @@ from torch.nn import functional as F
 
 from fl_lightning.arguments import check_bool, check_interval, got, is_number, is_sequence, plain
 from fl_lightning.data.datamodule import FederatedDataModule
-from fl_lightning.data.federated_split import Split
-from fl_lightning.data.loading import LoadingOptions
 from fl_lightning.partitioners.functions import PartitionFunction
-
-
-class ImageOptions(LoadingOptions, total=False):
-    """The arguments of :class:`FederatedDataModule` that suit images."""
-
-    split: Split | None
 
 
 class ImageDataModule(FederatedDataModule):
@@ -45,6 +37,8 @@ class ImageDataModule(FederatedDataModule):
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     crop_padding: ClassVar[int] = 4
+    always_images: ClassVar[bool] = True
+    """Whether the inputs can be nothing but images; others may be standardised."""
 
     def __init__(
         self,
@@ -52,11 +46,11 @@ class ImageDataModule(FederatedDataModule):
         *,
         augment: bool = False,
         crop_probability: float = 1.0,
-        **options: Unpack[ImageOptions],
+        **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
         for name in ("standardize", "impute", "feature_noise"):
-            if getattr(self, name):
+            if self.always_images and getattr(self, name):
                 raise ValueError(
                     f"{type(self).__name__} takes no `{name}`: images stay bytes, and are normalised by `mean` and "
                     "`std`. Leave it out."
