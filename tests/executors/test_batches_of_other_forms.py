@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
 
 #: Two clients with whole batches come first, so that trials see no other ones; the last batches have 1 and 3 samples.
 SIZES = (8, 8, 12, 9, 8, 11, 12, 8)
@@ -195,3 +195,28 @@ def test_dropout_of_nothing_draws_nothing() -> None:
     )
     assert torch.allclose(alone[0], at_once[0], rtol=0, atol=1e-10)
     assert at_once[2].cause is None
+
+
+class Noisy(torch.utils.data.Dataset[Any]):
+    """Adds noise from a generator that all clients share."""
+
+    def __init__(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> None:
+        self.x, self.y, self.rng = x, y, rng
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self.x[place] + 0.3 * self.rng.standard_normal(), self.y[place]
+
+
+def test_data_that_draw_from_a_generator_of_their_own() -> None:
+    ends = []
+    for executor in ("sequential", "vectorized"):
+        rng, module = np.random.default_rng(0), Base(chain())
+        clients = [Noisy(x, y, rng) for x, y in clients_of((6,), SIZES)]
+        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=3, executor=executor)])
+        trainer.fit(module, datamodule=ClientDatasetsModule(clients, batch_size=4))
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert torch.equal(*ends)
+    assert "the data draw from a random generator of their own" in trainer.fit_loop.executor.cause

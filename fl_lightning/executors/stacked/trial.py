@@ -19,6 +19,7 @@ from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.data_draws import DataDraws
 from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
@@ -83,7 +84,8 @@ class Trial:
             CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
         """
         clients = self._clients
-        state = ModuleState(clients.vector)
+        state, data = ModuleState(clients.vector), clients.data
+        read = DataDraws(data, data.source_collate_fn, *(data.client_dataset(task.client) for task in witnesses))
         for task in tasks:
             begun = clients.begin(task, algorithm.start(task))
             if task not in witnesses:
@@ -95,6 +97,8 @@ class Trial:
             algorithm.receive(result)
             self._done.append(_Done(begun, result, witness, before, metric_states(clients.vector.module)))
         self.trained = True
+        if read.drew():
+            raise CannotVectorize("the data draw from a random generator of their own, which all clients share")
         if changed := state.changed():
             hooked = "`on_client_start` or " if clients.has_hook("on_client_start") else ""
             raise CannotVectorize(f"{hooked}`training_step` changes {changed}, of which there is one for all clients")
