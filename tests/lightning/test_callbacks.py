@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning import FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
@@ -382,3 +385,19 @@ def test_a_signal_says_how_to_resume(
         train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
     (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
     assert re.fullmatch(rf"{end} in round 2\. {hint}.*", line)
+
+
+def test_a_job_that_is_queued_again_needs_no_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    callbacks = [Stopped(partial(signal.raise_signal, signal.SIGUSR1)), FederatedCheckpoint(tmp_path)]
+    options: dict[str, Any] = {"plugins": [SLURMEnvironment()], "default_root_dir": tmp_path}
+    with caplog.at_level("INFO"), pytest.raises(SIGTERMException):
+        train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3, **options)
+    assert (tmp_path / "hpc_ckpt_1.ckpt").exists()
+    assert "Resume with" not in caplog.text

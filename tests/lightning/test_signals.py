@@ -37,7 +37,6 @@ def combinations(others: Sequence[Any], usual: Sequence[tuple[str, Any]]) -> lis
 def test_two_processes_end_together(tmp_path: Path, point: str, ranks: list[int]) -> None:
     job = Job(tmp_path / "job", point, 2, "RADFed")
     job.stop(ranks)
-    assert (job.folder / "output").read_text().count("Ended by SIGTERM in round") == 1
     assert (job.folder / "on_exception.ckpt").exists()
     if ranks != [0, 1]:
         check_resumed(tmp_path, job, "last" if ranks == [0] else "saved")
@@ -50,7 +49,6 @@ def test_two_processes_end_together(tmp_path: Path, point: str, ranks: list[int]
 def test_one_process_ends(tmp_path: Path, point: str, algorithm: str) -> None:
     job = Job(tmp_path / "job", point, 1, algorithm)
     job.stop([0])
-    assert (job.folder / "output").read_text().count("Ended by SIGTERM in round") == 1
     check_resumed(tmp_path, job)
 
 
@@ -66,5 +64,4 @@ def test_slurm_saves_a_rounds_boundary_and_queues_the_job_again(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     job.stop([0], signal.SIGUSR1)
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
-    assert "Resume with" not in (job.folder / "output").read_text()
     assert (job.folder / "hpc_ckpt_1.ckpt").exists()
