@@ -13,6 +13,7 @@ from torch import Tensor
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
+from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
@@ -124,6 +125,7 @@ class FederatedLoop(RoundLoop):
         self.clients = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
         self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.past_settings
+        refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
         self._published = self.algorithm.shown = self.clients.vector.read()
         if self.clients.vector.device.type == "cpu":
             keep_freed_memory()

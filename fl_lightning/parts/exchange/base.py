@@ -40,6 +40,9 @@ class Exchange(StatefulPart):
         self._knows_places = False
         super().attach(federation, fresh=fresh)
 
+    def check_another_fit(self) -> None:
+        """Raise ``ValueError`` if no fit may begin at round 0 with the model that an earlier fit of this part left."""
+
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``.
 
@@ -87,6 +90,10 @@ class Exchange(StatefulPart):
 
     def payload_down(self, payload: Payload) -> Payload:
         """Return what the server sends to one client, given what it would send of the parameters otherwise."""
+        return payload
+
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out, given what it would send of the parameters otherwise."""
         return payload
 
     # ---- for subclasses: the part of an update that travels ----
@@ -169,9 +176,37 @@ class Chain(Exchange):
         return list(results)
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Let all members look at the other parts."""
+        """Let all members look at the other parts.
+
+        Raises:
+            ValueError: If some clients know what others send, and the server or the user would not see what they make
+                of it.
+        """
         for member in self.members:
             member.check_beside(parts)
+        for member in self.members:
+            if member.colludes:
+                self._refuse_beside(member, parts["schedule"])
+
+    def _refuse_beside(self, colluding: Exchange, schedule: Any) -> None:
+        name = type(colluding).__name__
+        for member in self.members:
+            if member.sums_updates:
+                raise ValueError(
+                    f"{name} needs the updates of a round's clients, but {type(member).__name__} gives the server only "
+                    "their sum. Use an exchange of single updates, such as the attack SignFlipping."
+                )
+        shown = getattr(schedule, "evaluate", "server")
+        if shown in ("active", "all"):
+            raise ValueError(
+                f'`evaluate="{shown}"` shows the mean of the models that clients trained, before {name} changes them. '
+                'Give `evaluate="server"`.'
+            )
+
+    def check_another_fit(self) -> None:
+        """Let all members look at a fit that begins with the model that an earlier one left."""
+        for member in self.members:
+            member.check_another_fit()
 
     def values(self) -> dict[str, float]:
         """Return what the members log."""
@@ -209,6 +244,12 @@ class Chain(Exchange):
         """Return what the server sends to one client."""
         for member in reversed(self.members):
             payload = member.payload_down(payload)
+        return payload
+
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out."""
+        for member in self.members:
+            payload = member.payload_up(payload)
         return payload
 
     def on_round_start(self, round_index: int) -> None:
