@@ -40,14 +40,14 @@ def fingerprints(loop: FederatedLoop) -> tuple[str, str]:
 
 
 def _of_training(data: FederatedDataModule) -> str:
-    digest = _digest_of(data, data.samples.train)
+    digest = _digest_of(data, data.federated_split.train)
     digest.update(data.partition.fingerprint().encode())
     return f"{data.num_clients} clients, {int(data.client_sizes.sum())} samples, {digest.hexdigest()[:12]}"
 
 
 def _of_evaluation(data: FederatedDataModule) -> str:
-    texts = []
-    for name, parts in (("validation", data.samples.val), ("test", data.samples.test)):
+    split, texts = data.federated_split, []
+    for name, parts in (("validation", split.val), ("test", split.test)):
         number = sum(map(len, parts.values()))
         texts.append(f"{number} {name} samples, {_digest_of(data, parts).hexdigest()[:12]}")
     return ", ".join(texts)
@@ -102,6 +102,8 @@ def _whole(value: object, depth: int = 0) -> str:
     """Return a text of all that a setting holds, the same in every process."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, np.ndarray):
         beginning = value.reshape(-1)[:_MOST_NUMBERS]
         return f"{value.dtype}{value.shape}{hashlib.sha256(beginning.tobytes()).hexdigest()}"

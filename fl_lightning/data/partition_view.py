@@ -28,7 +28,7 @@ class PartitionView(ABC):
         return self._ready()[1].partition
 
     @property
-    def samples(self) -> FederatedSplit:
+    def federated_split(self) -> FederatedSplit:
         """The samples on which each client trains, validates and tests."""
         return self._ready()[1]
 

@@ -23,8 +23,8 @@ class ClientSplit(Split):
     for validation and 20 for testing. ``val_fold`` chooses another validation fold. The paper tunes on each fold except
     the test fold in turn, which makes 20 pairs of 5 folds.
 
-    Without ``val_fold``, folds 0 and 1 have the same training clients: one's validation clients are the other's test
-    clients, if these two folds have the same size. A checkpoint of one cannot be resumed with the other.
+    Without ``val_fold``, folds 0 and 1 have the same training clients if they are of the same size: the validation
+    clients of one are the test clients of the other. A run of one cannot be resumed with the other.
 
     Args:
         num_folds: Number of folds, at least 3.
