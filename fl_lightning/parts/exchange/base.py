@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.client_states import StatefulPart
+from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.traffic import Payload
 
@@ -276,14 +277,14 @@ class Chain(Exchange):
         Raises:
             ValueError: If the checkpoint was written with other exchanges.
         """
-        present = [self._key(place) for place in range(len(self.members))]
-        if list(state) != present:
-            raise ValueError(
-                f"The checkpoint was written with the exchanges {', '.join(state)}, and there are now "
-                f"{', '.join(present)}. Resume with the same `buffers` and `exchange`."
-            )
-        for key, member in zip(present, self.members, strict=True):
-            member.load_state_dict(state[key])
+        check_same_exchanges([key.partition("-")[2] for key in state], self.names)
+        for place, member in enumerate(self.members):
+            member.load_state_dict(state[self._key(place)])
+
+    @property
+    def names(self) -> list[str]:
+        """The members' classes, from the client to the server."""
+        return [type(member).__name__ for member in self.members]
 
     def _key(self, place: int) -> str:
-        return f"{place}-{type(self.members[place]).__name__}"
+        return f"{place}-{self.names[place]}"
