@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.stacked import Module, clients_of
@@ -78,3 +81,121 @@ def test_a_returned_value_that_is_used_is_each_clients_own(use: Any) -> None:
 
 def test_a_returned_value_that_is_only_logged_does_not_stop_stacks() -> None:
     assert assert_same(lambda: Rates(lambda accuracy, loss: loss)) is None
+
+
+# ---- state that is hard to see ----
+
+STEPS = 3 * 17  # 2, 4, 2, 6 and 3 batches
+counted = [0]
+variable: ContextVar[int] = ContextVar("variable", default=0)
+passed: Iterator[int] = iter(())
+
+
+def repeated() -> Iterator[int]:
+    yield from [1] * (STEPS + 1)
+
+
+class Counts(Module):
+    """Counts its steps somewhere, which a stack would take once for all of its clients."""
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.array, self.bytes, self.random = array("d"), bytearray(), np.random.RandomState(3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.count()
+        return super().training_step(batch, batch_idx)
+
+    def count(self) -> None:
+        raise NotImplementedError
+
+    def total(self) -> int:
+        return counted[0]
+
+
+class CountsInNestedFunction(Counts):
+    def count(self) -> None:
+        def add() -> None:
+            counted[0] += 1
+
+        add()
+
+
+class CountsInLambda(Counts):
+    def count(self) -> None:
+        (lambda: counted.__setitem__(0, counted[0] + 1))()
+
+
+class CountsInSetter(Counts):
+    @property
+    def last(self) -> int:
+        return 0
+
+    @last.setter
+    def last(self, value: int) -> None:
+        counted[0] += value
+
+    def count(self) -> None:
+        self.last = 1
+
+
+class CountsInArray(Counts):
+    def count(self) -> None:
+        self.array.append(1.0)
+
+    def total(self) -> int:
+        return len(self.array)
+
+
+class CountsInBytes(Counts):
+    def count(self) -> None:
+        self.bytes.append(1)
+
+    def total(self) -> int:
+        return len(self.bytes)
+
+
+class CountsInVariable(Counts):
+    def count(self) -> None:
+        variable.set(variable.get() + 1)
+
+    def total(self) -> int:
+        return variable.get()
+
+
+class CountsInRandomState(Counts):
+    def count(self) -> None:
+        self.random.rand()
+
+    def total(self) -> int:
+        drawn = np.random.RandomState(3).rand(STEPS + 1)
+        return int(np.flatnonzero(drawn == self.random.rand())[0])
+
+
+class CountsInGenerator(Counts):
+    def count(self) -> None:
+        next(passed)
+
+    def total(self) -> int:
+        return STEPS + 1 - len(list(passed))
+
+
+@pytest.mark.parametrize("kind", Counts.__subclasses__())
+def test_steps_are_counted_once_for_each_client(kind: type[Counts]) -> None:
+    global passed
+    counted[0], passed = 0, repeated()
+    variable.set(0)
+    module = kind()
+    fitter = fit(module, "vectorized")
+    assert module.total() == STEPS
+    assert "changes `" in fitter.fit_loop.executor.cause
+
+
+def test_state_that_does_not_change_does_not_stop_stacks() -> None:
+    class Holds(Counts):
+        def count(self) -> None:
+            assert not self.array and not self.bytes and passed is not None and not variable.get(0)
+
+    variable.set(0)
+    module = Holds()
+    assert fit(module, "vectorized").fit_loop.executor.cause is None
