@@ -199,3 +199,21 @@ def test_state_that_does_not_change_does_not_stop_stacks() -> None:
     variable.set(0)
     module = Holds()
     assert fit(module, "vectorized").fit_loop.executor.cause is None
+
+
+# ---- compiled layers ----
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_scripted_layers_train_as_others() -> None:
+    def layers() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double()
+
+    modules = [Module(layers()), Module(torch.jit.script(layers())), Module(torch.jit.script(layers()))]
+    for module, executor in zip(modules, ("sequential", "sequential", "vectorized"), strict=True):
+        fitter = fit(module, executor, (8, 12, 6, 20))
+    assert "compiled by `torch.jit`" in fitter.fit_loop.executor.cause
+    states = [module.state_dict() for module in modules]
+    assert all(torch.allclose(states[0][name], states[1][name], rtol=0, atol=1e-12) for name in states[0])
+    assert all(torch.equal(states[1][name], states[2][name]) for name in states[0])
