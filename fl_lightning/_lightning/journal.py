@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.logging import weight_of
 from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, parts
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
 
@@ -60,6 +61,13 @@ class Entry:
         assert isinstance(call.value, int)
         values = self.tensors[call.value]
         return values if values.is_floating_point() else values.to(torch.get_default_dtype())
+
+    def weights(self, call: LogCall) -> Sequence[float]:
+        """Return how much each client's number counts in a mean."""
+        if call.weight is not None:
+            return self.tensors[call.weight].tolist()  # type: ignore[no-any-return]
+        size = call.options.get("batch_size")
+        return self.batch_sizes() if size is None else [size] * len(self.slots)
 
     def value(self, call: LogCall, row: int) -> Any:
         """Return what one client logged."""
@@ -148,6 +156,9 @@ class Journal:
             if not isinstance(first.value, Metric):
                 values = torch.cat([entry.values(call).double() for entry, call in pairs])
                 heard[first.fx, first.name] = len(values), float(values.sum())
+                if first.reduction == "mean" and first.options.get("on_epoch"):
+                    weights = [weight for entry, call in pairs for weight in entry.weights(call)]
+                    heard[first.fx, weight_of(first.name)] = len(weights), float(sum(weights))
         return heard
 
     # ---- Lightning ----
@@ -209,18 +220,15 @@ class Journal:
         loop._batches_that_stepped = before + so_far[-1]
 
 
-def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, int]:
+def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
     """Return one number in the place of many, and its weight in a mean."""
     reduction = pairs[0][1].reduction
     values = torch.cat([entry.values(call) for entry, call in pairs])
     if reduction != "mean":
         return (values.sum() if reduction == "sum" else values.amax() if reduction == "max" else values.amin()), 1
-    weights: list[int] = []
-    for entry, call in pairs:
-        size = call.options.get("batch_size")
-        weights += entry.batch_sizes() if size is None else [size] * len(entry.slots)
+    weights = [weight for entry, call in pairs for weight in entry.weights(call)]
     total = sum(weights)
-    return (values * torch.tensor(weights, device=values.device)).sum() / total, total
+    return (values * torch.tensor(weights, dtype=values.dtype, device=values.device)).sum() / (total or 1), total
 
 
 def _leave_values(results: Any, clients: Sequence[Said], client: int, place: int) -> None:

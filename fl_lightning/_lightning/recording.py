@@ -70,12 +70,14 @@ class LogCall:
         name: The name.
         options: Its other arguments.
         value: A tensor's place among the step's tensors, or a metric object, or what one returned.
+        weight: The place of ``batch_size``, where that is a tensor.
     """
 
     fx: str | None
     name: str
     options: dict[str, Any]
     value: int | Metric | BatchValue
+    weight: int | None = None
 
     @property
     def key(self) -> str:
@@ -171,7 +173,10 @@ class Recorder:
             # a stand-in for a tensor, as of a fused step, is none by its type
             tensor = value if hasattr(value, "detach") else torch.tensor(float(value), device=self._module.device)
             value = self._logged.keep(tensor.reshape(()))
-        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value))
+        weight = None
+        if hasattr(options.get("batch_size"), "detach"):
+            weight = self._logged.keep(options.pop("batch_size").reshape(()))
+        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value, weight))
 
     def _call(self, metric: Metric | MetricCollection, method: str, *args: Any, **kwargs: Any) -> Any:
         if method not in ("forward", "update"):

@@ -217,3 +217,43 @@ def test_scripted_layers_train_as_others() -> None:
     states = [module.state_dict() for module in modules]
     assert all(torch.allclose(states[0][name], states[1][name], rtol=0, atol=1e-12) for name in states[0])
     assert all(torch.equal(states[1][name], states[2][name]) for name in states[0])
+
+
+# ---- logged numbers ----
+
+
+class LogsByWeight(Module):
+    """Logs each batch's share of class 0, which counts as often as the batch has samples of class 0."""
+
+    def __init__(self, weight: Callable[[Tensor], Any]) -> None:
+        super().__init__(linear())
+        self.weight = weight
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        first = batch[1] == 0
+        self.log("share", first.double().mean(), on_step=False, on_epoch=True, batch_size=self.weight(first))
+        return F.cross_entropy(self.layers(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("weight", [lambda first: first.sum(), lambda first: first.sum().item()])
+def test_a_batch_size_in_a_tensor_is_each_batchs_own(weight: Any, executor: str) -> None:
+    fitter = fit(LogsByWeight(weight), executor, (4, 4, 3, 2, 4, 4))  # one batch a client
+    firsts = [int((labels == 0).sum()) for _, labels in clients_of((6,), (4, 4, 3, 2, 4, 4))]
+    shares = [first / size for first, size in zip(firsts, (4, 4, 3, 2, 4, 4), strict=True)]
+    expected = sum(share * first for share, first in zip(shares, firsts, strict=True)) / sum(firsts)
+    assert float(fitter.callback_metrics["share"]) == pytest.approx(expected, abs=1e-7)
+    assert executor == "sequential" or fitter.fit_loop.executor.cause is None
+
+
+class ScalesByCount(Module):
+    """Computes with a whole number as Python does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self.layers(batch[0])
+        correct = (scores.argmax(1) == batch[1]).sum().item()
+        return F.cross_entropy(scores, batch[1]) * (1 + correct / 3)
+
+
+def test_whole_numbers_of_tensors_keep_their_digits() -> None:
+    assert assert_same(lambda: ScalesByCount(linear())) is None
