@@ -14,6 +14,7 @@ from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -81,6 +82,25 @@ def test_a_returned_value_that_is_used_is_each_clients_own(use: Any) -> None:
 
 def test_a_returned_value_that_is_only_logged_does_not_stop_stacks() -> None:
     assert assert_same(lambda: Rates(lambda accuracy, loss: loss)) is None
+
+
+class AveragesLosses(Module):
+    """Gives a metric object its loss with its graph."""
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.average = MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.average(loss)
+        self.log("average", self.average, on_step=True, on_epoch=True)
+        return loss
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_loss_given_to_a_metric_object_need_not_be_detached(seed: int) -> None:
+    assert assert_same(AveragesLosses, seed=seed) is None
 
 
 # ---- state that is hard to see ----
