@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from array import array
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import torch
 from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
@@ -277,3 +280,28 @@ class ScalesByCount(Module):
 
 def test_whole_numbers_of_tensors_keep_their_digits() -> None:
     assert assert_same(lambda: ScalesByCount(linear())) is None
+
+
+class LogsSmallBatches(Module):
+    """Logs a second number, on batches of fewer than three samples alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        self.log("size", float(len(batch[1])))
+        if len(batch[1]) < 3:
+            self.log("small", float(len(batch[1])), on_step=True, on_epoch=True)
+        return loss
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_loggers_hear_of_a_name_from_its_first_step_on(executor: str, tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    fitter = fit(LogsSmallBatches(linear()), executor, (4, 4, 4, 2, 4, 4), logger=logger, log_every_n_steps=1)
+    assert executor == "sequential" or fitter.fit_loop.executor.cause is None
+    with Path(logger.log_dir, "metrics.csv").open() as file:
+        steps = [row for row in csv.DictReader(file) if row["size"]]
+    assert len(steps) == 3 * 6
+    for start in (0, 6, 12):
+        sizes = [float(row["size"]) for row in steps[start : start + 6]]
+        heard = [bool(row["small_step"]) for row in steps[start : start + 6]]
+        assert heard == [place >= sizes.index(2.0) for place in range(6)]
