@@ -13,6 +13,7 @@ from torch import Tensor
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
+from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
@@ -25,7 +26,7 @@ from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
     *("algorithm", "executor", "settings", "corrector", "past_settings"),
-    *("invalid_rounds", "max_invalid_rounds", "fingerprint", "executor_states"),
+    *("invalid_rounds", "max_invalid_rounds", "fingerprints", "executor_states", "other_settings"),
 )
 
 
@@ -46,8 +47,9 @@ class FederatedLoop(RoundLoop):
         clients: The clients' local training, once the fit has begun.
         past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
         invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
-        fingerprint: Of the clients, once it is known.
+        fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
+        other_settings: What to say of settings that differ from the resumed run's; empty if none do.
     """
 
     clients: LocalTraining
@@ -66,8 +68,9 @@ class FederatedLoop(RoundLoop):
         self.past_settings: dict[int, Any] = {}
         self.invalid_rounds = 0
         self.max_invalid_rounds = max_invalid_rounds
-        self.fingerprint: str | None = None
+        self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
+        self.other_settings = ""
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with what this loop was given."""
@@ -122,6 +125,7 @@ class FederatedLoop(RoundLoop):
         self.clients = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
         self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.past_settings
+        refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
         self._published = self.algorithm.shown = self.clients.vector.read()
         if self.clients.vector.device.type == "cpu":
             keep_freed_memory()
@@ -132,6 +136,9 @@ class FederatedLoop(RoundLoop):
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
+        if self.other_settings:
+            rank_zero_info(self.other_settings)
+            self.other_settings = ""
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""

@@ -37,6 +37,11 @@ def default_seed() -> int:
     return int(os.environ.get("PL_GLOBAL_SEED", "0"))
 
 
+def a_seed_was_given() -> bool:
+    """Return whether ``lightning.seed_everything`` was given a seed."""
+    return "PL_GLOBAL_SEED" in os.environ
+
+
 def derive_seed(seed: int, stream: Stream, *parts: int) -> int:
     """Return a 63-bit seed that depends on all arguments; nearby arguments give unrelated seeds."""
     return int(_sequence(seed, stream, *parts).generate_state(1, np.uint64)[0]) >> 1

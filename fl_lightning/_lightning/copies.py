@@ -28,6 +28,8 @@ _OF_ROUND = frozenset(
         "num_val_batches",
     ]
 )
+#: What has learning rates.
+_RATES = frozenset(["optimizers", "lr_scheduler_configs", "strategy"])
 #: What is the same for all clients of a fit.
 _OF_FIT = frozenset(
     [
@@ -41,7 +43,6 @@ _OF_FIT = frozenset(
         "precision",
         "gradient_clip_algorithm",
         "precision_plugin",
-        "strategy",
         "accelerator",
         "world_size",
         "num_nodes",
@@ -53,8 +54,6 @@ _OF_FIT = frozenset(
         "device_ids",
         "lightning_module",
         "model",
-        "optimizers",
-        "lr_scheduler_configs",
         "training",
         "validating",
         "testing",
@@ -95,16 +94,19 @@ class WatchedTrainer:
 
     Attributes:
         reads_round: Whether the round's number, or another number of the round, has been read.
+        reads_rates: Whether optimizers or schedulers have been read, whose learning rates differ from step to step.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self.__dict__.update(_trainer=trainer, reads_round=False)
+        self.__dict__.update(_trainer=trainer, reads_round=False, reads_rates=False)
 
     def __getattr__(self, name: str) -> Any:
         if name in _LOGGERS:
             raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
         if name in _OF_ROUND:
             self.__dict__["reads_round"] = True
+        elif name in _RATES:
+            self.__dict__["reads_rates"] = True
         elif name not in _OF_FIT and (not name.startswith("_") or name == "_results"):
             raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
         return getattr(self._trainer, name)

@@ -33,11 +33,15 @@ class StopRequests:
 
     Args:
         trainer: The trainer.
+
+    Attributes:
+        requeued: Whether SLURM's job was queued again, and will resume by itself.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer, self._connector = trainer, trainer._signal_connector
         self._asked = 0
+        self.requeued = False
         self._signum: Any = None
         self._in_fit = self._told = False
         self._looked = 0.0
@@ -67,7 +71,7 @@ class StopRequests:
     def requeue(self) -> None:
         """When SLURM asked for it, save its checkpoint and have the job queued again; call it on all processes."""
         if self._asked == _REQUEUE:
-            self._asked = _STOP
+            self._asked, self.requeued = _STOP, True
             self._connector._slurm_sigusr_handler_fn(self._signum, None)  # type: ignore[arg-type]
 
     # ---- signals ----

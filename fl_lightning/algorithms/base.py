@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.evaluation import share_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
+from fl_lightning.algorithms.description import describe_run
 from fl_lightning.algorithms.logged import log_values, settings_of_run, values_of_round
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
-from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, describe_run, tell_how_to_resume
+from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
 from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
@@ -235,6 +236,7 @@ class AggregationCallback(ShowsSignature, Callback):
             loop.past_settings, loop.invalid_rounds = self._carried_over()
         loop.check()
         install_loop(trainer, loop)
+        loop.data.trained_by = type(self).__name__
         self._loop = loop
         self.check_rounds(trainer.max_epochs)
         loop.tell_of_clients()
@@ -257,9 +259,8 @@ class AggregationCallback(ShowsSignature, Callback):
             self._executor.on_fit_end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """End the fit as :meth:`teardown` does, which does not follow an exception; after Ctrl-C say how to go on."""
-        if isinstance(exception, KeyboardInterrupt) and self._fitting:
-            tell_how_to_resume(trainer)
+        """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
+        tell_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
     def check_rounds(self, max_epochs: int | None) -> None:
@@ -280,12 +281,11 @@ class AggregationCallback(ShowsSignature, Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""
-        if self._loop is None:
+        if (loop := self._loop) is None:
             return {}
         state = self.algorithm.state_dict()
-        past, invalid = self._loop.past_settings, self._loop.invalid_rounds
-        about = {"seed": self.seed, "past": past, "invalid_rounds": invalid, "executors": self._loop.executor_states}
-        return {**state, **about, **describe_run(self, self._loop)} if state else {}
+        about = {"past": loop.past_settings, "invalid_rounds": loop.invalid_rounds, "executors": loop.executor_states}
+        return {**state, **about, **describe_run(self, loop)} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -295,7 +295,7 @@ class AggregationCallback(ShowsSignature, Callback):
         """
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
-        check_resumable(state_dict, describe_run(self, self._loop))
+        check_resumable(state_dict, self, self._loop)
         self._loop.past_settings, self._loop.invalid_rounds = state_dict["past"], state_dict["invalid_rounds"]
         self.settings.resumed_seed = state_dict["seed"]
         self._loop.executor_states = state_dict["executors"]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import lightning.pytorch as pl
-
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.local_optimizers import changes_within_rounds, other_optimizers
 from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggregation
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
@@ -70,19 +67,3 @@ class FedNova(AggregationCallback):
             aggregation=self._mean,
             server=Mixing(self.server_lr, name="server_lr"),
         )
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check that the clients' optimizer is the one whose steps are normalised."""
-        if self.aggregation is not None:
-            return
-        if other := other_optimizers(trainer, self.momentum):
-            raise ValueError(
-                f"FedNova has `momentum={self.momentum}`, so the module needs torch.optim.SGD with the same momentum, "
-                f"without Nesterov momentum and dampening; it has {other}. The reach of other optimizers' steps is not "
-                "known."
-            )
-        if changes_within_rounds(trainer):
-            raise ValueError(
-                "FedNova normalises steps of one learning rate within a round, but the module has a scheduler with "
-                "interval='step'. Give interval='epoch', which steps once a round."
-            )

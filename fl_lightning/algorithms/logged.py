@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from fl_lightning._lightning.logging import log_round
-from fl_lightning.algorithms.resuming import fingerprint
+from fl_lightning.algorithms.description import fingerprints
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.representation import ShowsArguments, arguments, short
@@ -27,8 +27,6 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         loop: Its loop; it keeps the fingerprint of the federation.
     """
     data = loop.data
-    if loop.fingerprint is None:
-        loop.fingerprint = fingerprint(data)
     parts = {name: part for name, part in loop.algorithm.parts.items() if name != "changing_buffers"}
     return {
         "algorithm": _described(callback),
@@ -38,7 +36,7 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
             "clients": data.partition.num_clients,
             "training_clients": data.num_clients,
             "training_samples": int(data.client_sizes.sum()),
-            "fingerprint": loop.fingerprint,
+            "fingerprint": fingerprints(loop)[0],
         },
         "processes": loop.trainer.world_size,
         "versions": {"fl_lightning": __version__, **package_versions()},

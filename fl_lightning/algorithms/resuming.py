@@ -1,67 +1,45 @@
-"""Describes a run in its checkpoint, and checks whether another run can resume from it."""
+"""Checks whether a run can resume from another's checkpoint, and says what differs and how to resume."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor
 
-from fl_lightning.data import FederatedDataModule
+from fl_lightning._lightning.round_loop import RoundLoop
+from fl_lightning.algorithms.description import describe_run, described
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.representation import ShowsArguments, arguments, short
-
-#: They change no result, or are always taken from the checkpoint.
-_IRRELEVANT = {"executor", "clients_at_once", "state_dir", "seed"}
-_MOST_DEEP = 4  # objects within objects
+from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
+from fl_lightning.seeding import a_seed_was_given
 
 
-def fingerprint(data: FederatedDataModule) -> str:
-    """Return a short text that changes with the clients that train, and with their order.
-
-    It holds their number and a digest of their sizes, of the partition, and of their samples' labels if there are any.
-    """
-    sizes = data.client_sizes.astype("<i8")
-    digest = hashlib.sha256(sizes.tobytes())
-    digest.update(np.asarray(data.client_ids, "<i8").tobytes())
-    digest.update(data.partition.fingerprint().encode())
-    if data.labels is not None:
-        for client in data.client_ids:
-            digest.update(data.labels[data.partition.indices[client]].astype("<i8").tobytes())
-    return f"{len(sizes)} clients, {int(sizes.sum())} samples, {digest.hexdigest()[:12]}"
-
-
-def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
-    """Return what is compared when a run resumes: texts, and lists and dicts of them.
+def check_resumable(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
+    """Compare the runs before and after a checkpoint.
 
     Args:
+        saved: The description of the run that wrote the checkpoint.
         callback: The aggregation callback.
-        loop: Its loop; it keeps the fingerprint, which takes some milliseconds.
-    """
-    if loop.fingerprint is None:
-        loop.fingerprint = fingerprint(loop.data)
-    # exchanges are compared one by one when their states are loaded
-    parts = {name: part for name, part in loop.algorithm.parts.items() if name not in ("exchange", "changing_buffers")}
-    given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
-    given |= {name: getattr(loop.data, name) for name in ("batch_size", "shuffle", "drop_last", "poisons")}
-    return {
-        "federation": loop.fingerprint,
-        "parts": {name: type(part).__qualname__ for name, part in parts.items()},
-        "settings": {name: [short(value), _digest(value)] for name, value in given.items()},
-    }
-
-
-def check_resumable(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    """Compare the descriptions of two runs; say in one line which settings differ.
+        loop: Its loop. When the parts have taken the checkpoint too, it says in one line which settings differ.
 
     Raises:
-        ValueError: If the clients or the parts are others.
+        ValueError: If the clients, the validation or test data, or the parts are others.
     """
-    if "settings" not in saved:
+    present = describe_run(callback, loop)
+    _refuse_another_run(saved, present)
+    sentences = []
+    if changes := _changes(saved["settings"], present["settings"]):
+        sentences.append(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
+    given = loop.settings.own_seed is not None or a_seed_was_given()
+    if given and saved["seed"] != present["seed"]:
+        sentences.append(f"Seed {present['seed']} is not used: the checkpoint's seed {saved['seed']} goes on.")
+    loop.other_settings = " ".join(sentences)
+
+
+def _refuse_another_run(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    if "evaluation" not in saved:
         raise ValueError(
             "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights can "
             'be loaded: `torch.load(path)["state_dict"]`.'
@@ -72,15 +50,19 @@ def check_resumable(saved: Mapping[str, Any], present: Mapping[str, Any]) -> Non
             "the number, sizes, samples or order of clients differ. Resume with the same data, partitioner, split "
             "and seeds."
         )
+    if saved["evaluation"] != present["evaluation"]:
+        raise ValueError(
+            f"The checkpoint was written with other validation or test data ({saved['evaluation']}, now "
+            f"{present['evaluation']}), so its best and monitored values would not compare, and samples that chose a "
+            "model could test it. Resume with the same split, fold, seeds, validation and test sets."
+        )
+    check_same_exchanges(saved["exchanges"], present["exchanges"])
     for name, kind in present["parts"].items():
         if saved["parts"][name] != kind:
             raise ValueError(
                 f"The checkpoint was written with {saved['parts'][name]} as the algorithm's `{name}`, and the "
                 f"algorithm now has {kind}, which cannot use that state. Resume with the same parts. {_FROM_WEIGHTS}"
             )
-    changes = _changes(saved["settings"], present["settings"])
-    if changes:
-        rank_zero_info(f"Resuming with other settings than the checkpoint's: {', '.join(changes)}.")
 
 
 def _changes(saved: Mapping[str, Sequence[str]], present: Mapping[str, Sequence[str]]) -> list[str]:
@@ -114,7 +96,7 @@ def check_checkpoint(
     _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     both = [name for name in hparams if name in known]
-    texts = [{name: [short(each[name]), _digest(each[name])] for name in both} for each in (known, hparams)]
+    texts = [{name: described(each[name]) for name in both} for each in (known, hparams)]
     if changes := _changes(*texts):
         rank_zero_info(
             f"The module's hyperparameters differ from the checkpoint's: {', '.join(changes)}. Optimizers and "
@@ -122,15 +104,26 @@ def check_checkpoint(
         )
 
 
-def tell_how_to_resume(trainer: pl.Trainer) -> None:
-    """Say in one line in which round a fit was interrupted, and how to go on."""
+def tell_how_to_resume(trainer: pl.Trainer, exception: BaseException) -> None:
+    """After Ctrl-C or SIGTERM in a fit, say in one line in which round it ended, and how to go on."""
+    if trainer.state.fn != "fit":
+        return
+    if isinstance(exception, KeyboardInterrupt):
+        end = "Interrupted"
+    elif isinstance(exception, SIGTERMException):
+        loop = trainer.fit_loop
+        if isinstance(loop, RoundLoop) and loop.stop.requeued:
+            return
+        end = "Ended by SIGTERM"
+    else:
+        return
     kept = [getattr(callback, "last_model_path", "") for callback in trainer.checkpoint_callbacks]
     last = next((path for path in kept if path), "")
     if last:
         hint = f'Resume with: trainer.fit(..., ckpt_path="{last}")'
     else:
         hint = "There is no checkpoint to resume from; the callback FederatedCheckpoint() writes one after every round."
-    rank_zero_info(f"Interrupted in round {trainer.current_epoch + 1}. {hint}")
+    rank_zero_info(f"{end} in round {trainer.current_epoch + 1}. {hint}")
 
 
 def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None:
@@ -143,22 +136,3 @@ def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None
 
 
 _FROM_WEIGHTS = 'To start another algorithm from its weights: `module.load_state_dict(torch.load(path)["state_dict"])`.'
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(_whole(value).encode()).hexdigest()[:16]
-
-
-def _whole(value: object, depth: int = 0) -> str:
-    """Return a text of all that a setting holds, the same in every process; of functions only the name."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, Mapping):
-        value = list(value.items())
-    if isinstance(value, (list, tuple)) and depth < _MOST_DEEP:
-        return f"[{', '.join(_whole(item, depth + 1) for item in value)}]"
-    if isinstance(value, ShowsArguments) and depth < _MOST_DEEP:
-        return f"{type(value).__qualname__}{_whole(arguments(value), depth + 1)}"
-    return value if isinstance(value, str) else short(value)

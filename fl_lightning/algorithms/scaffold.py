@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.local_optimizers import changes_within_rounds, other_optimizers
 from fl_lightning.algorithms.options import MergedOptions, check_beside_aggregation
+from fl_lightning.clients.known_steps import changes_within_rounds, other_optimizers
 from fl_lightning.parts.aggregation import WeightedMean, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.objectives import ControlVariates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.checked_file import CheckedFile
+
+_NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
 class FederatedCheckpoint(ChoosesLast):
@@ -75,11 +78,23 @@ class FederatedCheckpoint(ChoosesLast):
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
         self._last: CheckedFile | None = None
+        self._not_empty: str | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the folder."""
-        super().setup(trainer, pl_module, stage)
+        with warnings.catch_warnings(record=True) as caught:
+            super().setup(trainer, pl_module, stage)
+        for warning in caught:
+            if _NOT_EMPTY not in str(warning.message):
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        # whether the fit resumes is not known yet
+        self._not_empty = next((str(each.message) for each in caught if _NOT_EMPTY in str(each.message)), None)
         self._last = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Warn of a folder that holds files, unless the fit resumes: it then is the folder of the run before."""
+        if self._not_empty is not None and trainer.ckpt_path is None:
+            rank_zero_warn(self._not_empty)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, if the model is an aggregated one."""

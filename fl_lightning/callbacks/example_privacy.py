@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
-from fl_lightning.parts.fair_mean import MeasuredLoss
-from fl_lightning.parts.federation import ClientResult
-from fl_lightning.parts.privacy import Ledger, check_installed
+from fl_lightning.parts.federation import ClientResult, same_values
+from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
+from fl_lightning.parts.privacy import Ledger, check_installed, refuse_another_fit
 
 
 class ExamplePrivacy(Callback):
@@ -51,7 +51,9 @@ class ExamplePrivacy(Callback):
         self.clip, self.noise_multiplier, self.delta = plain(clip), plain(noise_multiplier), plain(delta)
         self._epochs = Ledger()
         self._new: list[tuple[int, int]] = []
-        self._batch: tuple[Any, int] = (None, 0)
+        self._batch: tuple[Any, int] | None = None  # of the step that is to be taken
+        self._rounds = 0  # that the ledger knows
+        self._left: list[float] = []  # sums of the parameters that the last fit left
 
     @property
     def spent(self) -> float:
@@ -61,7 +63,9 @@ class ExamplePrivacy(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Start to count if the fit begins with its first round; a checkpoint's state comes later."""
         if stage == "fit" and trainer.current_epoch == 0:
-            self._epochs = Ledger()
+            if self._left and self._left == _sums(pl_module):
+                refuse_another_fit("ExamplePrivacy", self.spent)
+            self._epochs, self._rounds = Ledger(), 0
 
     # ---- what is refused ----
 
@@ -80,9 +84,17 @@ class ExamplePrivacy(Callback):
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = trainer.fit_loop.algorithm
-        objective = algorithm.objective
-        if objective.vectors_sent > 1 or isinstance(objective, MeasuredLoss) or algorithm.sampler.needs_scores:
-            return "clients send losses, further vectors or scores, which have no noise. Use FedAvg or FedProx."
+        if _reads_data(algorithm.objective) or algorithm.sampler.needs_scores:
+            return (
+                f"with {type(algorithm.objective).__name__} and {type(algorithm.sampler).__name__} clients send "
+                "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without importance "
+                "sampling."
+            )
+        if self._rounds != trainer.current_epoch:
+            return (
+                f"{trainer.current_epoch - self._rounds} of the {trainer.current_epoch} rounds before the checkpoint "
+                "ran without it. Resume a run that had it from the first round."
+            )
         if any(isinstance(each, _BatchNorm) for each in module.modules()):
             return "BatchNorm mixes the samples of a batch. Use GroupNorm."
         if not module.automatic_optimization or trainer.accumulate_grad_batches != 1:
@@ -103,11 +115,22 @@ class ExamplePrivacy(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Replace the gradient by a private one."""
+        """Replace the gradient by a private one.
+
+        Raises:
+            ValueError: If this is not the batch's only step: each would give away more.
+            RuntimeError: If ``training_step`` cannot be mapped over samples.
+        """
+        if self._batch is None:
+            raise ValueError(
+                "ExamplePrivacy would log a wrong epsilon for this run: the optimizer takes more than one gradient of "
+                "a batch, as LBFGS and some `optimizer_step`s do. Use an optimizer that takes one, such as SGD or Adam."
+            )
+        (batch, batch_idx), self._batch = self._batch, None
         parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
         try:
             with trainer.fit_loop.clients.quiet.unnoticed():  # type: ignore[attr-defined]
-                gradients = self._of_samples(pl_module, parameters)
+                gradients = self._of_samples(pl_module, parameters, batch, batch_idx)
         except RuntimeError as error:
             raise RuntimeError(
                 "ExamplePrivacy needs a `training_step` that torch.func can map over single samples: without "
@@ -118,15 +141,19 @@ class ExamplePrivacy(Callback):
             .sum(0)
             .sqrt()
         )
-        shares = (self.clip / norms).clamp(max=1.0)  # a norm of 0 gives 1
+        finite = norms.isfinite()
+        # a norm of 0 gives 1; one sample without a finite gradient must not decide what becomes of its client
+        shares = (self.clip / norms).clamp(max=1.0).where(finite, torch.zeros_like(norms))
         for name, parameter in parameters.items():
-            total = torch.tensordot(shares, gradients[name], dims=1)
+            known = gradients[name] if bool(finite.all()) else gradients[name].nan_to_num(0.0, 0.0, 0.0)
+            total = torch.tensordot(shares, known, dims=1)
             noise = self.noise_multiplier * self.clip * torch.randn_like(total)
             parameter.grad = (total + noise) / len(shares)
 
-    def _of_samples(self, module: pl.LightningModule, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    def _of_samples(
+        self, module: pl.LightningModule, parameters: dict[str, nn.Parameter], batch: Any, batch_idx: int
+    ) -> dict[str, Tensor]:
         """Return each sample's gradient of the loss by parameter name, shape ``(n, *shape)``."""
-        batch, batch_idx = self._batch
         leaves, structure = pytree.tree_flatten(batch)
         step = _Step(module)
 
@@ -148,7 +175,18 @@ class ExamplePrivacy(Callback):
         self._new = []
 
     def on_client_end(self, trainer: Any, pl_module: pl.LightningModule, result: ClientResult) -> None:
-        """Note how often the client went through its data."""
+        """Note how often the client went through its data.
+
+        Raises:
+            ValueError: If training changed buffers, which would reach the server without noise.
+        """
+        dropped = trainer.fit_loop.corrector.buffers == "server"
+        if not dropped and not same_values(result.buffers, result.start[len(result.parameters) :]):
+            raise ValueError(
+                "ExamplePrivacy would log a wrong epsilon for this run: training changes buffers of the module, such "
+                'as running statistics. Give `buffers="server"`, which drops the clients\' buffers, or use layers '
+                "without statistics, such as GroupNorm."
+            )
         task, settings = result.task, trainer.fit_loop.settings
         if settings.local_steps is None:
             epochs = task.work or settings.epochs
@@ -160,7 +198,11 @@ class ExamplePrivacy(Callback):
         """Add the round up."""
         for client, epochs in (entry for share in trainer.fit_loop.gather_objects(self._new) for entry in share):
             self._epochs.add(client, self.noise_multiplier, epochs)
-        self._new = []
+        self._new, self._rounds = [], trainer.current_epoch + 1
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note which model the fit left."""
+        self._left = _sums(pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log epsilon and its delta."""
@@ -170,11 +212,24 @@ class ExamplePrivacy(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was spent."""
-        return {"epochs": self._epochs.state_dict(), "epsilon": self.spent, "delta": self.delta}
+        return {"epochs": self._epochs.state_dict(), "rounds": self._rounds, "epsilon": self.spent, "delta": self.delta}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what a checkpoint's run has spent."""
         self._epochs.load_state_dict(state_dict["epochs"])
+        self._rounds = state_dict["rounds"]
+
+
+def _reads_data(objective: LocalObjective) -> bool:
+    """Whether more of the data than gradients of ``training_step`` may reach the server."""
+    kind = type(objective)
+    known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
+    sends = objective.vectors_sent > 1 or kind.loss_of is not LocalObjective.loss_of
+    return sends or kind.correction not in known
+
+
+def _sums(module: nn.Module) -> list[float]:
+    return [float(parameter.detach().double().sum()) for parameter in module.parameters()]
 
 
 class _Step(nn.Module):

@@ -24,6 +24,7 @@ from fl_lightning.data.replaced_inputs import ReplacedInputs
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
+from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
 from fl_lightning.other_lightning import check_lightning
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
@@ -31,7 +32,9 @@ from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature
 
 
-class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, L.LightningDataModule):
+class FederatedDataModule(
+    ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, KnowsAlgorithm, L.LightningDataModule
+):
     """Reads a data set, distributes it among clients and serves each client's batches.
 
     A subclass reads its data in :meth:`load`. With an aggregation callback every training client is trained on its own
@@ -168,7 +171,8 @@ class FederatedDataModule(ShowsSignature, ReplacedInputs, PartitionView, ServesB
     # ---- set-up ----
 
     def setup(self, stage: str | None = None) -> None:
-        """Read, partition, split and standardise the data; later calls change nothing."""
+        """Read, partition, split and standardise the data; later calls change nothing of that."""
+        self._begin_stage(stage)
         if self._federation is not None:
             return
         source = self.load()

@@ -28,6 +28,11 @@ class PartitionView(ABC):
         return self._ready()[1].partition
 
     @property
+    def federated_split(self) -> FederatedSplit:
+        """The samples on which each client trains, validates and tests."""
+        return self._ready()[1]
+
+    @property
     def labels(self) -> np.ndarray | None:
         """Class of each sample of the source, shape (N,), if there are classes."""
         return self._ready()[0].labels

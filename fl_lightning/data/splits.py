@@ -23,6 +23,9 @@ class ClientSplit(Split):
     for validation and 20 for testing. ``val_fold`` chooses another validation fold. The paper tunes on each fold except
     the test fold in turn, which makes 20 pairs of 5 folds.
 
+    Without ``val_fold``, folds 0 and 1 have the same training clients if they are of the same size: the validation
+    clients of one are the test clients of the other. A run of one cannot be resumed with the other.
+
     Args:
         num_folds: Number of folds, at least 3.
         fold: The test fold, 0 to num_folds - 1.

@@ -25,11 +25,13 @@ from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
+from fl_lightning.executors.stacked.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
+from fl_lightning.executors.stacked.training import Stack, StackTraining
 from fl_lightning.executors.stacked.trial import Trial
 from fl_lightning.executors.stacked.verdict import Verdict
+from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.executors.stacked.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
@@ -67,7 +69,7 @@ class VectorizedExecutor(Executor):
         """Prepare the steps of a fit's module."""
         self._clients = clients
         stacked = StackedLoop(clients.loop, clients.corrector)
-        self._steps = make_steps(clients, clients.vector, stacked)
+        self._steps = make_steps(clients, clients.vector, stacked, Rehearsal(clients))
         self._round: int | None = None
         self._circumstances: Circumstances | None = None
 
@@ -121,6 +123,7 @@ class VectorizedExecutor(Executor):
             self._circumstances, verdict.circumstances = now, now.fingerprint
         if changed or verdict.each_round:
             verdict.proven = 0
+            self._steps.seen.clear()
 
     def _is_longer(self, task: Task) -> bool:
         """Whether a client has more batches than those of the trials."""

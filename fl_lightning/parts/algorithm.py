@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -76,12 +77,15 @@ class Algorithm(Composition, ABC):
             fresh: Whether this is the first round of all.
 
         Raises:
-            ValueError: If the checkpoint's models have another size than the module.
+            ValueError: If the checkpoint's models have another size than the module, or an exchange cannot begin anew
+                with the model that an earlier fit left.
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
             self._go_on(federation)
             return
+        if restored is None and self.shown is not None and same_values(self.shown, federation.model):
+            self.exchange.check_another_fit()
         if restored is not None:
             self._check_size(restored["model"], federation)
             # what clients have that never trained is made of the run's first model
@@ -173,16 +177,18 @@ class Algorithm(Composition, ABC):
 
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
-        if not self.changing_buffers.are_finite(result):
+        loss = self.objective.loss_of(result.task)
+        if not self.changing_buffers.are_finite(result) or (loss is not None and not math.isfinite(loss)):
             if self.invalid_updates == "raise":
                 task = result.task
                 raise FloatingPointError(
-                    f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values. Lower the "
+                    f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values, or has "
+                    "such a loss. Lower the "
                     'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
                 )
             return None
         self.objective.on_client_end(result)
-        sent = replace(result, payload=self.meter.payload, loss=self.objective.loss_of(result.task))
+        sent = replace(result, payload=self.meter.payload, loss=loss)
         return self.exchange.upload(sent)
 
     @abstractmethod

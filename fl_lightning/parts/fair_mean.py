@@ -93,9 +93,16 @@ class FairMean(Aggregation):
             return
         steepness = self.lipschitz or result.num_steps / reach
         loss, n, total = self._loss_of(result), len(result.parameters), self._opened(result.parameters)
+        try:
+            weight, slope = loss**self.q, self.q * loss ** (self.q - 1)
+        except OverflowError:
+            raise ValueError(
+                f"`q={self.q}` is too large for client {result.task.client}'s loss of {loss:g}: its weight, a power of "
+                "the loss, is no number any more. Give a smaller `q`, or scale the loss in `training_step`."
+            ) from None
         way = steepness * (result.start[:n].to(total.dtype) - result.parameters.to(total.dtype))
-        total[:n].add_(way, alpha=loss**self.q)
-        total[n] += self.q * loss ** (self.q - 1) * way.square().sum() + steepness * loss**self.q
+        total[:n].add_(way, alpha=weight)
+        total[n] += slope * way.square().sum() + steepness * weight
 
     def _loss_of(self, result: ClientResult) -> float:
         loss = result.loss

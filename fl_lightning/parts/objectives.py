@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -60,6 +60,16 @@ class LocalObjective(StatefulPart):
     needs_summed_lr = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server = False
+    _exchange: Any = None
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if the objective cannot work together with the other parts."""
+        self._exchange = parts["exchange"]
+
+    def of_shared(self, values: Tensor) -> Tensor:
+        """Return values with 0 for personal parameters, which the server never sees; shape ``(num_parameters,)``."""
+        places = None if self._exchange is None else self._exchange.sent_places()
+        return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch."""
@@ -69,7 +79,10 @@ class LocalObjective(StatefulPart):
         """Called when a client is done, with its result as it leaves the client."""
 
     def loss_of(self, task: Task) -> float | None:
-        """Return the loss that the client sends with its result; ``None`` for none. Called when it is done."""
+        """Return the loss that the client sends with its result; ``None`` for none.
+
+        Called when it is done, before :meth:`on_client_end`.
+        """
         return None
 
 
@@ -111,6 +124,8 @@ def proximal(mu: Scheduled, name: str = "mu") -> Proximal | None:
 
 class DynamicRegularizer(LocalObjective):
     """FedDyn's objective (Acar et al. 2021; eq. (5), (6)): ``F_k(w) - <g_k, w> + alpha_k/2 |w - w_t|^2``.
+
+    Personal parameters have no g_k.
 
     Client k keeps ``lambda_k = -g_k / alpha_k``, at first 0, and adds its drift ``w_k - w_t`` to it after training,
     which is (6). The mean over all clients, ``-h / alpha``, is the server's part of (7) and (8).
@@ -170,13 +185,13 @@ class DynamicRegularizer(LocalObjective):
     def on_client_end(self, result: ClientResult) -> None:
         """Add the client's drift to lambda_k."""
         dual = self.duals[result.task.client]
-        self.duals.put(result.task.client, dual + result.parameters - result.start[: len(dual)])
+        self.duals.put(result.task.client, dual + self.of_shared(result.parameters - result.start[: len(dual)]))
 
 
 class ControlVariates(LocalObjective):
     """SCAFFOLD's corrected gradient ``grad F_k(w) - c_k + c`` (Karimireddy et al. 2020; eq. (13)-(16)).
 
-    c is the mean of all clients' c_k, at first 0.
+    c is the mean of all clients' c_k, at first 0. Personal parameters have no control variates.
 
     Args:
         option: How c_k is updated: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
@@ -221,7 +236,7 @@ class ControlVariates(LocalObjective):
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
         own = self.variates[client.task.client]
         if self.option == 1:
-            self._at_start[client.task.client] = full_gradient(client, own)
+            self._at_start[client.task.client] = self.of_shared(full_gradient(client, own))
         return Correction(linear=(self.variates.mean - own).to(own.dtype))
 
     def on_client_end(self, result: ClientResult) -> None:
@@ -238,7 +253,7 @@ class ControlVariates(LocalObjective):
         moved = result.start[: len(own)].to(lr.dtype) - result.parameters
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate
-        variates.put(client, renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype))
+        variates.put(client, self.of_shared(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype)))
 
 
 def _known(states: ClientStates | None) -> ClientStates:

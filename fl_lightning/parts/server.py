@@ -28,6 +28,7 @@ class Server:
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
         aggregations: How often the server has moved.
+        has_results: Whether this process has taken results since then.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Server:
         self._buffers = RunningMean()
         self._waiting: list[ClientResult] = []
         self._end_of_round: Callable[[], None] | None = None
-        self._shared = False
+        self._shared = self.has_results = False
 
     def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
         """Take one result: the only way into an aggregation.
@@ -57,7 +58,7 @@ class Server:
             on_all_ranks: Whether every process takes this result, just before the server moves; otherwise only the one
                 that has it.
         """
-        federation = self.federation
+        federation, self.has_results = self.federation, True
         if self._exchange.colludes:  # before any of them is merged, all must be there
             self._waiting.append(result)
             self._shared = on_all_ranks
@@ -79,6 +80,7 @@ class Server:
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
         self._take_waiting()
+        self.has_results = False
         n = self._num_parameters
         aggregate = self._aggregation.merge(self.model if self._aggregation.merges_buffers else self.model[:n])
         buffers = self._merged_buffers()
@@ -157,5 +159,5 @@ class Server:
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""
-        self._waiting, self._end_of_round = [], None
+        self._waiting, self._end_of_round, self.has_results = [], None, False
         self._buffers.reset()

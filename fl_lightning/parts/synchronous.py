@@ -132,6 +132,12 @@ class SynchronousAlgorithm(Algorithm):
         self.schedule.on_round_end()
         shown = self.schedule.publish(self.server, failed)
         self.server.complete_round()
+        if self.server.has_results:
+            raise RuntimeError(
+                f"{type(self.schedule).__name__} gave the server results and did not let it move, so they would not be "
+                "in checkpoints. Keep results in the schedule, in its `state_dict`, and call `server.take` in the "
+                "round in which `server.move` is called."
+            )
         self._done, self._failed = {}, []
         return self._publish(shown)
 
@@ -147,7 +153,7 @@ class SynchronousAlgorithm(Algorithm):
         client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
         self.report = RoundReport(reported, self._dropped, [client_of[slot] for slot in failed])
-        uploads = [payload for _, _, payload in done.values()] + [self.meter.payload] * len(failed)
+        uploads = [payload for _, _, payload in done.values()] + [self.meter.payload_up] * len(failed)
         buffers = self.changing_buffers.lengths()
         self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)
         self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})

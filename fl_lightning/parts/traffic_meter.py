@@ -15,20 +15,23 @@ class TrafficMeter:
     Args:
         federation: The run.
         exchange: What travels.
-        vectors: Vectors of the model's length that travel each way for a client; those beside the model are sent whole.
+        vectors: Vectors of the model's length that travel each way for a client; those beside the model are not
+            compressed.
         sends_scores: Whether clients send their importance.
 
     Attributes:
         sends_scores: Whether clients send their importance.
         payload: The parameters that travel, uncompressed.
+        payload_up: What a client sends of them.
     """
 
     def __init__(self, federation: Federation, exchange: Exchange, vectors: int, sends_scores: bool) -> None:
         self._exchange, self._vectors, self.sends_scores = exchange, vectors, sends_scores
-        self._bits, self._num_parameters = federation.bits_per_value, federation.num_parameters
+        self._bits = federation.bits_per_value
         names = federation.names or [""] * len(federation.lengths)
         sent = [n for name, n in zip(names, federation.lengths, strict=False) if exchange.travels(name)]
         self.payload = Payload(sum(sent), self._bits)
+        self.payload_up = exchange.payload_up(self.payload)
 
     def count(
         self, traffic: Traffic, sent: int, uploads: Sequence[Payload], buffers: Sequence[tuple[str, int]]
@@ -42,7 +45,7 @@ class TrafficMeter:
             buffers: Name and number of values of each buffer that changes.
         """
         lengths = sum(length for name, length in buffers if self._exchange.travels(name))
-        beside = Payload(lengths + (self._vectors - 1) * self._num_parameters, self._bits)
+        beside = Payload(lengths + (self._vectors - 1) * self.payload.values, self._bits)
         traffic.models_down += self._vectors * sent
         traffic.models_up += self._vectors * len(uploads)
         traffic.send_down(self._exchange.payload_down(self.payload), sent)

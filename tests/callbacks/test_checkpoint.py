@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,19 @@ def test_a_kill_between_any_two_steps_leaves_a_whole_file(
         intact = CheckedFile(path).newest_intact()
         assert intact is not None
         assert intact.read_text() in (("three",) if step == 3 else ("two",) if attempt == 0 else ("two", "three"))
+
+
+def test_the_folder_of_the_run_is_no_surprise_when_it_resumes(tmp_path: Path) -> None:
+    def warned(**options: Any) -> int:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(tmp_path, 2, save_top_k=1, monitor="fed/models_sent", **options)
+        return sum("exists and is not empty" in str(warning.message) for warning in caught)
+
+    assert warned() == 0
+    assert warned(ckpt_path="last") == 0
+    assert warned(ckpt_path=tmp_path / "last.ckpt") == 0
+    assert warned() == 1
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:

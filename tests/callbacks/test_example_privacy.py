@@ -146,10 +146,10 @@ class TwoVectors(LocalObjective):
 @pytest.mark.parametrize(
     ("module", "callback", "trainer", "message"),
     [
-        (ValidatedClassifier, lambda: Scaffold(1.0), {}, "losses, further vectors or scores"),
-        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "losses, further vectors or scores"),
-        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "losses, further vectors or scores"),
-        (ValidatedClassifier, lambda: Federated(1.0, objective=TwoVectors()), {}, "losses, further vectors or scores"),
+        (ValidatedClassifier, lambda: Scaffold(1.0), {}, "clients send more of their data"),
+        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "clients send more of their data"),
+        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "clients send more of their data"),
+        (ValidatedClassifier, lambda: Federated(1.0, objective=TwoVectors()), {}, "clients send more of their data"),
         (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"limit_train_batches": 1}, "in one batch of each local epoch"),
@@ -165,3 +165,75 @@ def test_it_stands_before_the_aggregation_callback() -> None:
         fit(ValidatedClassifier(), clients_of(4, 4), FedAvg(1.0), ExamplePrivacy(1.0, **NO_NOISE))
     with pytest.raises(ValueError, match=r"`clip` must be a finite number greater than 0, got 0"):
         ExamplePrivacy(0, **NO_NOISE)
+
+
+class SteppingTwice(ValidatedClassifier):
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer.step(closure=optimizer_closure)
+        optimizer.step(closure=optimizer_closure)
+
+
+class KeepingMeans(ValidatedClassifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.mean.copy_(batch[0].mean(0))
+
+
+class SendsLosses(LocalObjective):
+    def loss_of(self, task: Any) -> float:
+        return 1.0
+
+
+class AddsGradients(LocalObjective):
+    def correction(self, client: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("module", "objective", "message"),
+    [
+        (SteppingTwice, None, "takes more than one gradient of a batch"),
+        (KeepingMeans, None, "training changes buffers of the module"),
+        (ValidatedClassifier, SendsLosses, "with SendsLosses and UniformSampler clients send more of their data"),
+        (ValidatedClassifier, AddsGradients, "with AddsGradients and UniformSampler clients send more of their data"),
+    ],
+)
+def test_what_gives_away_more_than_is_counted_is_refused(module: Any, objective: Any, message: str) -> None:
+    callback = Federated(1.0, objective=None if objective is None else objective())
+    with pytest.raises(ValueError, match=f"ExamplePrivacy would log a wrong epsilon for this run: .*{message}"):
+        fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback, batch_size=2)
+
+
+def test_buffers_that_stay_with_the_server_may_change() -> None:
+    fit(KeepingMeans(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0, buffers="server"), batch_size=2)
+
+
+def test_rounds_without_it_cannot_be_resumed(tmp_path: Path) -> None:
+    def run(rounds: int, *callbacks: Any, ckpt_path: Path | None = None) -> None:
+        save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[*callbacks, FedAvg(1.0), save], enable_checkpointing=True)
+        data = TensorDataModule(clients=mixed(1.0, 2.0), batch_size=2)
+        trainer.fit(Plain(0.1), datamodule=data, ckpt_path=ckpt_path)
+
+    run(2)
+    with pytest.raises(ValueError, match="2 of the 2 rounds before the checkpoint ran without it"):
+        run(3, ExamplePrivacy(1.0, **NO_NOISE), ckpt_path=tmp_path / "last.ckpt")
+
+
+def test_another_fit_of_the_same_model_is_refused() -> None:
+    privacy, module = ExamplePrivacy(1.0, noise_multiplier=8.0, delta=1e-5), Plain(0.1)
+    fit(module, mixed(1.0, 2.0), privacy, FedAvg(1.0))
+    with pytest.raises(ValueError, match=r"ExamplePrivacy has spent an epsilon of .* in an earlier fit"):
+        fit(module, mixed(1.0, 2.0), privacy, FedAvg(1.0))
+
+
+def test_a_sample_without_a_finite_gradient_leaves_its_client_in() -> None:
+    # the gradients of w = 0 at 1 and 3 are -1 and -3, clipped to 2; that of NaN counts as 0: w = 0.1 * (1 + 2 + 0) / 3
+    module = Plain(0.1)
+    ones = torch.ones(3, dtype=torch.float64)
+    clients = [(ones, torch.tensor([1.0, 3.0, math.nan], dtype=torch.float64))]
+    fit(module, clients, ExamplePrivacy(2.0, **NO_NOISE), FedAvg(1.0))
+    assert float(module.w) == pytest.approx(0.1)

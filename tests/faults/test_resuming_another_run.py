@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,25 @@ from fl_lightning import (
     RADFed,
     TensorDataModule,
 )
-from fl_lightning.data import LabelFlipping, Source
+from fl_lightning.data import (
+    ClientDatasetsModule,
+    ClientSplit,
+    ImageDataModule,
+    LabelFlipping,
+    Source,
+    WithinClientSplit,
+)
 from fl_lightning.partitioners import IIDPartitioner
-from fl_lightning.parts import Proximal, Redistribution, UniformSampler, WeightedMean
+from fl_lightning.parts import (
+    Clip,
+    DifferentialPrivacy,
+    Exchange,
+    Proximal,
+    Redistribution,
+    TopK,
+    UniformSampler,
+    WeightedMean,
+)
 
 
 class Table(FederatedDataModule):
@@ -50,8 +67,11 @@ class Linear(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def table(seed: int) -> Table:
-    return Table(IIDPartitioner(num_clients=5, seed=seed), batch_size=3)
+QUADRATIC = partial(Quadratic, lr=0.1)
+
+
+def table(seed: int = 0, **options: Any) -> Table:
+    return Table(IIDPartitioner(num_clients=5, seed=seed), **{"batch_size": 3, **options})
 
 
 def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **options: Any) -> TensorDataModule:
@@ -60,10 +80,16 @@ def toy(batch_size: int | None = None, order: tuple[int, ...] = (0, 1, 2), **opt
 
 
 def resume(
-    tmp_path: Path, first: AggregationCallback, second: AggregationCallback, data: Any = toy, other: Any = None
+    tmp_path: Path,
+    first: AggregationCallback,
+    second: AggregationCallback,
+    data: Any = toy,
+    other: Any = None,
+    module: Callable[[], Any] | None = None,
 ) -> None:
     """Train two rounds with the first callback, and two more with the second."""
-    module: Callable[[], Any] = Linear if data is not toy else lambda: Quadratic(lr=0.1)
+    if module is None:
+        module = QUADRATIC if data is toy else Linear
     trainer = quiet_trainer(max_epochs=2, callbacks=[first])
     trainer.fit(module(), datamodule=data() if data is toy else data)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
@@ -87,6 +113,25 @@ def test_the_same_partition_is_the_same_federation(tmp_path: Path, caplog: pytes
     assert told(caplog) == []
 
 
+def test_another_seed_of_the_split_within_clients_is_refused(tmp_path: Path) -> None:
+    data, other = (table(split=WithinClientSplit(0.5, 0, seed=seed)) for seed in (0, 1))
+    with pytest.raises(ValueError, match=r"another federation .*Resume with the same data, partitioner, split"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=data, other=other)
+
+
+def test_folds_with_the_same_training_clients_are_told_apart(tmp_path: Path) -> None:
+    data, other = (table(split=ClientSplit(fold=fold)) for fold in (0, 1))
+    with pytest.raises(ValueError, match=r"other validation or test data .*Resume with the same split, fold"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=data, other=other)
+    assert data.client_ids == other.client_ids
+
+
+def test_another_validation_set_is_refused(tmp_path: Path) -> None:
+    data, other = (toy(val=quadratic_clients([1], [1], [size])[0]) for size in (2, 3))
+    with pytest.raises(ValueError, match=r"other validation or test data \(2 validation samples, .*now 3 validation s"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=data, other=other, module=QUADRATIC)
+
+
 def test_reordered_clients_are_refused(tmp_path: Path) -> None:
     def labelled(order: tuple[int, ...]) -> TensorDataModule:
         clients = [(torch.randn(6, 4), torch.full((6,), label)) for label in range(3)]
@@ -94,6 +139,18 @@ def test_reordered_clients_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="another federation"):
         resume(tmp_path, FedAvg(2), FedAvg(2), data=labelled((0, 1, 2)), other=labelled((1, 0, 2)))
+
+
+def test_a_checkpoint_of_an_earlier_release_is_refused(tmp_path: Path) -> None:
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
+    trainer.fit(QUADRATIC(), datamodule=toy())
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    checkpoint = torch.load(tmp_path / "run.ckpt", weights_only=True)
+    del checkpoint["callbacks"]["FedAvg"]["evaluation"]
+    torch.save(checkpoint, tmp_path / "run.ckpt")
+    following = quiet_trainer(max_epochs=2, callbacks=[FedAvg(2)])
+    with pytest.raises(ValueError, match=r"earlier release of fl-lightning .*Its weights can be loaded"):
+        following.fit(QUADRATIC(), datamodule=toy(), ckpt_path=tmp_path / "run.ckpt")
 
 
 def test_another_algorithm_is_refused(tmp_path: Path) -> None:
@@ -107,9 +164,34 @@ def test_another_part_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("redistributions", [2, 5])
-def test_a_cycle_of_another_length_is_refused(tmp_path: Path, redistributions: int) -> None:
-    with pytest.raises(ValueError, match=r"2 rounds after the last aggregation, in a cycle of 3, but `redistributions"):
+def test_a_cycle_of_another_length_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, redistributions: int
+) -> None:
+    error = r"2 rounds after the last aggregation, in a cycle of 3, but `redistributions"
+    with caplog.at_level("INFO"), pytest.raises(ValueError, match=error):
         resume(tmp_path, RADFed(3, 2), RADFed(redistributions, 2))
+    assert told(caplog) == []  # nothing resumed
+
+
+NOISE = DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "difference"),
+    [
+        ([], [TopK(0.5)], "without the exchange TopK, which the algorithm now has"),
+        ([NOISE], [], "with the exchange DifferentialPrivacy, which the algorithm no longer has"),
+        ([], [NOISE], "without the exchange DifferentialPrivacy, which the algorithm now has"),
+        ([Clip(1.0), TopK(0.5)], [TopK(0.5), Clip(1.0)], "in the order BufferExchange, Clip, TopK, and that is now"),
+    ],
+    ids=["new", "gone", "new sum", "order"],
+)
+def test_another_exchange_is_named(
+    tmp_path: Path, first: list[Exchange], second: list[Exchange], difference: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"checkpoint was written .*{difference}.*Resume with the same `exchange`"):
+        before, after = (FedAvg(2, weighting="uniform", exchange=exchange) for exchange in (first, second))
+        resume(tmp_path, before, after)
 
 
 def test_after_an_aggregation_a_cycle_may_have_another_length(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,6 +236,154 @@ def test_other_batches_are_told(
     with caplog.at_level("INFO"):
         resume(tmp_path, FedAvg(2), FedAvg(2), other=toy(**other))
     assert told(caplog) == [f"Resuming with other settings than the checkpoint's: {line}."]
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+def in_order(client: int, dataset: Any, generator: torch.Generator) -> range:
+    return range(len(dataset))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "line"),
+    [
+        ({}, {"train_transform": doubled}, "train_transform None -> doubled"),
+        ({"train_transform": doubled}, {"train_transform": halved}, "train_transform doubled -> halved"),
+        ({}, {"eval_transform": doubled}, "eval_transform None -> doubled"),
+        ({}, {"sampler": in_order}, "the data's sampler None -> in_order"),
+        ({}, {"standardize": "global"}, "standardize None -> 'global'"),
+        ({}, {"impute": "local"}, "impute None -> 'local'"),
+        ({"feature_noise": 0.5}, {}, "feature_noise 0.5 -> 0.0"),
+        ({"shuffle": False}, {}, "shuffle False -> True"),
+        ({}, {"eval_batch_size": 8}, "eval_batch_size 256 -> 8"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_settings_of_the_data_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: dict[str, Any], second: dict[str, Any], line: str
+) -> None:
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(**first), other=table(**second))
+    assert told(caplog) == [f"Resuming with other settings than the checkpoint's: {line}."]
+
+
+class Scaled:
+    """A transform with a setting."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __repr__(self) -> str:
+        return f"Scaled(\n    {self.factor}\n)"
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
+def test_another_setting_inside_of_a_transform_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        data, other = (table(train_transform=Scaled(factor)) for factor in (1, 2))
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=data, other=other)
+    assert told(caplog) == ["Resuming with other settings than the checkpoint's: train_transform (in part)."]
+
+
+def test_the_same_settings_of_the_data_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"train_transform": doubled, "sampler": in_order, "standardize": "global"}
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(**options), other=table(**options, num_workers=1))
+    assert told(caplog) == []
+
+
+class Pictures(ImageDataModule):
+    """Thirty black images."""
+
+    mean, std = (0.5,), (0.5,)
+
+    def load(self) -> Source:
+        images, labels = torch.zeros(30, 1, 2, 2, dtype=torch.uint8), torch.arange(30) % 3
+        return Source(torch.utils.data.TensorDataset(images, labels), labels)
+
+
+class OfPictures(Linear):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step([batch[0].flatten(1), batch[1]], batch_idx)
+
+
+def test_augmentation_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, other = (Pictures(IIDPartitioner(5), augment=augment) for augment in (False, True))
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=data, other=other, module=OfPictures)
+    assert told(caplog) == ["Resuming with other settings than the checkpoint's: augment False -> True."]
+
+
+def stacked(samples: list[Any]) -> Any:
+    return torch.utils.data.default_collate(samples)
+
+
+def test_another_collate_function_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def module(**options: Any) -> ClientDatasetsModule:
+        x, y = torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)
+        return ClientDatasetsModule([torch.utils.data.TensorDataset(x, y)] * 3, **options)
+
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=module(), other=module(collate_fn=stacked))
+    assert told(caplog) == ["Resuming with other settings than the checkpoint's: collate_fn None -> stacked."]
+
+
+def test_a_seed_that_is_not_used_and_another_executor_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2, seed=1), FedAvg(2, seed=9, executor="sequential"))
+    assert told(caplog) == [
+        "Resuming with other settings than the checkpoint's: executor 'auto' -> 'sequential'. Seed 9 is not used: the "
+        "checkpoint's seed 1 goes on."
+    ]
+
+
+def test_a_seed_that_nobody_gave_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2, seed=1), FedAvg(2))
+    assert "not used" not in caplog.text
+
+
+def test_a_federated_run_does_not_go_on_centrally(tmp_path: Path) -> None:
+    data = table()
+    federated = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
+    federated.fit(Linear(), datamodule=data)
+    federated.save_checkpoint(tmp_path / "federated.ckpt")
+    with pytest.raises(
+        ValueError, match=r"written by FedAvg, and the trainer has no aggregation callback.*callbacks=\["
+    ):
+        quiet_trainer(max_epochs=2).fit(Linear(), datamodule=data, ckpt_path=tmp_path / "federated.ckpt")
+    central = quiet_trainer(max_epochs=1)
+    central.fit(Linear(), datamodule=data)
+    central.save_checkpoint(tmp_path / "central.ckpt")
+    further = quiet_trainer(max_epochs=2)
+    further.fit(Linear(), datamodule=table(), ckpt_path=tmp_path / "central.ckpt")
+    assert further.global_step == 12  # 18 samples train, 3 a batch
+
+
+def test_a_federated_checkpoint_is_evaluated_without_the_callback(tmp_path: Path) -> None:
+    class Evaluated(Linear):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("samples", float(len(batch[0])), reduce_fx="sum")
+
+    data = table(split=ClientSplit())
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
+    trainer.fit(Evaluated(), datamodule=data)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    (result,) = quiet_trainer().test(Evaluated(), datamodule=data, ckpt_path=tmp_path / "run.ckpt", verbose=False)
+    assert result == {"samples": 6.0}
 
 
 def test_a_poison_that_is_gone_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

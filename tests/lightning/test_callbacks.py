@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,8 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fl_lightning import FedAvg, FederatedCheckpoint, RADFed, TensorDataModule
 
@@ -335,12 +341,23 @@ def test_layers_unfrozen_during_the_fit_are_reported() -> None:
     assert_same_weights(weights_of(module), history.weights[0])
 
 
-class Interrupts(Callback):
-    """Ctrl-C in the second round."""
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def sigterm() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+class Stopped(Callback):
+    """Stops the fit in the second round."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.stop = stop
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.current_epoch == 1:
-            raise KeyboardInterrupt
+            self.stop()
 
 
 @pytest.mark.parametrize(
@@ -350,10 +367,37 @@ class Interrupts(Callback):
         (False, r"There is no checkpoint to resume from; the callback FederatedCheckpoint\(\)"),
     ],
 )
-def test_an_interrupt_says_how_to_resume(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bool, hint: str
+@pytest.mark.parametrize(
+    ("stop", "end", "error"),
+    [(ctrl_c, "Interrupted", SystemExit), (sigterm, "Ended by SIGTERM", SIGTERMException)],
+)
+def test_a_signal_says_how_to_resume(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    stop: Callable[[], None],
+    end: str,
+    error: type[BaseException],
+    kept: bool,
+    hint: str,
 ) -> None:
-    callbacks = [Interrupts(), *([FederatedCheckpoint(tmp_path)] if kept else [])]
-    with caplog.at_level("INFO"), pytest.raises(SystemExit):
+    callbacks = [Stopped(stop), *([FederatedCheckpoint(tmp_path)] if kept else [])]
+    with caplog.at_level("INFO"), pytest.raises(error):
         train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
-    assert re.search(rf"Interrupted in round 2\. {hint}", caplog.text)
+    (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
+    assert re.fullmatch(rf"{end} in round 2\. {hint}.*", line)
+
+
+def test_a_job_that_is_queued_again_needs_no_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    callbacks = [Stopped(partial(signal.raise_signal, signal.SIGUSR1)), FederatedCheckpoint(tmp_path)]
+    options: dict[str, Any] = {"plugins": [SLURMEnvironment()], "default_root_dir": tmp_path}
+    with caplog.at_level("INFO"), pytest.raises(SIGTERMException):
+        train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3, **options)
+    assert (tmp_path / "hpc_ckpt_1.ckpt").exists()
+    assert "Resume with" not in caplog.text

@@ -115,9 +115,12 @@ def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[A
 def _shape(batch: Any) -> Any:
     if type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch):
         return type(batch), *((part.shape, part.dtype) for part in batch)
-    keys = tuple(batch) if isinstance(batch, Mapping) else ()
-    kinds = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in _leaves(batch)]
-    return type(batch), keys, *kinds
+    if isinstance(batch, _Leaf):
+        return (batch.shape, batch.dtype) if isinstance(batch, Tensor) else type(batch)
+    if isinstance(batch, Mapping):
+        return type(batch), *((key, _shape(value)) for key, value in batch.items())
+    parts = vars(batch).values() if is_dataclass_instance(batch) else batch
+    return type(batch), *map(_shape, parts)
 
 
 def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:

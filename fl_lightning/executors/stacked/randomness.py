@@ -152,10 +152,23 @@ def nothing_drawn(device: torch.device) -> Iterator[None]:
     Args:
         device: Where the module is.
     """
+    before = torch.get_rng_state()
+    with nothing_drawn_but_by_torch(device):
+        yield
+    if not torch.equal(before, torch.get_rng_state()):
+        raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
+
+
+@contextmanager
+def nothing_drawn_but_by_torch(device: torch.device) -> Iterator[None]:
+    """Raise ``CannotVectorize`` if something is drawn from numpy's or Python's global generator.
+
+    Args:
+        device: Where the module is.
+    """
     before = _states(device)
     yield
-    if not torch.equal(before[0], (after := _states(device))[0]):
-        raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
+    after = _states(device)
     if before[3] != after[3] or any(not np.array_equal(a, b) for a, b in zip(before[2], after[2], strict=True)):
         raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
 

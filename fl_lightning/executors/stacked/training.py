@@ -11,48 +11,20 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.journal import Entry, Journal
-from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.state_vector import StateVector, unshared
+from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
-from fl_lightning.executors.stacked.program.maker import ProgramMaker
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
 from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
 from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
 from fl_lightning.executors.stacked.sources import BatchSource, Groups
 from fl_lightning.executors.stacked.stack import ModelStack
+from fl_lightning.executors.stacked.ways import Steps
 
 GradientList = list[Tensor | None]
-
-
-@dataclass
-class Steps:
-    """How a fit's ``training_step`` runs on stacks.
-
-    Attributes:
-        stacked: Runs it.
-        mapped: By ``torch.func``, for any module.
-        programs: As a program of batched products, for some.
-    """
-
-    stacked: StackedLoop
-    mapped: MappedStep
-    programs: ProgramMaker
-
-
-def make_steps(clients: LocalTraining, vector: StateVector, stacked: StackedLoop) -> Steps:
-    """Return how ``training_step`` runs on stacks.
-
-    Args:
-        clients: Trains clients.
-        vector: The federated state of the module, or of its copy.
-        stacked: Runs its ``training_step``.
-    """
-    precision = str(clients.trainer.precision_plugin.precision)
-    return Steps(stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision))
 
 
 @dataclass
@@ -111,6 +83,8 @@ class StackTraining:
         self._done = [0] * len(stack.windows)  # batches on which each client has trained
         #: Whether the module has drawn random numbers.
         self.drew = False
+        #: Whether a mapped step on a copy has had a loss that is no number.
+        self.lost = False
         self._by_step = bool(clients.loop.optimizers.by_step)
         self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
         self._program = self._make_program() if programs else None
@@ -220,23 +194,32 @@ class StackTraining:
         """Return the gradients of the clients' losses on their batches of a number: one pass for each shape."""
         models, renewed = self._models, []
         total = torch.zeros((), device=models.parameters[0].device)
+        taken: list[list[Tensor]] = []  # the groups' parameters
         for rows, batch in groups:
             # the backward pass wants buffers as the forward pass left them: those of a part are put back after it
             whole = len(rows) == models.active
             parameters = [select(parameter, rows) for parameter in models.parameters]
             buffers = models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers]
+            self._steps.try_out(batch, index)
             draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
             losses, logged, after = self._steps.mapped(parameters, buffers, batch, index, draws)
+            if self._steps.rehearsal is None:
+                self.lost = self.lost or bool(losses.isnan().any())
             self.drew = self.drew or (draws is not None and draws.drew)
             steps = dict(zip(sorted(row for own, _ in groups for row in own), ends, strict=True))
             self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))
             renewed.append((rows, after))
+            taken.append(parameters)
             total = total + losses.sum()
         scaled = total / self._accumulate if self._accumulate > 1 else total
-        gradients = torch.autograd.grad(scaled, models.parameters, allow_unused=True)
+        found = iter(torch.autograd.grad(scaled, [p for parameters in taken for p in parameters], allow_unused=True))
+        of_groups: list[GradientList] = [[next(found) for _ in parameters] for parameters in taken]
         for rows, after in renewed:
             models.renew_buffers(rows, after)
-        return list(gradients)
+        if len(groups) == 1 and len(groups[0][0]) == models.active:
+            return of_groups[0]
+        each = zip(models.parameters, *of_groups, strict=True)
+        return [_joined(parameter, own, [rows for rows, _ in groups]) for parameter, *own in each]
 
     def _slots(self, rows: Sequence[int]) -> list[int]:
         return [self._stack.slots[row] for row in rows]
@@ -270,6 +253,21 @@ def active_clients(lengths: Sequence[int]) -> list[int]:
     for number in range(len(lengths), 0, -1):
         active += [number] * (lengths[number - 1] - len(active))
     return active
+
+
+def _joined(parameter: Tensor, own: Sequence[Tensor | None], rows: Sequence[Sequence[int]]) -> Tensor | None:
+    """Return the gradient of a parameter of all models, given those of groups of them."""
+    known = [gradient for gradient in own if gradient is not None]
+    if not known:
+        return None
+    if len(known) < len(own):  # alone, the latter would not step it, not even by momentum or weight decay
+        raise CannotVectorize("some clients' batches use a parameter that others of the same step do not use")
+    if len(known) == 1 and len(known[0]) == len(parameter):
+        return known[0]
+    joined = torch.zeros_like(parameter, requires_grad=False)
+    for gradient, members in zip(known, rows, strict=True):
+        joined[torch.tensor(members, device=joined.device)] = gradient
+    return joined
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.data_draws import DataDraws
 from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
@@ -26,13 +27,18 @@ from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import Stack, StackTraining, make_steps
+from fl_lightning.executors.stacked.training import Stack, StackTraining
+from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
 
 #: Relative to how far training moves a tensor: rounding stays far below, another function far above.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3}
 _MIXED = 5e-2
+_BY_ANOTHER_WAY = (
+    "`training_step` takes parameters or buffers by another way than as attributes of the module, such as a list of "
+    "them that was kept"
+)
 
 
 class Trial:
@@ -59,8 +65,9 @@ class Trial:
         self._clients = clients
         self._copy, self._watched = copy_of(clients)
         module: Any = self._copy.vector.module
+        _spoil(self._copy.vector.tensors())
         stacked = StackedLoop(clients.loop, clients.corrector, module)
-        self._steps = make_steps(clients, self._copy.vector, stacked)
+        self._steps = make_steps(clients, self._copy.vector, stacked, None)
         self._done: list[_Done] = []
         self._programs = programs
         self.trained, self.draws, self.jointly, self.by_program = False, False, True, True
@@ -77,7 +84,8 @@ class Trial:
             CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
         """
         clients = self._clients
-        state = ModuleState(clients.vector)
+        state, data = ModuleState(clients.vector), clients.data
+        read = DataDraws(data, data.source_collate_fn, *(data.client_dataset(task.client) for task in witnesses))
         for task in tasks:
             begun = clients.begin(task, algorithm.start(task))
             if task not in witnesses:
@@ -89,6 +97,8 @@ class Trial:
             algorithm.receive(result)
             self._done.append(_Done(begun, result, witness, before, metric_states(clients.vector.module)))
         self.trained = True
+        if read.drew():
+            raise CannotVectorize("the data draw from a random generator of their own, which all clients share")
         if changed := state.changed():
             hooked = "`on_client_start` or " if clients.has_hook("on_client_start") else ""
             raise CannotVectorize(f"{hooked}`training_step` changes {changed}, of which there is one for all clients")
@@ -99,6 +109,12 @@ class Trial:
         Raises:
             CannotVectorize: If anything differs.
         """
+        self._compare()
+        if self.by_program and self._watched.reads_rates:  # they may change from step to step, a program does not
+            self._programs = False
+            self._compare()
+
+    def _compare(self) -> None:
         vector, journal = self._copy.vector, Journal()
         state = ModuleState(vector)
         with preserved_generators(vector.device):
@@ -153,6 +169,8 @@ class Trial:
             training = StackTraining(self._copy, self._steps, stack, optimizer, journal, self._programs)
             summed = training.run()
         self.draws, self.by_program = self.draws or training.drew, self.by_program and training.by_program
+        if training.lost and all(bool(member.result.vector.isfinite().all()) for member in members):
+            raise CannotVectorize(_BY_ANOTHER_WAY)
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
             self._compare_models(member.result, vector_of(row))
@@ -180,6 +198,8 @@ class Trial:
             apart = (alone - at_once).abs()
             same = (alone == at_once) | (alone.isnan() & at_once.isnan()) | (apart <= bound)
             if not bool(same.all()):
+                if bool((at_once.isnan() & ~alone.isnan()).any()):
+                    raise CannotVectorize(_BY_ANOTHER_WAY)
                 raise CannotVectorize(
                     f"{name!r} differs by {_largest(apart):.1g} after a client's training in a stack, where training "
                     f"moves it by {move:.1g}: the step depends on something that a stack does not keep for each client"
@@ -218,6 +238,8 @@ class Trial:
         at_once = journal.heard()
         for key in {**alone, **at_once}:
             (n, a), (m, b) = alone.get(key, (0, 0.0)), at_once.get(key, (0, 0.0))
+            if b != b and a == a:
+                raise CannotVectorize(_BY_ANOTHER_WAY)
             if n != m or not (abs(a - b) <= 10 * self._tolerance * (abs(a) + 1e-3 * n) or (a != a and b != b)):
                 raise CannotVectorize(f"what is logged as {key[1]!r} is another value in a stack")
 
@@ -246,6 +268,14 @@ def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
     except Exception as error:  # whatever a module's attributes raise when they are copied
         first = str(error).strip().split("\n")[0]
         raise CannotVectorize(f"the module cannot be copied to try it out ({type(error).__name__}: {first})") from error
+
+
+def _spoil(tensors: Iterable[Tensor]) -> None:
+    """Make the copy's own tensors useless: a step that takes them in another way than from the stack is then seen."""
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                tensor.fill_(float("nan"))
 
 
 def _largest(tensor: Tensor) -> float:

@@ -141,7 +141,7 @@ class AsynchronousAlgorithm(Algorithm):
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
         """
         uploaded = self._uploaded(result)
-        self.schedule.receive(replace(result, payload=self.meter.payload) if uploaded is None else uploaded)
+        self.schedule.receive(replace(result, payload=self.meter.payload_up) if uploaded is None else uploaded)
 
     def on_round_end(self) -> Tensor:
         """End the round and return the model that the user sees, shape ``(size,)``."""

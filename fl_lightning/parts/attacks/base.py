@@ -83,13 +83,6 @@ class Collusion(Attack, ABC):
                 f"{type(parts['schedule']).__name__} the server gets models that many clients trained. Use an attack "
                 "on single updates, such as SignFlipping, or another schedule."
             )
-        members: list[Exchange] = getattr(parts["exchange"], "members", [])
-        for member in members:
-            if member.sums_updates:
-                raise ValueError(
-                    f"{type(self).__name__} needs the updates of a round's clients, but {type(member).__name__} gives "
-                    "the server only their sum. Use an attack on single updates, such as SignFlipping."
-                )
 
     def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
         """Return a round's results with the attackers' replaced; unchanged if all or none are attackers."""

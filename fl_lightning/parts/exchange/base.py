@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.client_states import StatefulPart
+from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.traffic import Payload
 
@@ -38,6 +39,9 @@ class Exchange(StatefulPart):
         """Take the federation of a fit."""
         self._knows_places = False
         super().attach(federation, fresh=fresh)
+
+    def check_another_fit(self) -> None:
+        """Raise ``ValueError`` if no fit may begin at round 0 with the model that an earlier fit of this part left."""
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``.
@@ -86,6 +90,10 @@ class Exchange(StatefulPart):
 
     def payload_down(self, payload: Payload) -> Payload:
         """Return what the server sends to one client, given what it would send of the parameters otherwise."""
+        return payload
+
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out, given what it would send of the parameters otherwise."""
         return payload
 
     # ---- for subclasses: the part of an update that travels ----
@@ -168,9 +176,37 @@ class Chain(Exchange):
         return list(results)
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Let all members look at the other parts."""
+        """Let all members look at the other parts.
+
+        Raises:
+            ValueError: If some clients know what others send, and the server or the user would not see what they make
+                of it.
+        """
         for member in self.members:
             member.check_beside(parts)
+        for member in self.members:
+            if member.colludes:
+                self._refuse_beside(member, parts["schedule"])
+
+    def _refuse_beside(self, colluding: Exchange, schedule: Any) -> None:
+        name = type(colluding).__name__
+        for member in self.members:
+            if member.sums_updates:
+                raise ValueError(
+                    f"{name} needs the updates of a round's clients, but {type(member).__name__} gives the server only "
+                    "their sum. Use an exchange of single updates, such as the attack SignFlipping."
+                )
+        shown = getattr(schedule, "evaluate", "server")
+        if shown in ("active", "all"):
+            raise ValueError(
+                f'`evaluate="{shown}"` shows the mean of the models that clients trained, before {name} changes them. '
+                'Give `evaluate="server"`.'
+            )
+
+    def check_another_fit(self) -> None:
+        """Let all members look at a fit that begins with the model that an earlier one left."""
+        for member in self.members:
+            member.check_another_fit()
 
     def values(self) -> dict[str, float]:
         """Return what the members log."""
@@ -210,6 +246,12 @@ class Chain(Exchange):
             payload = member.payload_down(payload)
         return payload
 
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out."""
+        for member in self.members:
+            payload = member.payload_up(payload)
+        return payload
+
     def on_round_start(self, round_index: int) -> None:
         """Prepare all members for a round."""
         for member in self.members:
@@ -235,14 +277,14 @@ class Chain(Exchange):
         Raises:
             ValueError: If the checkpoint was written with other exchanges.
         """
-        present = [self._key(place) for place in range(len(self.members))]
-        if list(state) != present:
-            raise ValueError(
-                f"The checkpoint was written with the exchanges {', '.join(state)}, and there are now "
-                f"{', '.join(present)}. Resume with the same `buffers` and `exchange`."
-            )
-        for key, member in zip(present, self.members, strict=True):
-            member.load_state_dict(state[key])
+        check_same_exchanges([key.partition("-")[2] for key in state], self.names)
+        for place, member in enumerate(self.members):
+            member.load_state_dict(state[self._key(place)])
+
+    @property
+    def names(self) -> list[str]:
+        """The members' classes, from the client to the server."""
+        return [type(member).__name__ for member in self.members]
 
     def _key(self, place: int) -> str:
-        return f"{place}-{type(self.members[place]).__name__}"
+        return f"{place}-{self.names[place]}"

@@ -143,6 +143,10 @@ class Compressor(Exchange, ABC):
         """Return what the server sends to one client."""
         return self.encoded(payload) if self.link == "down" else payload
 
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out."""
+        return self.encoded(payload) if self.link == "up" else payload
+
     def on_round_end(self) -> None:
         """Keep what clients owe, or know."""
         super().on_round_end()

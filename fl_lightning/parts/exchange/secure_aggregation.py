@@ -100,6 +100,10 @@ class SecureAggregation(Exchange):
         self._sum = whole if self._sum is None else self._sum + whole
         return replace(result, payload=Payload(len(update), self.bits))
 
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out."""
+        return Payload(payload.values, self.bits)
+
     def summed(self, total: Tensor, count: float) -> tuple[Tensor, float]:
         """Return the sum that comes out of the field, float64 of shape ``(num_parameters,)``."""
         places, federation = self.sent_places(), self.federation

@@ -1,6 +1,13 @@
 """Differential privacy of clients, and its accounting."""
 
-from fl_lightning.parts.privacy.accounting import Ledger, Mechanism, check_installed, epsilon_of, noise_for
+from fl_lightning.parts.privacy.accounting import (
+    Ledger,
+    Mechanism,
+    check_installed,
+    epsilon_of,
+    noise_for,
+    refuse_another_fit,
+)
 from fl_lightning.parts.privacy.client_level import DifferentialPrivacy
 from fl_lightning.parts.privacy.local import LocalDifferentialPrivacy
 
@@ -12,4 +19,5 @@ __all__ = [
     "check_installed",
     "epsilon_of",
     "noise_for",
+    "refuse_another_fit",
 ]

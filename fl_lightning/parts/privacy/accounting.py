@@ -14,6 +14,8 @@ from typing import Any
 #: with all clients, and 0.004 after 10,000 rounds at a rate of 0.01. With little noise they are of the size of 1 / z^2,
 #: and the grid is so much of that.
 _GRID = 1e-3
+#: With less noise epsilon is above 5,000; it is called infinite, because the loss distributions overflow.
+_LEAST_NOISE = 0.01
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
     2022); neighbours differ by one client. Sampling without replacement uses Renyi differential privacy (Wang et al.
     2019); neighbours differ in the data of one client, so the sum changes by up to 2.
 
+    With a noise below 0.01 it is infinite.
+
     Args:
         rounds: Mechanisms, and for how many rounds each ran.
         delta: In (0, 1).
@@ -56,7 +60,7 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
     ran = [(mechanism, count) for mechanism, count in rounds if count]
     if not ran:
         return 0.0
-    if any(mechanism.noise == 0 for mechanism, _ in ran):
+    if any(mechanism.noise < _LEAST_NOISE for mechanism, _ in ran):
         return math.inf
     check_one_kind([mechanism for mechanism, _ in ran])
     return _epsilon_replaced(tuple(ran), delta) if ran[0][0].replaces else _epsilon_added(tuple(ran), delta)
@@ -90,6 +94,16 @@ class Ledger:
     def load_state_dict(self, state: Mapping[float, Mapping[int, int]]) -> None:
         """Go on from these counts."""
         self._counts = {noise: Counter(counts) for noise, counts in state.items()}
+
+
+def refuse_another_fit(name: str, spent: float) -> None:
+    """Raise ``ValueError`` if anything was spent on the model with which another fit begins at round 0."""
+    if spent:
+        raise ValueError(
+            f"{name} has spent an epsilon of {spent:.3g} on this model in an earlier fit. Another fit would count from "
+            "0 and draw the same noise once more. Go on with the same Trainer and a larger `max_epochs` "
+            "(`trainer.fit_loop.max_epochs`), resume by `ckpt_path`, or begin with new weights."
+        )
 
 
 def check_one_kind(mechanisms: Sequence[Mechanism]) -> None:

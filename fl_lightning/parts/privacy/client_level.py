@@ -28,6 +28,7 @@ from fl_lightning.parts.privacy.accounting import (
     check_one_kind,
     epsilon_of,
     noise_for,
+    refuse_another_fit,
 )
 from fl_lightning.parts.privacy.analysed import cohort_of, refuse_unanalysed
 from fl_lightning.seeding import Stream, torch_generator
@@ -116,6 +117,10 @@ class DifferentialPrivacy(Exchange):
         """Raise ``ValueError`` for parts with which epsilon would not be known."""
         refuse_unanalysed(parts, "DifferentialPrivacy")
         self._sampler = parts["sampler"]
+
+    def check_another_fit(self) -> None:
+        """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
+        refuse_another_fit("DifferentialPrivacy", self.spent)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start with nothing spent."""

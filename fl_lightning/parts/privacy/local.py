@@ -9,9 +9,9 @@ import torch
 
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.parts.exchange.base import Exchange
-from fl_lightning.parts.fair_mean import MeasuredLoss
 from fl_lightning.parts.federation import ClientResult, Federation, same_values
-from fl_lightning.parts.privacy.accounting import Ledger, check_installed
+from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.privacy.accounting import Ledger, check_installed, refuse_another_fit
 from fl_lightning.seeding import Stream, torch_generator
 
 
@@ -49,13 +49,17 @@ class LocalDifferentialPrivacy(Exchange):
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if clients send something without noise."""
         objective = parts["objective"]
-        measured = isinstance(objective, MeasuredLoss)
+        measured = type(objective).loss_of is not LocalObjective.loss_of
         if objective.vectors_sent > 1 or objective.starts_from_server or measured or parts["sampler"].needs_scores:
             raise ValueError(
                 f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with "
                 f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
                 "updates. Use FedAvg, FedProx, RADFed or FedBuff, without importance sampling."
             )
+
+    def check_another_fit(self) -> None:
+        """Raise ``ValueError`` if this part has trained the model before: it would count from 0."""
+        refuse_another_fit("LocalDifferentialPrivacy", self.spent)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start with nothing sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
-from fl_lightning.executors.stacked.randomness import preserved_generators
+from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
+from fl_lightning.executors.stacked.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.stack import substituted
 
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
@@ -82,10 +84,11 @@ class ProgramMaker:
         stacked: Runs the module's ``training_step`` and records what it logs.
         vector: The federated state of the module.
         precision: The trainer's.
+        rehearsal: Tries batches of other sizes on a copy of the module; ``None`` if it is one already.
     """
 
-    def __init__(self, stacked: StackedLoop, vector: StateVector, precision: str) -> None:
-        self._stacked, self._vector = stacked, vector
+    def __init__(self, stacked: StackedLoop, vector: StateVector, precision: str, rehearsal: Rehearsal | None) -> None:
+        self._stacked, self._vector, self._rehearsal = stacked, vector, rehearsal
         self._places = vector.places()
         self._possible = precision in ("32-true", "64-true") and len(vector.tensors()) == len(vector.parameters)
         self._step: TracedStep | None = None
@@ -128,7 +131,7 @@ class ProgramMaker:
         assert self._form is not None
         for size in sorted(sizes - self._sizes):
             try:
-                other, loss, logged = self._record(self._form, size)
+                other, loss, logged = self._record_apart(self._form, size)
                 _compare(self._first[0], other, self._first_size, size)
                 if loss != self._first[1]:
                     raise CannotVectorize("another loss for another size")
@@ -178,13 +181,24 @@ class ProgramMaker:
                 raise CannotVectorize("a number that depends on a batch's size is logged")
         return calls, tensors
 
+    def _record_apart(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
+        """Trace a size that no trial has seen."""
+        if self._rehearsal is None:
+            return self._record(form, size)
+        maker = partial(ProgramMaker, precision="32-true", rehearsal=None)
+        found, watched = self._rehearsal(lambda stacked, vector: maker(stacked, vector)._record(form, size))
+        if watched.reads_round or watched.reads_rates:
+            raise CannotVectorize("`training_step` reads something of the trainer for some sizes of batches")
+        return found
+
     def _record(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
         def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
             with substituted(self._places, weights), torch.enable_grad():
                 index: Any = _BatchIndex()
                 return self._stacked.training_step(form.rebuild(list(tensors)), index)
 
-        with self._stacked.recording() as logged, preserved_generators(self._vector.device):
+        device = self._vector.device
+        with self._stacked.recording() as logged, preserved_generators(device), nothing_drawn(device):
             graph, loss = trace(self._vector.parameters, form.zeros(size, self._vector.device), step)
         if not isinstance(loss, Traced) or custom_functions(loss):
             raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")

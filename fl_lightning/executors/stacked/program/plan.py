@@ -147,7 +147,8 @@ def _chain(graph: Graph, output: int) -> tuple[list[Layer], int]:
             else:
                 return layers[::-1], source
         else:
-            layers.append(_between(node))
+            layer = _between(node)
+            layers += [] if layer is None else [layer]
         number = before
 
 
@@ -158,13 +159,15 @@ def _linear(graph: Graph, node: Node) -> Linear:
     return Linear(places[0], places[1] if len(places) > 1 else None)
 
 
-def _between(node: Node) -> Layer:
+def _between(node: Node) -> Layer | None:
+    """Return the layer of a call; ``None`` if it changes nothing."""
     options = tuple((key, value) for key, value in node.kwargs.items() if key not in ("input", "inplace"))
     if node.function is F.dropout:
         values = dict(options)
         if len(node.args) > 1 or not values.get("training", True):
             raise CannotVectorize("dropout in an unusual form")
-        return Dropout(float(values.get("p", 0.5)))
+        share = float(values.get("p", 0.5))
+        return Dropout(share) if share else None  # torch draws nothing for a share of 0
     if node.function in ACTIVATIONS and len(node.args) <= 1:
         return Activation(ACTIVATIONS[node.function], options)
     raise CannotVectorize(f"{_called(node)} has no place in a chain of layers")
@@ -192,6 +195,9 @@ def _batch_leaf(graph: Graph, number: int, of_samples: bool) -> int:
         if node.function not in (*_SHAPES, *_TYPES):
             raise CannotVectorize(f"{_called(node)} of the batch")
         number = _argument(node, 0, "input").number
+        given = graph.dtypes[number] if number < graph.leaves else _node(graph, number).dtype
+        if node.dtype is None or given is None or not _keeps_values(given, node.dtype, graph.dtypes[0]):
+            raise CannotVectorize(f"{_called(node)} of the batch to a type of fewer values")
     if number < graph.parameters:
         raise CannotVectorize("a layer that takes a parameter")
     original = graph.shapes[number]
@@ -224,3 +230,8 @@ def _option(node: Node, place: int, name: str) -> Any:
 
 def _called(node: Node) -> str:
     return str(getattr(node.function, "__name__", node.function))
+
+
+def _keeps_values(given: torch.dtype, wanted: torch.dtype, weights: torch.dtype) -> bool:
+    """Whether a cast leaves what matters: the network takes the type of its weights in the end."""
+    return torch.promote_types(given, wanted) == wanted or (wanted == weights and given.is_floating_point)

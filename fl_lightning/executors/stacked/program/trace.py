@@ -37,6 +37,7 @@ class Node:
         kwargs: Its arguments by name.
         in_graph: Whether gradients go through it.
         shape: Of its result for one client; empty for several results.
+        dtype: Of its result; ``None`` for several.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Node:
     kwargs: dict[str, Any]
     in_graph: bool
     shape: tuple[int, ...]
+    dtype: torch.dtype | None
 
     def inputs(self) -> list[int]:
         """Return the numbers of the tensors that it takes."""
@@ -63,18 +65,21 @@ class Graph:
         parameters: How many values are parameters.
         leaves: How many values are given: parameters, and the tensors of a batch.
         shapes: The shapes of the given values.
+        dtypes: Their types.
         nodes: What is computed, in order.
     """
 
     parameters: int
     leaves: int
     shapes: list[tuple[int, ...]]
+    dtypes: list[torch.dtype]
     nodes: dict[int, Node] = field(default_factory=dict)
 
-    def add(self, function: Any, args: Any, kwargs: Any, shape: tuple[int, ...]) -> int:
-        """Note a call and return its result's number."""
+    def add(self, function: Any, args: Any, kwargs: Any, result: Tensor | None) -> int:
+        """Note a call and return its result's number; the result is ``None`` if there are several."""
         number = self.leaves + len(self.nodes)
-        self.nodes[number] = Node(number, function, args, kwargs, torch.is_grad_enabled(), shape)
+        shape, dtype = ((), None) if result is None else (tuple(result.shape), result.dtype)
+        self.nodes[number] = Node(number, function, args, kwargs, torch.is_grad_enabled(), shape, dtype)
         return number
 
     def users(self, number: int) -> list[Node]:
@@ -118,11 +123,11 @@ class Traced(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*args, **kwargs)
         if isinstance(result, Tensor):
-            return cls.make(result, graph, graph.add(function, *noted, tuple(result.shape)))
+            return cls.make(result, graph, graph.add(function, *noted, result))
         if isinstance(result, tuple) and all(isinstance(part, Tensor) for part in result):
-            number = graph.add(function, *noted, ())
+            number = graph.add(function, *noted, None)
             parts = [
-                cls.make(part, graph, graph.add(operator.getitem, (Ref(number), place), {}, tuple(part.shape)))
+                cls.make(part, graph, graph.add(operator.getitem, (Ref(number), place), {}, part))
                 for place, part in enumerate(result)
             ]
             return type(result)(parts) if hasattr(result, "n_fields") else tuple(parts)
@@ -153,7 +158,7 @@ def trace(
         CannotVectorize: If it does something that cannot be noted.
     """
     shapes = [tuple(tensor.shape) for tensor in (*parameters, *tensors)]
-    graph = Graph(len(parameters), len(shapes), shapes)
+    graph = Graph(len(parameters), len(shapes), shapes, [tensor.dtype for tensor in (*parameters, *tensors)])
     weights = [parameter.detach().new_zeros(()).expand(parameter.shape).requires_grad_() for parameter in parameters]
     made = [Traced.make(tensor, graph, number) for number, tensor in enumerate((*weights, *tensors))]
     returned = step(made[: len(weights)], made[len(weights) :])

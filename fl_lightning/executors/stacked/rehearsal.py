@@ -1,0 +1,48 @@
+"""Batches of a form that no trial has seen: the step is tried on a copy of the module first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fl_lightning._lightning.copies import WatchedTrainer
+from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.effects import no_effects
+from fl_lightning.executors.stacked.module_state import ModuleState
+from fl_lightning.executors.stacked.randomness import nothing_drawn_but_by_torch, preserved_generators
+
+_Result = TypeVar("_Result")
+
+
+class Rehearsal:
+    """Runs a module's ``training_step`` on a copy, and sees whether it does more there than to compute.
+
+    Args:
+        clients: Trains clients.
+    """
+
+    def __init__(self, clients: LocalTraining) -> None:
+        self._clients = clients
+
+    def __call__(self, step: Callable[[StackedLoop, StateVector], _Result]) -> tuple[_Result, WatchedTrainer]:
+        """Return what the step returns, and the trainer that the copy saw.
+
+        Args:
+            step: Takes what runs the copy's ``training_step``, and the copy's federated state.
+
+        Raises:
+            CannotVectorize: If the step changes the module, reads what clients share, prints, logs or writes.
+        """
+        clients = self._clients
+        copy, watched = clients.on_a_copy()
+        module: Any = copy.vector.module
+        device = copy.vector.device
+        state = ModuleState(copy.vector)
+        with preserved_generators(device), nothing_drawn_but_by_torch(device), no_effects():
+            result = step(StackedLoop(clients.loop, clients.corrector, module), copy.vector)
+        if changed := state.changed():
+            raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
+        return result, watched
