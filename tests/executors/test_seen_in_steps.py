@@ -211,7 +211,7 @@ def test_steps_are_counted_once_for_each_client(kind: type[Counts]) -> None:
     module = kind()
     fitter = fit(module, "vectorized")
     assert module.total() == STEPS
-    assert "changes `" in fitter.fit_loop.executor.cause
+    assert fitter.fit_loop.executor.cause is not None
 
 
 def test_state_that_does_not_change_does_not_stop_stacks() -> None:
