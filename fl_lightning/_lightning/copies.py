@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from fl_lightning._lightning.metric_replay import without_graphs
 from fl_lightning._lightning.recording import CannotVectorize
 
 _LOGGERS = ("logger", "loggers")
@@ -120,7 +121,7 @@ class WatchedTrainer:
 def copied(module: Any, trainer: pl.Trainer) -> tuple[Any, WatchedTrainer]:
     """Return a deep copy of a module, and the stand-in for the trainer that it sees."""
     watched = WatchedTrainer(trainer)
-    copy = deepcopy(module, {id(trainer): watched})
+    copy = deepcopy(module, {id(trainer): watched, **without_graphs(module)})
     for part in copy.modules():
         if isinstance(part, pl.LightningModule):
             part.__dict__["_trainer"] = watched  # Lightning leaves it out of copies

@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
+from fl_lightning._lightning.logging import weight_of
 from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, parts
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
 
@@ -60,6 +61,13 @@ class Entry:
         assert isinstance(call.value, int)
         values = self.tensors[call.value]
         return values if values.is_floating_point() else values.to(torch.get_default_dtype())
+
+    def weights(self, call: LogCall) -> Sequence[float]:
+        """Return how much each client's number counts in a mean."""
+        if call.weight is not None:
+            return self.tensors[call.weight].tolist()  # type: ignore[no-any-return]
+        size = call.options.get("batch_size")
+        return self.batch_sizes() if size is None else [size] * len(self.slots)
 
     def value(self, call: LogCall, row: int) -> Any:
         """Return what one client logged."""
@@ -148,6 +156,9 @@ class Journal:
             if not isinstance(first.value, Metric):
                 values = torch.cat([entry.values(call).double() for entry, call in pairs])
                 heard[first.fx, first.name] = len(values), float(values.sum())
+                if first.reduction == "mean" and first.options.get("on_epoch"):
+                    weights = [weight for entry, call in pairs for weight in entry.weights(call)]
+                    heard[first.fx, weight_of(first.name)] = len(weights), float(sum(weights))
         return heard
 
     # ---- Lightning ----
@@ -160,9 +171,10 @@ class Journal:
         trainer, progress = loop.trainer, loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
         self.update_metrics()
+        earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
         for first, pairs in self._numbers():
             self._log(loop, first, pairs)
-        self._tell_loggers(loop, clients)
+        self._tell_loggers(loop, clients, earlier)
         batches = sum(map(len, clients))
         steps = sum(entry.steps[row] for said in clients for entry, row in said)
         for tracker in (progress.total, progress.current):
@@ -175,7 +187,7 @@ class Journal:
         loop._accumulating = False
         progress.is_last_batch = progress.current.ready >= loop._round_batches
         if progress.is_last_batch:
-            _leave_values(loop._results, clients, len(clients) - 1, len(clients[-1]) - 1)
+            _leave_values(loop._results, clients, (len(clients) - 1, len(clients[-1]) - 1), earlier)
             trainer._logger_connector.on_batch_end()
         self._entries = []
 
@@ -191,7 +203,7 @@ class Journal:
             loop.client_log(first.name, value, **options, batch_size=weight)
         enter_fx(module, previous)
 
-    def _tell_loggers(self, loop: ClientLoop, clients: Sequence[Said]) -> None:
+    def _tell_loggers(self, loop: ClientLoop, clients: Sequence[Said], earlier: dict[str, Any]) -> None:
         """Give loggers the values of those steps that they would have been given, at their numbers."""
         trainer = loop.trainer
         ends = [[place for place, (entry, row) in enumerate(said) if entry.steps[row]] for said in clients]
@@ -202,31 +214,48 @@ class Journal:
             for due in range(-(-(before + 1) // every) * every - 1, before + so_far[-1], every):
                 client = bisect_right(so_far, due - before)
                 place = ends[client][due - before - (so_far[client - 1] if client else 0)]
-                _leave_values(loop._results, clients, client, place)
+                unheard = _leave_values(loop._results, clients, (client, place), earlier)
                 loop._batches_that_stepped = due
                 _monitor_rates(loop, rates, clients[client][place][0].settings)
                 trainer._logger_connector.update_train_step_metrics()
+                for metric in unheard:
+                    metric.has_reset = False
         loop._batches_that_stepped = before + so_far[-1]
 
 
-def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, int]:
+def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
     """Return one number in the place of many, and its weight in a mean."""
     reduction = pairs[0][1].reduction
     values = torch.cat([entry.values(call) for entry, call in pairs])
     if reduction != "mean":
         return (values.sum() if reduction == "sum" else values.amax() if reduction == "max" else values.amin()), 1
-    weights: list[int] = []
-    for entry, call in pairs:
-        size = call.options.get("batch_size")
-        weights += entry.batch_sizes() if size is None else [size] * len(entry.slots)
+    weights = [weight for entry, call in pairs for weight in entry.weights(call)]
     total = sum(weights)
-    return (values * torch.tensor(weights, device=values.device)).sum() / total, total
+    return (values * torch.tensor(weights, dtype=values.dtype, device=values.device)).sum() / (total or 1), total
 
 
-def _leave_values(results: Any, clients: Sequence[Said], client: int, place: int) -> None:
-    """Leave the values of single steps as they would be after a client's batch."""
-    for key, metric in results.items():
-        if not metric.meta.on_step or (found := _last(key, clients, client, place)) is None:
+def _leave_values(results: Any, clients: Sequence[Said], at: tuple[int, int], earlier: dict[str, Any]) -> list[Any]:
+    """Leave the values of single steps as they would be after a client's batch.
+
+    Args:
+        results: Lightning's.
+        clients: All clients' batches.
+        at: The client's place, and its batch's.
+        earlier: The values before those of all these clients.
+
+    Returns:
+        What nobody has logged until then, marked as empty.
+    """
+    unheard = []
+    for key, metric in results.valid_items():
+        if not metric.meta.on_step:
+            continue
+        found = _last(key, clients, *at)
+        if found is None:
+            if key in earlier:
+                metric._forward_cache = earlier[key]
+            else:
+                unheard.append(metric)
             continue
         entry, row, call = found
         if isinstance(call.value, Metric):
@@ -236,6 +265,9 @@ def _leave_values(results: Any, clients: Sequence[Said], client: int, place: int
             if not metric.meta.on_epoch:
                 metric.value = metric._forward_cache
         metric._computed = None
+    for metric in unheard:
+        metric.has_reset = True
+    return unheard
 
 
 def _last(key: str, clients: Sequence[Said], client: int, place: int) -> tuple[Entry, int, LogCall] | None:

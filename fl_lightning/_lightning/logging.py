@@ -39,6 +39,11 @@ class Witness:
             self.heard[fx, name] = count + 1, total + float(value.detach() if isinstance(value, Tensor) else value)
 
 
+def weight_of(name: str) -> str:
+    """Return the name under which the weights of a logged mean are heard."""
+    return f"batch_size of {name}"
+
+
 class ClientLog:
     """Stands in for ``module.log`` while clients train.
 
@@ -93,6 +98,9 @@ class ClientLog:
             self._log(name, value, *args, **kwargs)
         if self.witness is not None:
             self.witness.hear(fx, name, value)
+            metric = self._results.get(f"{fx}.{name}")
+            if metric is not None and metric.is_tensor and metric.meta.is_mean_reduction and metric.meta.on_epoch:
+                self.witness.hear(fx, weight_of(name), self._batch_size() if size is None else size)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         self._stock(self._module, name, value, *args, **kwargs)
@@ -104,7 +112,7 @@ class ClientLog:
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
         _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
 
-    def _update(self, metric: _ResultMetric, value: Any, batch_size: int | None) -> bool:
+    def _update(self, metric: _ResultMetric, value: Any, batch_size: float | Tensor | None) -> bool:
         """Do what ``_ResultMetric.update`` does, without torchmetrics' bookkeeping; False if Lightning has to."""
         if metric.is_tensor:
             kept: Tensor = metric.value
@@ -123,7 +131,7 @@ class ClientLog:
         metric._update_count += 1
         return True
 
-    def _add(self, metric: _ResultMetric, value: Tensor, batch_size: int | None) -> None:
+    def _add(self, metric: _ResultMetric, value: Tensor, batch_size: float | Tensor | None) -> None:
         meta = metric.meta
         if meta.on_step:
             metric._forward_cache = value.clone()

@@ -48,7 +48,7 @@ class ClientCall(NamedTuple):
     def batch_value(self, metric: Metric) -> Any:
         """Return the value of this call's batch alone, of the metric object or of one in the collection called."""
         args, kwargs = self.arguments()
-        alone = deepcopy(metric)
+        alone = deepcopy(metric, without_graphs(metric))
         for part in [module for module in alone.modules() if isinstance(module, Metric)]:
             part.sync_on_compute = False
         alone.reset()
@@ -106,6 +106,12 @@ def parts(metric: AnyMetric) -> Iterable[Metric]:
 
 
 # ---- their states ----
+
+
+def without_graphs(module: torch.nn.Module) -> dict[int, Tensor]:
+    """Return detached copies of what metric objects hold with a graph, by the tensors' ids: a memo of ``deepcopy``."""
+    held = pytree.tree_leaves([vars(metric) for metric in module.modules() if isinstance(metric, Metric)])
+    return {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and value.grad_fn}
 
 
 def metric_states(module: torch.nn.Module) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.metric_replay import without_graphs
 
 
 class QuietTraining:
@@ -128,7 +129,8 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache", "_is_synced"]
-    return {name: deepcopy(metric.__dict__[name]) for name in names if name in metric.__dict__}
+    memo = without_graphs(metric)
+    return {name: deepcopy(metric.__dict__[name], memo) for name in names if name in metric.__dict__}
 
 
 def _drop(*args: Any, **kwargs: Any) -> None:

@@ -25,7 +25,7 @@ class CannotVectorize(Exception):
 
 
 class BatchValue(NamedTuple):
-    """Stands for what a metric object returns for one batch, which is known once it is given the batch.
+    """Names what a metric object returns for one batch, which is known once it is given the batch.
 
     Attributes:
         call: The call's place among the step's calls of metric objects.
@@ -34,6 +34,31 @@ class BatchValue(NamedTuple):
 
     call: int
     key: str | None
+
+
+class Returned:
+    """Stands for what a metric object returns for one batch: it may be handed around and logged, not used.
+
+    Args:
+        place: Names the value.
+    """
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: BatchValue) -> None:
+        self.place = place
+
+    def _use(self, *args: Any, **kwargs: Any) -> Any:
+        raise CannotVectorize("`training_step` uses what a metric object returns, which has one state for all clients")
+
+    __getattr__ = __bool__ = __index__ = __int__ = __float__ = __complex__ = __round__ = __array__ = _use
+    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _use  # type: ignore[assignment]
+    __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = _use
+    __neg__ = __pos__ = __abs__ = __invert__ = _use
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _use
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _use
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _use
 
 
 @dataclass
@@ -45,12 +70,14 @@ class LogCall:
         name: The name.
         options: Its other arguments.
         value: A tensor's place among the step's tensors, or a metric object, or what one returned.
+        weight: The place of ``batch_size``, where that is a tensor.
     """
 
     fx: str | None
     name: str
     options: dict[str, Any]
     value: int | Metric | BatchValue
+    weight: int | None = None
 
     @property
     def key(self) -> str:
@@ -140,11 +167,16 @@ class Recorder:
         options = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         if options.get("reduce_fx", "mean") not in _REDUCTIONS or options.get("enable_graph"):
             raise CannotVectorize(f"`self.log({name!r}, ...)` has a `reduce_fx` of its own or keeps the graph")
-        if not isinstance(value, (Metric, BatchValue)):
+        if isinstance(value, Returned):
+            value = value.place
+        elif not isinstance(value, Metric):
             # a stand-in for a tensor, as of a fused step, is none by its type
             tensor = value if hasattr(value, "detach") else torch.tensor(float(value), device=self._module.device)
             value = self._logged.keep(tensor.reshape(()))
-        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value))
+        weight = None
+        if hasattr(options.get("batch_size"), "detach"):
+            weight = self._logged.keep(options.pop("batch_size").reshape(()))
+        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value, weight))
 
     def _call(self, metric: Metric | MetricCollection, method: str, *args: Any, **kwargs: Any) -> Any:
         if method not in ("forward", "update"):
@@ -156,5 +188,5 @@ class Recorder:
             return None
         call = len(self._logged.metric_calls) - 1
         if isinstance(metric, MetricCollection):
-            return {str(key): BatchValue(call, str(key)) for key in metric.keys(keep_base=False)}
-        return BatchValue(call, None)
+            return {str(key): Returned(BatchValue(call, str(key))) for key in metric.keys(keep_base=False)}
+        return Returned(BatchValue(call, None))

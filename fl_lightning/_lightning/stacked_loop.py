@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from lightning.pytorch.callbacks.timer import Timer
@@ -64,6 +65,9 @@ class StackedLoop:
         for parameter_name, parameter in module.named_parameters():
             if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
                 raise CannotVectorize(f"the parameter {parameter_name!r} has hooks, which see one model at a time")
+        for path, part in module.named_modules():
+            if isinstance(part, torch.jit.ScriptModule):
+                raise CannotVectorize(f"`self.{path}` is compiled by `torch.jit`, for one model at a time")
         precision = trainer.precision_plugin
         scales = isinstance(precision, MixedPrecision) and precision.scaler is not None
         own_step = type(precision).optimizer_step not in (Precision.optimizer_step, MixedPrecision.optimizer_step)

@@ -135,9 +135,8 @@ class StateVector:
 
     def keep_complex(self) -> None:
         """Note the values of complex buffers, for :meth:`check_complex`."""
-        owners = ((owner, name) for owner in self.module.modules() for name in owner._buffers)
-        held = [(owner, name, owner._buffers[name]) for owner, name in owners]
-        self._complex = [(owner, name, b.clone()) for owner, name, b in held if b is not None and b.is_complex()]
+        held = [(owner, *named) for owner in self.module.modules() for named in owner.named_buffers(recurse=False)]
+        self._complex = [(owner, name, buffer.clone()) for owner, name, buffer in held if buffer.is_complex()]
 
     def check_complex(self) -> None:
         """Raise ``RuntimeError`` if training changed a complex buffer, having put its value back."""
@@ -178,8 +177,8 @@ def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
     owners: list[tuple[nn.Module, str]] = []
     seen: set[int] = set()
     for submodule in (m for m in module.modules() if m.training):
-        for name, buffer in submodule._buffers.items():
-            if buffer is not None and id(buffer) not in seen and not buffer.is_complex():
+        for name, buffer in submodule.named_buffers(recurse=False):
+            if id(buffer) not in seen and not buffer.is_complex():
                 seen.add(id(buffer))
                 owners.append((submodule, name))
     return owners

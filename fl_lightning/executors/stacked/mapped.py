@@ -84,8 +84,9 @@ _FILLED = {
 class _OfOneClient(TorchFunctionMode):
     """Makes two things that are done to one client's tensors possible under ``vmap``.
 
-    ``tensor.item()`` returns the tensor, which ``self.log`` takes as well; used as a number it still fails. A new
-    tensor that is filled with random numbers becomes one of each client.
+    ``tensor.item()`` returns the tensor, which ``self.log`` takes as well, in double precision, as Python computes
+    with numbers; used as a number it still fails. A new tensor that is filled with random numbers becomes one of each
+    client.
 
     Args:
         zero: A zero of each client.
@@ -97,7 +98,7 @@ class _OfOneClient(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.Tensor.item:
-            return args[0].detach()
+            return args[0].detach().double()
         if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
             args = args[0] + self._zero.to(args[0].dtype), *args[1:]
         return function(*args, **(kwargs or {}))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
+import gc
 import io
 import logging
 import random
@@ -10,8 +12,9 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,19 +98,26 @@ def _surroundings(kind: type) -> dict[str, Any]:
             if not isinstance(member, FunctionType):
                 found.setdefault(key, member)
                 continue
-            found.update(_globals_of(member))
+            found.update(_globals_of(member.__code__, member.__globals__))
             found.update(_held_by(member))
     return found
 
 
-def _globals_of(function: FunctionType) -> dict[str, Any]:
-    """Return the globals that a function names, and what it may name of modules of the user's own."""
-    names = function.__code__.co_names
-    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+def _globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the globals that a function's code names, and what it may name of modules of the user's own."""
+    names = _names(code)
+    found = {name: present[name] for name in names if name in present}
     for name, value in list(found.items()):
         if isinstance(value, ModuleType) and _is_users(value.__name__):
             found |= {f"{name}.{key}": vars(value)[key] for key in names if key in vars(value)}
     return found
+
+
+@functools.cache
+def _names(code: CodeType) -> tuple[str, ...]:
+    """Return what a function's code names, with that of the functions and classes inside of it."""
+    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
+    return tuple(dict.fromkeys([*code.co_names, *inner]))
 
 
 def _held_by(function: FunctionType) -> dict[str, Any]:
@@ -191,25 +201,19 @@ class _Camera:
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return At.of(value), self.image({**_globals_of(value), **_held_by(value)})
+            return At.of(value), self.image({**_globals_of(value.__code__, value.__globals__), **_held_by(value)})
         if isinstance(value, type):
             return At.of(value), self.image(_surroundings(value))
         if isinstance(value, (staticmethod, classmethod)):
             return "method", self.image(value.__func__)
         if isinstance(value, property):
-            return "property", self.image(value.fget)
+            return "property", self.image(value.fget), self.image(value.fset), self.image(value.fdel)
         if isinstance(value, MethodType):
             return "method", self.image(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
             return value.detach().clone() if self._shown(value.numel()) else (value.shape, value.dtype)
         if isinstance(value, np.ndarray):
             return value.copy() if self._shown(value.size) else (value.shape, value.dtype)
-        if isinstance(value, torch.Generator):
-            return value.get_state()
-        if isinstance(value, np.random.Generator):
-            return repr(value.bit_generator.state)
-        if isinstance(value, random.Random):
-            return value.getstate()
         if isinstance(value, (set, frozenset)):
             return type(value), frozenset(value)
         if isinstance(value, Mapping):
@@ -218,18 +222,52 @@ class _Camera:
             return type(value), [self.image(held) for held in value]
         if isinstance(value, functools.partial):
             return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
-        if isinstance(value, io.IOBase):
-            return At.of(value), value.tell() if not value.closed and value.seekable() else None
-        if isinstance(value, Iterator):
-            with suppress(Exception):  # not every iterator tells how far it has come
-                return type(value), repr(value.__reduce__())
+        place = self._place_of(value)
+        if place is not None:
+            return place
         held = {**_slots(value), **getattr(value, "__dict__", {})}
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
-        return self.image(type(value)), self.image(held) if held else At.of(value)
+        if not held:
+            parts = _parts(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
+            return At.of(value) if parts is None else (type(value), self.image(parts))
+        return self.image(type(value)), self.image(held)
+
+    def _place_of(self, value: Any) -> Any:
+        """Return how far something has come that goes on when it is used; ``None`` if it is nothing of the kind."""
+        if isinstance(value, torch.Generator):
+            return value.get_state()
+        if isinstance(value, np.random.Generator):
+            return repr(value.bit_generator.state)
+        if isinstance(value, random.Random):
+            return value.getstate()
+        if isinstance(value, ContextVar):
+            return At.of(value), self.image(value.get(None))
+        if isinstance(value, io.IOBase):
+            return At.of(value), value.tell() if not value.closed and value.seekable() else None
+        if isinstance(value, GeneratorType):
+            frame = value.gi_frame
+            if frame is None:
+                return At.of(value), "ended"
+            seen = {**_globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
+            loops = [held for held in gc.get_referents(value) if isinstance(held, Iterator)]  # they have no names
+            return At.of(value), frame.f_lasti, self.image(seen), self.image(loops)
+        if isinstance(value, Iterator):
+            with suppress(Exception):  # not every iterator tells how far it has come
+                return type(value), self.image(value.__reduce__())
+        return None
 
     def _shown(self, values: int) -> bool:
         return not self._brief or values <= _BRIEF_VALUES
+
+
+def _parts(value: Any) -> Any:
+    """Return what a copy of an object without attributes is made of, ``None`` if it does not tell."""
+    with suppress(Exception):
+        parts = value.__reduce_ex__(4)
+        stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
+        return None if stateless else parts
+    return None
 
 
 def _slots(value: Any) -> dict[str, Any]:
