@@ -13,19 +13,27 @@ import pytest
 import torch
 from helpers.algorithms import ALGORITHMS
 
+#: Two processes are slow: the other half is trained with the long tests.
+HALF = [pytest.param(name, marks=pytest.mark.long) if place % 2 else name for place, name in enumerate(ALGORITHMS)]
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
-    """Return how both fits of an algorithm ended; all algorithms are trained at the first call, in one process tree."""
+def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ends:
+    """Return how both fits of an algorithm ended; those to be tested train at the first call, in one process tree."""
+    tests = {
+        "kill": "test_killed_in_mid_round_and_resumed_is_bit_identical",
+        "processes": "test_two_processes_equal_one",
+    }
+    mine: list[Any] = [item for item in request.session.items if item.path == Path(__file__)]
     folders: dict[str, tuple[Path, str]] = {}
 
     def load(mode: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if mode not in folders:
             folder = tmp_path_factory.mktemp(mode)
-            command = [sys.executable, "-m", "helpers.fit_algorithms", mode, str(folder), *ALGORITHMS]
+            names = [item.callspec.params["name"] for item in mine if item.originalname == tests[mode]]
+            command = [sys.executable, "-m", "helpers.fit_algorithms", mode, str(folder), *names]
             paths = os.pathsep.join([str(TESTS), str(TESTS.parent)])
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
             finished = subprocess.run(command, env=environment, capture_output=True, timeout=900, check=False)
@@ -48,7 +56,7 @@ def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str)
         assert torch.equal(resumed["weights"][key], value), key
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", HALF)
 def test_two_processes_equal_one(ends: Ends, name: str) -> None:
     one, two = ends("processes", name)
     for other in ("lr", "step", "sent"):

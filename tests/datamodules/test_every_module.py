@@ -78,9 +78,8 @@ def test_every_exported_module_is_here(modules: dict[str, FederatedDataModule]) 
     assert {type(data).__name__ for data in modules.values()} == exported
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "4711"])
-def test_the_same_federations_on_every_machine(hash_seed: str) -> None:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
+def test_the_same_federations_on_every_machine() -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
     done = subprocess.run(
         [sys.executable, "-m", "helpers.tiny_modules"],
         cwd=ROOT / "tests",

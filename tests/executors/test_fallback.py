@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "closure": (keeps_losses_elsewhere, [], "changes `held`"),
     "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
-    "reference": (lambda: KeepsReference(linear()), [], "depends on something that a stack does not keep"),
+    "reference": (lambda: KeepsReference(linear()), [], "by another way than as attributes of the module"),
     "last batch": (lambda: EndsHarder(linear()), [], "reads `trainer.is_last_batch`"),
     "environment": (counts_in_the_environment, [], "depends on something that a stack does not keep"),
     "callback": (lambda: Module(linear()), [Watching()], "the callback Watching overrides `on_train_batch_end`"),

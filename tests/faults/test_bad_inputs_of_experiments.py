@@ -39,7 +39,6 @@ from fl_lightning.report import experiment_report, plot_run, read_curves
 
 KINDS = {
     **ACCEPTED,
-    "gpus": {"numbers"},
     "one number": {"[0.5]"},
     "numbers": {"[0.5]", "numbers"},
     "gaps": {"[]", "[0.5]", "numbers", "nans"},
@@ -57,7 +56,7 @@ CALLS: Makers = {
             "table": "choice",
             "output": "path?",
             "workers": "count or 0",
-            "devices": "gpus?",
+            "devices": "choice?",  # without a GPU
             "checkpoint_seconds": "not negative",
             "cell_timeout": "choice?",  # without worker processes
             "retries": "count or 0",
@@ -97,7 +96,7 @@ CALLS: Makers = {
     ),
     experiment_report: ({}, {"results": "choice", "out": "path?"}),
     plot_run: ({}, {"log_dir": "choice", "data": "choice?", "clients": "facts?"}),
-    read_curves: ({}, {"log_dir": "logs"}),
+    read_curves: ({}, {"log_dir": "choice"}),
     summarize: ({"scores": [1.0, 2.0]}, {"scores": "numbers", "confidence": "open share"}),
     relative_difference: ({"score": 1.0, "baseline": 2.0}, {"score": "finite", "baseline": "not zero"}),
     relative_difference_of_means: (
@@ -120,7 +119,7 @@ CALLS: Makers = {
     ),
     smooth: ({"values": [1.0], "interval": 1}, {"values": "gaps", "interval": "count"}),
 }
-KINDS |= {"logs": {"[]"}, "not zero": KINDS["finite"] - {"0"}, "several rounds or 0": {"0", "3", "np.int64(3)"}}
+KINDS |= {"not zero": KINDS["finite"] - {"0"}, "several rounds or 0": {"0", "3", "np.int64(3)"}}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +132,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, dict[str, Any]]
     table["trainer"]["max_epochs"] = 1
     run_table(table, folder, workers=0, console=console)
     parameters = {"x": {"values": [1]}}
-    sweep = {"name": "small", "program": "true", "method": "grid", "command": ["true"], "parameters": parameters}
+    sweep = {"name": "small", "program": "false", "method": "grid", "command": ["false"], "parameters": parameters}
     sweep["metric"] = {"name": "score", "goal": "maximize"}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     (folder / "metrics.csv").write_text("round,train_loss\n0,1.0\n1,0.5\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
 
@@ -44,8 +45,8 @@ def _generators(roots: Any) -> Iterator[Any]:
 
 
 def _within(thing: Any) -> list[Any]:
-    """Return what an object holds; nothing of tensors and arrays."""
-    if isinstance(thing, (torch.Tensor, np.ndarray, str, bytes, type)):
+    """Return what an object holds; nothing of tensors and arrays, and nothing of what trains."""
+    if isinstance(thing, (torch.Tensor, np.ndarray, str, bytes, type, pl.Trainer, pl.LightningModule)):
         return []
     if isinstance(thing, dict):
         return list(thing.values())
