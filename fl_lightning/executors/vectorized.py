@@ -123,7 +123,7 @@ class VectorizedExecutor(Executor):
             self._circumstances, verdict.circumstances = now, now.fingerprint
         if changed or verdict.each_round:
             verdict.proven = 0
-            self._steps.seen.clear()
+            self._steps.forget()
 
     def _is_longer(self, task: Task) -> bool:
         """Whether a client has more batches than those of the trials."""

@@ -26,6 +26,11 @@ class Rehearsal:
 
     def __init__(self, clients: LocalTraining) -> None:
         self._clients = clients
+        self._copy: tuple[LocalTraining, WatchedTrainer, StackedLoop, ModuleState] | None = None
+
+    def forget(self) -> None:
+        """Take a new copy the next time: the module may be another one now."""
+        self._copy = None
 
     def __call__(self, step: Callable[[StackedLoop, StateVector], _Result]) -> tuple[_Result, WatchedTrainer]:
         """Return what the step returns, and the trainer that the copy saw.
@@ -36,13 +41,18 @@ class Rehearsal:
         Raises:
             CannotVectorize: If the step changes the module, reads what clients share, prints, logs or writes.
         """
+        copy, watched, stacked, state = self._copy or self._made()
+        self._copy = None  # unless nothing changes it
+        device = copy.vector.device
+        with preserved_generators(device), nothing_drawn_but_by_torch(device), no_effects():
+            result = step(stacked, copy.vector)
+        if changed := state.changed():
+            raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
+        self._copy = copy, watched, stacked, state
+        return result, watched
+
+    def _made(self) -> tuple[LocalTraining, WatchedTrainer, StackedLoop, ModuleState]:
         clients = self._clients
         copy, watched = clients.on_a_copy()
         module: Any = copy.vector.module
-        device = copy.vector.device
-        state = ModuleState(copy.vector)
-        with preserved_generators(device), nothing_drawn_but_by_torch(device), no_effects():
-            result = step(StackedLoop(clients.loop, clients.corrector, module), copy.vector)
-        if changed := state.changed():
-            raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
-        return result, watched
+        return copy, watched, StackedLoop(clients.loop, clients.corrector, module), ModuleState(copy.vector)

@@ -34,6 +34,12 @@ class Steps:
     rehearsal: Rehearsal | None
     seen: set[Any] = field(default_factory=set)
 
+    def forget(self) -> None:
+        """Try all forms anew: the module may be another one now."""
+        self.seen.clear()
+        if self.rehearsal is not None:
+            self.rehearsal.forget()
+
     def try_out(self, batch: StackedBatch, index: int) -> None:
         """Take a step on a copy, if batches of this form are new.
 
