@@ -11,6 +11,8 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
+from fl_lightning.executors.stacked.module_state import globals_of, held_by, image_of, same
+
 _NODES = 2_000  # objects that are looked at
 _GENERATORS = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)
 
@@ -24,11 +26,11 @@ class DataDraws:
 
     def __init__(self, *roots: Any) -> None:
         self._generators = list(_generators(roots))
-        self._states = [_state(generator) for generator in self._generators]
+        self._before = image_of(self._generators)
 
     def drew(self) -> bool:
         """Return whether one of them has drawn something since."""
-        return any(_state(g) != before for g, before in zip(self._generators, self._states, strict=True))
+        return not same(self._before, image_of(self._generators))
 
 
 def _generators(roots: Any) -> Iterator[Any]:
@@ -55,25 +57,6 @@ def _within(thing: Any) -> list[Any]:
     if isinstance(thing, MethodType):
         return [thing.__self__]
     if isinstance(thing, FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
-        used = [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
-        return [*cells, *(thing.__defaults__ or ()), *(value for value in used if isinstance(value, _GENERATORS))]
+        used = globals_of(thing.__code__, thing.__globals__).values()
+        return [*held_by(thing).values(), *(value for value in used if isinstance(value, _GENERATORS))]
     return list(getattr(thing, "__dict__", {}).values())
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def _state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return [part.tobytes() if isinstance(part, np.ndarray) else part for part in generator.get_state()]
-    return str(generator.bit_generator.state)

@@ -66,7 +66,7 @@ class ModuleState:
         """Return the name of something that is another in other images, ``None`` if nothing is."""
         before = self.images
         for name in [*(before.keys() ^ now.keys()), *before]:
-            if name not in now or name not in before or not _same(before[name], now[name]):
+            if name not in now or name not in before or not same(before[name], now[name]):
                 return f"`{name}`"
         return None
 
@@ -98,12 +98,17 @@ def _surroundings(kind: type) -> dict[str, Any]:
             if not isinstance(member, FunctionType):
                 found.setdefault(key, member)
                 continue
-            found.update(_globals_of(member.__code__, member.__globals__))
-            found.update(_held_by(member))
+            found.update(globals_of(member.__code__, member.__globals__))
+            found.update(held_by(member))
     return found
 
 
-def _globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
+def image_of(value: Any) -> Any:
+    """Return an image of a value, to be compared later by :func:`same`."""
+    return _Camera(set(), brief=False).image(value)
+
+
+def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the globals that a function's code names, and what it may name of modules of the user's own."""
     names = _names(code)
     found = {name: present[name] for name in names if name in present}
@@ -120,7 +125,7 @@ def _names(code: CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*code.co_names, *inner]))
 
 
-def _held_by(function: FunctionType) -> dict[str, Any]:
+def held_by(function: FunctionType) -> dict[str, Any]:
     """Return what a function holds: the variables of its closure, its arguments' defaults, and its attributes."""
     held: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -201,7 +206,7 @@ class _Camera:
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return At.of(value), self.image({**_globals_of(value.__code__, value.__globals__), **_held_by(value)})
+            return At.of(value), self.image({**globals_of(value.__code__, value.__globals__), **held_by(value)})
         if isinstance(value, type):
             return At.of(value), self.image(_surroundings(value))
         if isinstance(value, (staticmethod, classmethod)):
@@ -249,7 +254,7 @@ class _Camera:
             frame = value.gi_frame
             if frame is None:
                 return At.of(value), "ended"
-            seen = {**_globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
+            seen = {**globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
             loops = [held for held in gc.get_referents(value) if isinstance(held, Iterator)]  # they have no names
             return At.of(value), frame.f_lasti, self.image(seen), self.image(loops)
         if isinstance(value, Iterator):
@@ -275,7 +280,8 @@ def _slots(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
 
 
-def _same(before: Any, after: Any) -> bool:
+def same(before: Any, after: Any) -> bool:
+    """Whether two images are equal; what is no number equals itself."""
     if type(before) is not type(after):
         return False
     if isinstance(before, Tensor):
@@ -288,5 +294,5 @@ def _same(before: Any, after: Any) -> bool:
             return bool(before.shape == after.shape)
         return bool(before.dtype == after.dtype and before.tobytes() == after.tobytes())
     if isinstance(before, (tuple, list)):
-        return len(before) == len(after) and all(map(_same, before, after))
+        return len(before) == len(after) and all(map(same, before, after))
     return before is after or bool(before == after) or bool(before != before and after != after)

@@ -146,30 +146,22 @@ def _set_states(states: Any, device: torch.device) -> None:
 
 
 @contextmanager
-def nothing_drawn(device: torch.device) -> Iterator[None]:
-    """Raise ``CannotVectorize`` if something is drawn from the global generators that is not one client's.
-
-    Args:
-        device: Where the module is.
-    """
+def nothing_drawn() -> Iterator[None]:
+    """Raise ``CannotVectorize`` if something is drawn from the global generators that is not one client's."""
     before = torch.get_rng_state()
-    with nothing_drawn_but_by_torch(device):
+    with nothing_drawn_but_by_torch():
         yield
     if not torch.equal(before, torch.get_rng_state()):
         raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
 
 
 @contextmanager
-def nothing_drawn_but_by_torch(device: torch.device) -> Iterator[None]:
-    """Raise ``CannotVectorize`` if something is drawn from numpy's or Python's global generator.
-
-    Args:
-        device: Where the module is.
-    """
-    before = _states(device)
+def nothing_drawn_but_by_torch() -> Iterator[None]:
+    """Raise ``CannotVectorize`` if something is drawn from numpy's or Python's global generator."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
     yield
-    after = _states(device)
-    if before[3] != after[3] or any(not np.array_equal(a, b) for a, b in zip(before[2], after[2], strict=True)):
+    same = all(np.array_equal(a, b) for a, b in zip(of_numpy, np.random.get_state(), strict=True))
+    if not same or of_python != random.getstate():
         raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
 
 

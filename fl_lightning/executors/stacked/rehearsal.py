@@ -43,8 +43,7 @@ class Rehearsal:
         """
         copy, watched, stacked, state = self._copy or self._made()
         self._copy = None  # unless nothing changes it
-        device = copy.vector.device
-        with preserved_generators(device), nothing_drawn_but_by_torch(device), no_effects():
+        with preserved_generators(copy.vector.device), nothing_drawn_but_by_torch(), no_effects():
             result = step(stacked, copy.vector)
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")

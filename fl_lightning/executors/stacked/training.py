@@ -100,7 +100,7 @@ class StackTraining:
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
         """
-        with nothing_drawn(self._clients.vector.device):
+        with nothing_drawn():
             return self._run()
 
     def _run(self) -> list[list[float]]:
@@ -216,8 +216,6 @@ class StackTraining:
         of_groups: list[GradientList] = [[next(found) for _ in parameters] for parameters in taken]
         for rows, after in renewed:
             models.renew_buffers(rows, after)
-        if len(groups) == 1 and len(groups[0][0]) == models.active:
-            return of_groups[0]
         each = zip(models.parameters, *of_groups, strict=True)
         return [_joined(parameter, own, [rows for rows, _ in groups]) for parameter, *own in each]
 

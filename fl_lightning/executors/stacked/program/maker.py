@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
 from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
 from fl_lightning.executors.stacked.rehearsal import Rehearsal
-from fl_lightning.executors.stacked.stack import substituted
+from fl_lightning.executors.stacked.stack import Places, substituted
 
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 
@@ -185,24 +184,30 @@ class ProgramMaker:
         """Trace a size that no trial has seen."""
         if self._rehearsal is None:
             return self._record(form, size)
-        maker = partial(ProgramMaker, precision="32-true", rehearsal=None)
-        found, watched = self._rehearsal(lambda stacked, vector: maker(stacked, vector)._record(form, size))
+        found, watched = self._rehearsal(lambda stacked, vector: _record(stacked, vector, vector.places(), form, size))
         if watched.reads_round or watched.reads_rates:
             raise CannotVectorize("`training_step` reads something of the trainer for some sizes of batches")
         return found
 
     def _record(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
-        def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
-            with substituted(self._places, weights), torch.enable_grad():
-                index: Any = _BatchIndex()
-                return self._stacked.training_step(form.rebuild(list(tensors)), index)
+        return _record(self._stacked, self._vector, self._places, form, size)
 
-        device = self._vector.device
-        with self._stacked.recording() as logged, preserved_generators(device), nothing_drawn(device):
-            graph, loss = trace(self._vector.parameters, form.zeros(size, self._vector.device), step)
-        if not isinstance(loss, Traced) or custom_functions(loss):
-            raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
-        return graph, loss.number, logged
+
+def _record(
+    stacked: StackedLoop, vector: StateVector, places: Places, form: BatchForm, size: int
+) -> tuple[Graph, int, Logged]:
+    """Return what a step on zeros computes, the number of its loss, and what it logs."""
+
+    def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
+        with substituted(places, weights), torch.enable_grad():
+            index: Any = _BatchIndex()
+            return stacked.training_step(form.rebuild(list(tensors)), index)
+
+    with stacked.recording() as logged, preserved_generators(vector.device), nothing_drawn():
+        graph, loss = trace(vector.parameters, form.zeros(size, vector.device), step)
+    if not isinstance(loss, Traced) or custom_functions(loss):
+        raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
+    return graph, loss.number, logged
 
 
 def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
