@@ -36,20 +36,15 @@ class BatchValue(NamedTuple):
     key: str | None
 
 
-class Returned:
-    """Stands for what a metric object returns for one batch: it may be handed around and logged, not used.
+class Unusable:
+    """Stands for a value that is not known: it may be handed around, and any use raises ``CannotVectorize``."""
 
-    Args:
-        place: Names the value.
-    """
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: BatchValue) -> None:
-        self.place = place
+    __slots__ = ()
+    use = ""
+    """What a use is, as a sentence without an end."""
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
-        raise CannotVectorize("`training_step` uses what a metric object returns, which has one state for all clients")
+        raise CannotVectorize(self.use)
 
     __getattr__ = __bool__ = __index__ = __int__ = __float__ = __complex__ = __round__ = __array__ = _use
     __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use  # type: ignore[assignment]
@@ -59,6 +54,20 @@ class Returned:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _use
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _use
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _use
+
+
+class Returned(Unusable):
+    """Stands for what a metric object returns for one batch: it may be logged.
+
+    Args:
+        place: Names the value.
+    """
+
+    __slots__ = ("place",)
+    use = "`training_step` uses what a metric object returns, which has one state for all clients"
+
+    def __init__(self, place: BatchValue) -> None:
+        self.place = place
 
 
 @dataclass

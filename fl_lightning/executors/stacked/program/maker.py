@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.recording import LogCall, Logged
+from fl_lightning._lightning.recording import LogCall, Logged, Unusable
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
@@ -59,15 +59,10 @@ class TracedStep:
     leaves: list[int]
 
 
-class _BatchIndex:
-    """Stands for the batch's index: it may be handed around, not used."""
+class _BatchIndex(Unusable):
+    """Stands for the batch's index."""
 
-    def _use(self, *args: Any) -> Any:
-        raise CannotVectorize("`training_step` uses `batch_idx`")
-
-    __index__ = __int__ = __float__ = __bool__ = __str__ = __repr__ = __format__ = __hash__ = _use  # type: ignore[assignment]
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _use  # type: ignore[assignment]
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = _use
+    use = "`training_step` uses `batch_idx`"
 
 
 class NoProgram(CannotVectorize):
