@@ -1,4 +1,4 @@
-"""What the trial of stacks costs: a fit's first round against its later ones.
+"""The cost of the trial of stacks: a fit's first round against its later ones.
 
     python benchmarks/first_round.py [--workloads W1 W2] [--fits 5]
 

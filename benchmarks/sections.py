@@ -1,4 +1,4 @@
-"""What a stacked round's time goes to: timers around the parts of ``executor="vectorized"``, inside ``Trainer.fit``.
+"""The parts of a stacked round's time: timers around those of ``executor="vectorized"``, inside ``Trainer.fit``.
 
     python benchmarks/sections.py [--workloads W1 W2 W7 H2] [--rounds 30]
 

@@ -169,6 +169,23 @@ def is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
+def to_clients(owner: object, clients: object) -> list[int]:
+    """Return positions of clients, each once.
+
+    Args:
+        owner: Has the argument ``clients``.
+        clients: The positions.
+
+    Raises:
+        TypeError: If they are no whole numbers.
+        ValueError: If they are no list, or one is named twice.
+    """
+    positions: list[int] = to_indices("clients", clients).tolist()
+    if len(set(positions)) < len(positions):
+        raise ValueError(f"`clients` of {type(owner).__name__} must name each client once, got {positions}.")
+    return positions
+
+
 def got(value: object) -> str:
     """Return a wrong value for an error: short, but a number in an array or tensor is told from a plain one."""
     return repr(value) if getattr(value, "shape", None) == () else short(value)

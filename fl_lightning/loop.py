@@ -22,7 +22,7 @@ from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation, Task, same_values
 from fl_lightning.parts.sampling import Arrivals, BernoulliSampler
-from fl_lightning.representation import who_train
+from fl_lightning.representation import counted, who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
@@ -109,7 +109,7 @@ class FederatedLoop(RoundLoop):
         number = sampler.cohort_size(data.num_clients)
         each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
         if isinstance(sampler, Arrivals):
-            each_round = f"{number:,} result{'s' * (number != 1)} arrive{'s' * (number == 1)}"
+            each_round = f"{counted(number, 'result')} arrive{'s' * (number == 1)}"
         rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
         if data.num_clients == 1:
             rank_zero_warn(

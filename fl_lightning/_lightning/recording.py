@@ -41,7 +41,7 @@ class Unusable:
 
     __slots__ = ()
     use = ""
-    """What a use is, as a sentence without an end."""
+    """The error's message."""
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         raise CannotVectorize(self.use)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
-from fl_lightning.parts.federation import ClientResult, same_values
+from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.privacy import Ledger, check_installed, refuse_another_fit
 
@@ -180,8 +180,7 @@ class ExamplePrivacy(Callback):
         Raises:
             ValueError: If training changed buffers, which would reach the server without noise.
         """
-        dropped = trainer.fit_loop.corrector.buffers == "server"
-        if not dropped and not same_values(result.buffers, result.start[len(result.parameters) :]):
+        if result.changes_buffers and trainer.fit_loop.corrector.buffers != "server":
             raise ValueError(
                 "ExamplePrivacy would log a wrong epsilon for this run: training changes buffers of the module, such "
                 'as running statistics. Give `buffers="server"`, which drops the clients\' buffers, or use layers '
@@ -222,10 +221,8 @@ class ExamplePrivacy(Callback):
 
 def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
-    kind = type(objective)
     known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
-    sends = objective.vectors_sent > 1 or kind.loss_of is not LocalObjective.loss_of
-    return sends or kind.correction not in known
+    return objective.vectors_sent > 1 or objective.sends_loss or type(objective).correction not in known
 
 
 def _sums(module: nn.Module) -> list[float]:

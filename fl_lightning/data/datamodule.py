@@ -204,7 +204,7 @@ class FederatedDataModule(
 
     @property
     def poisons(self) -> list[Poison]:
-        """What changes training samples on purpose, in order."""
+        """The changes of training samples that were asked for, in order."""
         return list(self._poisons)
 
     def _poisoned(self, source: Source, split: FederatedSplit) -> Source:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_count, check_finite, check_interval, got, is_number, plain, to_indices
+from fl_lightning.arguments import check_count, check_finite, check_interval, got, is_number, plain, to_clients
 from fl_lightning.representation import ShowsArguments
 
 
@@ -34,9 +34,7 @@ class Poison(ShowsArguments, ABC):
                 f"`clients` of {type(self).__name__} must be a list of positions, got {got(clients)}. A share of the "
                 "clients is not drawn here; [3] is client 3."
             )
-        self.clients = to_indices("clients", clients).tolist()
-        if len(set(self.clients)) < len(self.clients):
-            raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")
+        self.clients = to_clients(self, clients)
 
     def apply(
         self,

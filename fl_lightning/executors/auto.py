@@ -19,6 +19,7 @@ from fl_lightning.executors.stacked.step_counts import StepCounts
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
+from fl_lightning.representation import counted
 
 ExecutorName = Literal["auto", "sequential", "vectorized"]
 
@@ -134,7 +135,7 @@ class AutoExecutor(Executor):
         self._untold = False
         manner = "at once" if choice.executor == "vectorized" else "one after the other"
         manner += ", channels last in memory" if choice.channels_last else ""
-        manner += "" if choice.threads is None else f", {choice.threads} thread{'s' * (choice.threads > 1)}"
+        manner += "" if choice.threads is None else f", {counted(choice.threads, 'thread')}"
         rank_zero_info(f'executor="auto": clients are trained {manner} ({choice.cause}).')
 
     def _prepare(self, choice: ExecutorChoice) -> None:

@@ -31,7 +31,7 @@ class VGG9Classifier(Classifier):
             for a constant one.
 
     Raises:
-        ValueError: If ``num_classes`` or ``cosine_rounds`` is below 1.
+        ValueError: If ``num_classes`` is below 2, or ``cosine_rounds`` below 1.
     """
 
     def __init__(

@@ -90,6 +90,11 @@ class ClientResult:
         return self.vector[self._length :]
 
     @property
+    def changes_buffers(self) -> bool:
+        """Whether training has changed the module's buffers."""
+        return not same_values(self.buffers, self.start[self._length :])
+
+    @property
     def delta(self) -> Tensor:
         """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
         return self.parameters - self.start[: self._length]

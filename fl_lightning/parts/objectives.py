@@ -62,6 +62,11 @@ class LocalObjective(StatefulPart):
     starts_from_server = False
     _exchange: Any = None
 
+    @property
+    def sends_loss(self) -> bool:
+        """Whether clients send a loss; see :meth:`loss_of`."""
+        return type(self).loss_of is not LocalObjective.loss_of
+
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the objective cannot work together with the other parts."""
         self._exchange = parts["exchange"]

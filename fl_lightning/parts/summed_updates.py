@@ -40,7 +40,7 @@ class SummedUpdates(Aggregation):
         Raises:
             ValueError: If the client's training changed buffers, which would travel beside the sum.
         """
-        if not same_values(result.buffers, result.start[len(result.parameters) :]):
+        if result.changes_buffers:
             raise ValueError(
                 f"Training changes buffers of the module, such as BatchNorm's statistics, and "
                 f"{type(self.exchange).__name__} protects only trained parameters: buffers would tell the server what "

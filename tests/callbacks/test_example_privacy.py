@@ -208,7 +208,9 @@ def test_what_gives_away_more_than_is_counted_is_refused(module: Any, objective:
 
 
 def test_buffers_that_stay_with_the_server_may_change() -> None:
-    fit(KeepingMeans(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0, buffers="server"), batch_size=2)
+    module = KeepingMeans()
+    fit(module, clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0, buffers="server"), batch_size=2)
+    assert torch.equal(module.mean, torch.zeros(4))
 
 
 def test_rounds_without_it_cannot_be_resumed(tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ def test_scaffold_stacks_a_module_with_a_layer_that_is_not_used() -> None:
     assert torch.allclose(weights(modules[0]), weights(modules[1]), rtol=0, atol=1e-10)
 
 
+@pytest.mark.auto_decides
 def test_a_layout_is_tried_out_again_for_another_module() -> None:
     class Viewed(Module):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:

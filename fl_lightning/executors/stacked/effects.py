@@ -1,4 +1,4 @@
-"""What a training step does beside computing: a stack would do it once for all of its clients."""
+"""Side effects of a training step: a stack would have them once for all of its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trials have found of a fit's clients."""
+"""The findings of trials with a fit's clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fl_lightning.executors.stacked.trial import Trial
 
 @dataclass
 class Verdict:
-    """What trials have found, part of checkpoints: it decides on roundings.
+    """The findings of trials, part of checkpoints: they decide on roundings.
 
     Attributes:
         proven: Stacks train clients of up to so many batches as they train alone; 0 before a trial, infinite if

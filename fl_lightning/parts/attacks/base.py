@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got_number, is_number, plain, to_indices
+from fl_lightning.arguments import got_number, is_number, plain, to_clients
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.seeding import Stream, numpy_generator, torch_generator
@@ -33,14 +33,12 @@ class Attack(Exchange):
 
     def __init__(self, clients: float | Sequence[int]) -> None:
         is_single = is_number(clients) or getattr(clients, "shape", None) == ()
-        self.clients = plain(clients) if is_single else to_indices("clients", clients).tolist()
+        self.clients = plain(clients) if is_single else to_clients(self, clients)
         if is_single and (not isinstance(self.clients, float) or not 0 <= self.clients < 1):
             raise ValueError(
                 f"`clients` must be a share of them in [0, 1), or a list of their positions, got {got_number(clients)}"
                 ". [3] is client 3."
             )
-        if isinstance(self.clients, list) and len(set(self.clients)) < len(self.clients):
-            raise ValueError(f"`clients` of {type(self).__name__} must name each client once, got {self.clients}.")
         self.attackers: frozenset[int] = frozenset()
         """The attackers' positions, once the fit has begun."""
 

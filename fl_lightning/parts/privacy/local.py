@@ -9,8 +9,7 @@ import torch
 
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.parts.exchange.base import Exchange
-from fl_lightning.parts.federation import ClientResult, Federation, same_values
-from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import Ledger, check_installed, refuse_another_fit
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -49,8 +48,12 @@ class LocalDifferentialPrivacy(Exchange):
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if clients send something without noise."""
         objective = parts["objective"]
-        measured = type(objective).loss_of is not LocalObjective.loss_of
-        if objective.vectors_sent > 1 or objective.starts_from_server or measured or parts["sampler"].needs_scores:
+        if (
+            objective.vectors_sent > 1
+            or objective.starts_from_server
+            or objective.sends_loss
+            or parts["sampler"].needs_scores
+        ):
             raise ValueError(
                 f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with "
                 f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
@@ -67,7 +70,7 @@ class LocalDifferentialPrivacy(Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update and its noise."""
-        if not same_values(result.buffers, result.start[len(result.parameters) :]):
+        if result.changes_buffers:
             raise ValueError(
                 "Training changes buffers of the module, such as BatchNorm's statistics, and LocalDifferentialPrivacy "
                 'protects only trained parameters. Give `buffers="server"`, which drops the clients\' buffers, or use '
