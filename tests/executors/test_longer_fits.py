@@ -255,18 +255,21 @@ def test_scaffold_stacks_a_module_with_a_layer_that_is_not_used() -> None:
 def test_a_layout_is_tried_out_again_for_another_module() -> None:
     class Viewed(Module):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            images = batch[0].view(-1, 1, 2, 3)
-            hidden = self.layers[0](images).view(len(images), 4, -1).flatten(1)
+            images = batch[0].view(-1, 3, 1, 2)
+            hidden = self.layers[0](images).view(len(images), -1)
             return F.cross_entropy(self.layers[1](hidden), batch[1])
 
     def layers() -> nn.Module:
-        return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Linear(24, 3))
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Linear(8, 3))
 
     class Flattened(Viewed):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            hidden = self.layers[0](batch[0].view(-1, 1, 2, 3)).flatten(1)
+            hidden = self.layers[0](batch[0].view(-1, 3, 1, 2)).flatten(1)
             return F.cross_entropy(self.layers[1](hidden), batch[1])
 
     callback = FedAvg(1.0, executor="auto")
+    layouts = []
     for kind in (Flattened, Viewed):
-        fit(kind(layers()), None, callback=callback, rounds=1)
+        fitter = fit(kind(layers()), None, callback=callback, rounds=1)
+        layouts.append(fitter.fit_loop.executor.choice.channels_last)
+    assert layouts == [True, False]
