@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -197,26 +198,90 @@ def test_dropout_of_nothing_draws_nothing() -> None:
     assert at_once[2].cause is None
 
 
-class Noisy(torch.utils.data.Dataset[Any]):
-    """Adds noise from a generator that all clients share."""
+class Rows(torch.utils.data.Dataset[Any]):
+    """A client's samples, scaled by what all clients share."""
 
-    def __init__(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> None:
-        self.x, self.y, self.rng = x, y, rng
+    def __init__(self, x: Tensor, y: Tensor, shared: Any) -> None:
+        self.x, self.y, self.shared = x, y, shared
 
     def __len__(self) -> int:
         return len(self.y)
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-        return self.x[place] + 0.3 * self.rng.standard_normal(), self.y[place]
+        return self.x[place] * self.scale(place), self.y[place]
+
+    def scale(self, place: int) -> float:
+        raise NotImplementedError
 
 
-def test_data_that_draw_from_a_generator_of_their_own() -> None:
+class FromGenerator(Rows):
+    def scale(self, place: int) -> float:
+        return 1 + 0.3 * self.shared.standard_normal()  # type: ignore[no-any-return]
+
+
+class FromIterator(Rows):
+    def scale(self, place: int) -> float:
+        return next(self.shared)  # type: ignore[no-any-return]
+
+
+class FromCounter(Rows):
+    def scale(self, place: int) -> float:
+        self.shared.append(place)
+        return 1 + len(self.shared) % 5 / 5
+
+
+class FromGlobal(Rows):
+    def scale(self, place: int) -> float:
+        global READS
+        READS += 1
+        return 1 + READS % 5 / 5
+
+
+class FromCache(Rows):
+    kept: Any = None
+
+    def scale(self, place: int) -> float:
+        if self.kept is None:
+            self.kept = {}
+        self.shared.setdefault(id(self.x), {})[place] = self.kept[place] = 1.5
+        return self.kept[place]  # type: ignore[no-any-return]
+
+
+READS = 0
+
+
+def fit_rows(kind: type[Rows], shared: Any, executor: str) -> tuple[Tensor, str | None]:
+    module = Base(chain())
+    clients = [kind(x, y, shared) for x, y in clients_of((6,), SIZES)]
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=3, executor=executor)])
+    trainer.fit(module, datamodule=ClientDatasetsModule(clients, batch_size=4))
+    weights = torch.cat([p.detach().flatten() for p in module.parameters()])
+    return weights, None if executor == "sequential" else trainer.fit_loop.executor.cause
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared", "name"),
+    [
+        (FromGenerator, lambda: np.random.default_rng(0), "FromGenerator.shared"),
+        (FromGenerator, lambda: np.random.RandomState(0), "FromGenerator.shared"),
+        (FromIterator, lambda: itertools.cycle([1.0, 1.2, 0.8]), "FromIterator.shared"),
+        (FromIterator, lambda: (1 + n % 7 / 7 for n in itertools.count()), "FromIterator.shared"),
+        (FromCounter, list, "FromCounter.shared"),
+        (FromGlobal, lambda: -1, "FromGlobal.READS"),
+    ],
+)
+def test_data_whose_reading_changes_what_clients_share(kind: type[Rows], shared: Any, name: str) -> None:
+    global READS
     ends = []
     for executor in ("sequential", "vectorized"):
-        rng, module = np.random.default_rng(0), Base(chain())
-        clients = [Noisy(x, y, rng) for x, y in clients_of((6,), SIZES)]
-        trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=3, executor=executor)])
-        trainer.fit(module, datamodule=ClientDatasetsModule(clients, batch_size=4))
-        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+        READS = 0
+        end, cause = fit_rows(kind, shared(), executor)
+        ends.append(end)
     assert torch.equal(*ends)
-    assert "the data draw from a random generator of their own" in trainer.fit_loop.executor.cause
+    assert cause is not None and f"reading the data changes `{name}" in cause
+
+
+def test_data_that_keep_what_they_have_read_are_stacked() -> None:
+    ends = [fit_rows(FromCache, {}, executor) for executor in ("sequential", "vectorized")]
+    assert ends[1][1] is None
+    assert torch.allclose(ends[0][0], ends[1][0], rtol=0, atol=1e-6)

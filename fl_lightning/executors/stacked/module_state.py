@@ -73,7 +73,7 @@ class ModuleState:
     def _look(self) -> dict[str, Any]:
         """Return an image of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
-        camera = _Camera(own, self._brief)
+        camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             if isinstance(submodule, (Metric, MetricCollection)):
@@ -83,12 +83,12 @@ class ModuleState:
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
                 images[path + key] = camera.image(value)
-            for key, value in _surroundings(type(submodule)).items():
+            for key, value in surroundings(type(submodule)).items():
                 images.setdefault(key, camera.image(value))
         return images
 
 
-def _surroundings(kind: type) -> dict[str, Any]:
+def surroundings(kind: type) -> dict[str, Any]:
     """Return what a class and its bases outside of libraries hold, and what their methods see, by name."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
@@ -98,17 +98,12 @@ def _surroundings(kind: type) -> dict[str, Any]:
             if not isinstance(member, FunctionType):
                 found.setdefault(key, member)
                 continue
-            found.update(globals_of(member.__code__, member.__globals__))
-            found.update(held_by(member))
+            found.update(_globals_of(member.__code__, member.__globals__))
+            found.update(_held_by(member))
     return found
 
 
-def image_of(value: Any) -> Any:
-    """Return an image of a value, to be compared later by :func:`same`."""
-    return _Camera(set(), brief=False).image(value)
-
-
-def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
+def _globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the globals that a function's code names, and what it may name of modules of the user's own."""
     names = _names(code)
     found = {name: present[name] for name in names if name in present}
@@ -125,7 +120,7 @@ def _names(code: CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*code.co_names, *inner]))
 
 
-def held_by(function: FunctionType) -> dict[str, Any]:
+def _held_by(function: FunctionType) -> dict[str, Any]:
     """Return what a function holds: the variables of its closure, its arguments' defaults, and its attributes."""
     held: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -172,16 +167,22 @@ def described(image: Any) -> str:
     return repr(image) if isinstance(image, _NUMBERS) else At.of(image).kind
 
 
-class _Camera:
-    """Takes images of values: nested tuples that can be compared later, whatever happens to the values."""
+class Camera:
+    """Takes images of values: nested tuples that can be compared later, whatever happens to the values.
 
-    def __init__(self, own: set[int], brief: bool) -> None:
-        self._own, self._brief = own, brief
+    Args:
+        own: Identities of what is compared by identity.
+        brief: Whether of large tensors the shape is enough.
+        nodes: Objects that are looked at; others are compared by identity.
+    """
+
+    def __init__(self, own: set[int], brief: bool, nodes: int) -> None:
+        self._own, self._brief, self._left = own, brief, nodes
         self._seen: dict[int, tuple[int, Any]] = {}
-        self._left = _BRIEF_NODES if brief else _NODES
         self._depth = 0
 
     def image(self, value: Any) -> Any:
+        """Return an image of a value."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -206,9 +207,9 @@ class _Camera:
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return At.of(value), self.image({**globals_of(value.__code__, value.__globals__), **held_by(value)})
+            return At.of(value), self.image({**_globals_of(value.__code__, value.__globals__), **_held_by(value)})
         if isinstance(value, type):
-            return At.of(value), self.image(_surroundings(value))
+            return At.of(value), self.image(surroundings(value))
         if isinstance(value, (staticmethod, classmethod)):
             return "method", self.image(value.__func__)
         if isinstance(value, property):
@@ -254,7 +255,7 @@ class _Camera:
             frame = value.gi_frame
             if frame is None:
                 return At.of(value), "ended"
-            seen = {**globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
+            seen = {**_globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
             loops = [held for held in gc.get_referents(value) if isinstance(held, Iterator)]  # they have no names
             return At.of(value), frame.f_lasti, self.image(seen), self.image(loops)
         if isinstance(value, Iterator):

@@ -19,7 +19,7 @@ from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.data_draws import DataDraws
+from fl_lightning.executors.stacked.data_state import DataState
 from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
@@ -85,7 +85,7 @@ class Trial:
         """
         clients = self._clients
         state, data = ModuleState(clients.vector), clients.data
-        read = DataDraws(data, data.source_collate_fn, *(data.client_dataset(task.client) for task in witnesses))
+        reads = DataState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
         for task in tasks:
             begun = clients.begin(task, algorithm.start(task))
             if task not in witnesses:
@@ -97,8 +97,8 @@ class Trial:
             algorithm.receive(result)
             self._done.append(_Done(begun, result, witness, before, metric_states(clients.vector.module)))
         self.trained = True
-        if read.drew():
-            raise CannotVectorize("the data draw from a random generator of their own, which all clients share")
+        if read := reads.changed():
+            raise CannotVectorize(f"reading the data changes `{read}`, of which there is one for all clients")
         if changed := state.changed():
             hooked = "`on_client_start` or " if clients.has_hook("on_client_start") else ""
             raise CannotVectorize(f"{hooked}`training_step` changes {changed}, of which there is one for all clients")

@@ -108,7 +108,7 @@ class ProgramMaker:
         key = form.shapes, form.dtypes, size
         if self._step is None or self._key != key or self._round != round_index:
             try:
-                graph, loss, logged = self._record(form, size)
+                [(graph, loss, logged)] = self._record(form, [size])
                 if self._step is None or self._key != key or not self._is_same(graph, logged, size):
                     self._step = self._make(form, size, graph, loss, logged)
             except Exception:  # whatever a training step raises that is asked for its values
@@ -122,18 +122,19 @@ class ProgramMaker:
         Raises:
             NoProgram: If it does not; from now on it is no program.
         """
-        assert self._form is not None
-        for size in sorted(sizes - self._sizes):
-            try:
-                other, loss, logged = self._record_apart(self._form, size)
+        new = sorted(sizes - self._sizes)
+        if not new:
+            return
+        try:
+            for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
                 _compare(self._first[0], other, self._first_size, size)
                 if loss != self._first[1]:
                     raise CannotVectorize("another loss for another size")
                 self._joint(self._first[2], logged, self._first_size, size)
-            except Exception as error:
-                self._possible, self._step = False, None
-                raise NoProgram("what is computed depends on a batch's size") from error
-            self._sizes.add(size)
+        except Exception as error:
+            self._possible, self._step = False, None
+            raise NoProgram("what is computed depends on a batch's size") from error
+        self._sizes.update(new)
 
     def _is_same(self, graph: Graph, logged: Logged, size: int) -> bool:
         """Whether the step is the one that was traced before."""
@@ -147,7 +148,7 @@ class ProgramMaker:
 
     def _make(self, form: BatchForm, size: int, graph: Graph, loss: int, logged: Logged) -> TracedStep:
         other = size - 1 if size > 1 else 2
-        again, _, logged_again = self._record(form, other)
+        [(again, _, logged_again)] = self._record(form, [other])
         _compare(graph, again, size, other)
         self._logs = _log_key(logged)
         calls, tensors = self._joint(logged, logged_again, size, other)
@@ -175,34 +176,43 @@ class ProgramMaker:
                 raise CannotVectorize("a number that depends on a batch's size is logged")
         return calls, tensors
 
-    def _record_apart(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
-        """Trace a size that no trial has seen."""
+    def _record_apart(self, sizes: Sequence[int]) -> list[_Recorded]:
+        """Trace sizes that no trial has seen."""
+        form = self._form
+        assert form is not None
         if self._rehearsal is None:
-            return self._record(form, size)
-        found, watched = self._rehearsal(lambda stacked, vector: _record(stacked, vector, vector.places(), form, size))
+            return self._record(form, sizes)
+        found, watched = self._rehearsal(lambda stacked, vector: _record(stacked, vector, vector.places(), form, sizes))
         if watched.reads_round or watched.reads_rates:
             raise CannotVectorize("`training_step` reads something of the trainer for some sizes of batches")
         return found
 
-    def _record(self, form: BatchForm, size: int) -> tuple[Graph, int, Logged]:
-        return _record(self._stacked, self._vector, self._places, form, size)
+    def _record(self, form: BatchForm, sizes: Sequence[int]) -> list[_Recorded]:
+        return _record(self._stacked, self._vector, self._places, form, sizes)
+
+
+_Recorded = tuple[Graph, int, Logged]
 
 
 def _record(
-    stacked: StackedLoop, vector: StateVector, places: Places, form: BatchForm, size: int
-) -> tuple[Graph, int, Logged]:
-    """Return what a step on zeros computes, the number of its loss, and what it logs."""
+    stacked: StackedLoop, vector: StateVector, places: Places, form: BatchForm, sizes: Sequence[int]
+) -> list[_Recorded]:
+    """Return what steps on zeros compute, the numbers of their losses, and what they log."""
 
     def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
         with substituted(places, weights), torch.enable_grad():
             index: Any = _BatchIndex()
             return stacked.training_step(form.rebuild(list(tensors)), index)
 
-    with stacked.recording() as logged, preserved_generators(vector.device), nothing_drawn():
-        graph, loss = trace(vector.parameters, form.zeros(size, vector.device), step)
-    if not isinstance(loss, Traced) or custom_functions(loss):
-        raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
-    return graph, loss.number, logged
+    found: list[_Recorded] = []
+    with preserved_generators(vector.device), nothing_drawn():
+        for size in sizes:
+            with stacked.recording() as logged:
+                graph, loss = trace(vector.parameters, form.zeros(size, vector.device), step)
+            if not isinstance(loss, Traced) or custom_functions(loss):
+                raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
+            found.append((graph, loss.number, logged))
+    return found
 
 
 def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:

@@ -1,0 +1,82 @@
+"""State that reading data changes, such as a counter, an iterator or a random generator of the data's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+
+from fl_lightning.executors.stacked.module_state import At, Camera, same, surroundings
+
+_NODES = 20_000  # objects that are looked at
+_VALUES = 1_000  # in one list, dictionary or tensor
+
+
+class DataState:
+    """What a client's data set, its collate function and the data module hold.
+
+    Of a long list only the length is looked at, of a large tensor the shape, of a large dictionary nothing.
+
+    Args:
+        roots: The objects.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self._roots = roots
+        self._before = self._look()
+
+    def changed(self) -> str | None:
+        """Return the name of something that is another now, ``None`` if nothing is.
+
+        What is only filled in does not count, since it does not depend on the order of reads: new entries of a
+        dictionary, new attributes, and what was ``None``.
+        """
+        return _change(self._before, self._look(), "")
+
+    def _look(self) -> Any:
+        contents: dict[str, list[Any]] = {}
+        for root in self._roots:
+            contents.setdefault(type(root).__name__, []).append(_contents(root))
+        return _DataCamera(set(), brief=True, nodes=_NODES).image(contents)
+
+
+def _contents(root: Any) -> Any:
+    return {**vars(root), **surroundings(type(root))} if isinstance(root, LightningDataModule) else root
+
+
+class _DataCamera(Camera):
+    def _image_of(self, value: Any) -> Any:
+        if isinstance(value, Mapping) and len(value) > _VALUES:
+            return type(value)
+        if isinstance(value, (list, tuple)) and len(value) > _VALUES:
+            return type(value), len(value)
+        return super()._image_of(value)
+
+
+def _change(before: Any, after: Any, path: str) -> str | None:
+    """Return the path to what is another in a later image, ``None`` if nothing is."""
+    if before is None or same(before, after):
+        return None
+    if isinstance(before, type) and issubclass(before, Mapping):  # it was empty
+        return None if isinstance(after, tuple) and after[0] in (before, "seen") else path
+    if type(before) is not type(after) or isinstance(before, At) or not isinstance(before, (tuple, list)):
+        return path
+    if isinstance(before[0], type) and issubclass(before[0], Mapping) and before[0] is after[0]:
+        return _change_of_entries(before[1], after[1], path)
+    if isinstance(before[0], str) and before[0] == "seen":  # numbered in the order of looks, which entries shift
+        return None
+    if len(before) != len(after):
+        return path
+    return next((found for a, b in zip(before, after, strict=True) if (found := _change(a, b, path))), None)
+
+
+def _change_of_entries(before: list[tuple[Any, Any]], after: list[tuple[Any, Any]], path: str) -> str | None:
+    """Return the path to an entry that is another; later images may have more entries at their ends."""
+    for place, (key, value) in enumerate(before):
+        own = f"{path}.{key}".lstrip(".") if isinstance(key, str) else f"{path}[{key!r}]"
+        if place >= len(after) or not same(key, after[place][0]):
+            return own
+        if found := _change(value, after[place][1], own):
+            return found
+    return None
