@@ -30,6 +30,7 @@ class Stream(IntEnum):
     PRIVACY = 9
     ATTACK = 10
     SECURE_AGGREGATION = 11
+    HOOKS = 12
 
 
 def default_seed() -> int:

@@ -11,6 +11,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.logging import ClientLog, Witness
+from fl_lightning._lightning.metric_replay import metric_states
 from fl_lightning._lightning.stopping import StopRequests
 from fl_lightning._lightning.transfer import batch_transfer
 
@@ -113,6 +114,8 @@ class ClientLoop(ClientStep):
     def on_client_end(self, slot: int) -> int:
         """Return how many optimizer steps the client made."""
         self.optimizers.on_client_end(slot)
+        if self.witness is not None:
+            self.witness.metrics = metric_states(self._module)
         return self._step_counter.completed - self._steps_before_client
 
     def stop_if_terminated(self) -> None:

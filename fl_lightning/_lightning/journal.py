@@ -69,6 +69,13 @@ class Entry:
         size = call.options.get("batch_size")
         return self.batch_sizes() if size is None else [size] * len(self.slots)
 
+    def of(self, row: int) -> Entry:
+        """Return what one client said, as an entry of its own."""
+        at = slice(row, row + 1)
+        tensors: list[Any] = [t[at] if isinstance(t, Tensor) else [t[row]] for t in self.tensors]
+        sizes = None if self.sizes is None else self.sizes[at]
+        return Entry(self.logged, tensors, self.slots[at], self.steps[at], self.batch, sizes, self.settings)
+
     def value(self, call: LogCall, row: int) -> Any:
         """Return what one client logged."""
         if not isinstance(call.value, BatchValue):
@@ -110,6 +117,14 @@ class Journal:
             for row, slot in enumerate(entry.slots):
                 clients.setdefault(slot, []).append((entry, row))
         return {slot: clients[slot] for slot in sorted(clients)}
+
+    def by_client(self) -> dict[int, Journal]:
+        """Return what each client said, by slot."""
+        journals = {}
+        for slot, said in self._by_slot().items():
+            journals[slot] = Journal(self.jointly)
+            journals[slot]._entries = [entry.of(row) for entry, row in said]
+        return journals
 
     # ---- metric objects ----
 
@@ -185,9 +200,9 @@ class Journal:
             tracker.ready += steps
             tracker.completed += steps
         loop._accumulating = False
+        _leave_values(loop._results, clients, (len(clients) - 1, len(clients[-1]) - 1), earlier)
         progress.is_last_batch = progress.current.ready >= loop._round_batches
         if progress.is_last_batch:
-            _leave_values(loop._results, clients, (len(clients) - 1, len(clients[-1]) - 1), earlier)
             trainer._logger_connector.on_batch_end()
         self._entries = []
 

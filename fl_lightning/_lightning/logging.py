@@ -27,10 +27,12 @@ class Witness:
     Attributes:
         batches: Its batches, as the module took them.
         heard: For each hook and name, how many values it logged, and their sum.
+        metrics: The states of metric objects at its end.
     """
 
     batches: list[Any] = field(default_factory=list)
     heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def hear(self, fx: str | None, name: str, value: Any) -> None:
         """Note a number that is logged; metric objects are looked at as such."""

@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
@@ -20,11 +19,12 @@ from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning._lightning.quiet_losses import QuietLosses
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection
+from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.federation import ClientResult, Task, same_values
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
@@ -45,6 +45,7 @@ class LocalTraining:
     Attributes:
         vector: The module's federated state.
         batches: The clients' batches.
+        hooks: The hooks of clients that callbacks have.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class LocalTraining:
         self.trainer = loop.trainer
         self.vector = StateVector(self.trainer.lightning_module)
         self.batches = ClientBatches(self.trainer, data, settings)
+        self.hooks = ClientHooks(self.trainer, settings)
         self._correction: ClientCorrection | None = None
         self._places: dict[Task, int] = {}
 
     def on_round_start(self) -> None:
         """Prepare a round."""
+        self.hooks.find()
         self.vector.check_unchanged()
         self.vector.keep_complex()
 
@@ -82,24 +85,45 @@ class LocalTraining:
         self.loop.stop_if_terminated()
         self.vector.write(start)
         self.loop.on_client_start(task.round)
-        return self._run(self._begin(task, start))
+        client = ClientAtWork(task, start, self)
+        self.hooks.on_client_start(task, client)
+        return self._run(Begun(client, self.algorithm.objective.correction(client), start))
 
-    def begin(self, task: Task, start: Tensor, held: Tensor | None = None) -> Begun:
+    def begin(self, task: Task, start: Tensor, held: Tensor | None = None, *, hooks: bool = True) -> Begun:
         """Begin a client, to train it later with :meth:`go_on`, or otherwise.
 
         Args:
             task: The client's task.
             start: The model that it receives, shape ``(size,)``.
             held: The model that the module holds, if it is known.
+            hooks: Whether to call ``on_client_start``.
         """
         self.loop.stop_if_terminated()
         if start is not held:
             self.vector.write(start)
-        if not self.is_watched:
-            return self._begin(task, start)
-        self.loop.on_client_start(task.round)
-        begun = self._begin(task, start)
-        return replace(begun, model=self.vector.read(), options=self.loop.optimizers.options())
+        client = ClientAtWork(task, start, self)
+        model, options = self._hooked(client) if hooks else (None, None)
+        return Begun(client, self.algorithm.objective.correction(client), start if model is None else model, options)
+
+    def call_start_hooks(self, begun: Begun) -> Begun:
+        """Call ``on_client_start`` for a client that has begun without it.
+
+        Returns:
+            The client with what the hooks have set.
+        """
+        self.vector.write(begun.client.start)
+        model, options = self._hooked(begun.client)
+        return replace(begun, model=begun.model if model is None else model, options=options)
+
+    def _hooked(self, client: ClientAtWork) -> tuple[Tensor | None, Options | None]:
+        """Call ``on_client_start``; return the model and the optimizers' options if it has set them."""
+        if not self.hooks.starts:
+            return None, None
+        self.loop.on_client_start(client.task.round)
+        model, options = self.vector.read(), self.loop.optimizers.options()
+        self.hooks.on_client_start(client.task, client)
+        model_now, options_now = self.vector.read(), self.loop.optimizers.options()
+        return None if same_values(model_now, model) else model_now, None if options_now == options else options_now
 
     def go_on(self, begun: Begun) -> ClientResult:
         """Train a client that has begun, and return its result."""
@@ -108,11 +132,6 @@ class LocalTraining:
         if begun.options is not None:
             self.loop.optimizers.set_options(begun.options)
         return self._run(begun)
-
-    def _begin(self, task: Task, start: Tensor) -> Begun:
-        client = ClientAtWork(task, start, self)
-        notify(self.trainer, "on_client_start", client)
-        return Begun(client, self.algorithm.objective.correction(client), start)
 
     def _run(self, begun: Begun) -> ClientResult:
         """Train the client whose model the module holds."""
@@ -158,18 +177,13 @@ class LocalTraining:
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
         if sampler.needs_scores and self.algorithm.changing_buffers.are_finite(result):
             result = replace(result, score=sampler.score(client))
-        notify(self.trainer, "on_client_end", result)
+        self.hooks.on_client_end(result)
         return result
 
     @property
     def is_watched(self) -> bool:
         """Whether anything looks at the module when a client starts or ends."""
-        hooked = self.has_hook("on_client_start") or self.has_hook("on_client_end")
-        return hooked or self.algorithm.sampler.needs_scores
-
-    def has_hook(self, hook: str) -> bool:
-        """Whether a callback defines a hook of clients and rounds."""
-        return any(hasattr(callback, hook) for callback in self.trainer.callbacks)
+        return bool(self.hooks.starts or self.hooks.ends) or self.algorithm.sampler.needs_scores
 
     # ---- beside the clients' training ----
 
@@ -261,7 +275,7 @@ class Begun:
         client: The client.
         correction: What the local objective adds for it; ``None`` for nothing.
         model: The model from which it trains, shape ``(size,)``: the received one, as hooks have left it.
-        options: The options of its optimizers' parameter groups, as hooks have left them; ``None`` if nobody could.
+        options: The options of its optimizers' parameter groups, where hooks have set them; ``None`` for the round's.
     """
 
     client: ClientAtWork
@@ -274,9 +288,7 @@ class Begun:
         """Its task."""
         return self.client.task
 
-
-def notify(trainer: Any, hook: str, *args: Any) -> None:
-    """Call a hook of clients and rounds on the callbacks that define it."""
-    for callback in trainer.callbacks:
-        if (function := getattr(callback, hook, None)) is not None:
-            function(trainer, trainer.lightning_module, *args)
+    @property
+    def is_prepared(self) -> bool:
+        """Whether hooks have set weights or options."""
+        return self.model is not self.client.start or self.options is not None

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning.arguments import check_choice, check_finite, check_text
+from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
 from fl_lightning.parts.federation import ClientResult
 
@@ -138,6 +139,7 @@ class LocalCompute(RoundObserver):
         """Begin a round."""
         self._new = []
 
+    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Note the client's work."""
         self._new.append(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
+from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.federation import ClientResult
 
@@ -53,6 +54,7 @@ class LocalDivergence(RoundObserver):
         """Forget the last round."""
         self._vectors, self.values = [], {}
 
+    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Keep the client's parameters, or its update."""
         vector = result.parameters if self.of == "weights" else result.delta
@@ -81,6 +83,7 @@ class UpdateNorms(RoundObserver):
         """Forget the last round."""
         self._norms, self.values = [], {}
 
+    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Measure the client's update."""
         self._norms.append(float(result.delta.double().norm()))

@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.client_metrics import Metric, accuracy
+from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.federation import ClientResult
 
@@ -37,6 +38,7 @@ class LocalAccuracy(RoundObserver):
         """Forget the last round."""
         self.local, self.aggregated, self.values = {}, {}, {}
 
+    @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Evaluate the client's model."""
         self.local[result.task.client] = float(self.metric(*loop_of(trainer).clients.predictions(result.task.client)))

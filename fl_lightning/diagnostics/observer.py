@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.logging import log_round
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.federation import ClientResult
@@ -39,9 +40,11 @@ class RoundObserver(Callback):
     def reset(self) -> None:
         """Forget what earlier fits left; called when a fit begins with its first round."""
 
+    @does_nothing
     def on_client_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, client: ClientAtWork) -> None:
         """Called before a client trains; the module holds the model that it received."""
 
+    @does_nothing
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Called after a client trained; the module holds its model."""
 

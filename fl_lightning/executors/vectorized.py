@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -26,6 +26,7 @@ from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_ele
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.rehearsal import Rehearsal
+from fl_lightning.executors.stacked.results import Results, Trained
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.training import Stack, StackTraining
@@ -162,7 +163,7 @@ class VectorizedExecutor(Executor):
             self._give_up(_reason(error))
         else:
             longest = math.inf if trial.by_program else max(map(self._clients.batches.number, witnesses))
-            self.verdict.add(trial, longest, watched=self._clients.has_hook("on_client_start"))
+            self.verdict.add(trial, longest)
         return rest
 
     def _give_up(self, cause: str) -> None:
@@ -180,12 +181,14 @@ class VectorizedExecutor(Executor):
 
     def _chunks(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Yield tasks that train at once: of one round, whose learning rates they share, and of like lengths."""
-        rounds: dict[int, list[Task]] = {}
-        for task in tasks:
-            rounds.setdefault(task.round, []).append(task)
-        for members in rounds.values():
+        in_order = self._clients.hooks.see_order
+        if not in_order:
+            rounds = list(dict.fromkeys(task.round for task in tasks))
+            tasks = sorted(tasks, key=lambda task: rounds.index(task.round))
+        for _, own in groupby(tasks, key=lambda task: task.round):
+            members = list(own)
             most = self._clients_at_once or clients_that_fit(self._clients, members)
-            if len(members) > most:
+            if len(members) > most and not in_order:
                 members.sort(key=lambda task: (-self._clients.batches.number(task), task.slot))
             for start in range(0, len(members), most):
                 yield members[start : start + most]
@@ -196,39 +199,43 @@ class VectorizedExecutor(Executor):
         """Train clients at once, or, if that fails, one after the other."""
         clients = self._clients
         clients.loop.show_client(len(tasks), len(tasks))
+        begun = self._begin(tasks, algorithm)
+        results = Results(clients, algorithm, journal, late=not self.verdict.prepares)
+        for members in _alike(begun):
+            length = len(journal)
+            if self._stacks:
+                try:
+                    results.add(self._train_alike(members, journal))
+                    continue
+                except (SIGTERMException, KeyboardInterrupt):
+                    raise
+                except NoProgram:  # once a fit at most; the next round tries out mapped steps
+                    self.verdict.proven, self.verdict.programs = 0, False
+                except Exception as error:  # a mistake of the user's own is raised again in earnest
+                    self._give_up(_reason(error))
+                journal.cut(length)
+            results.add_untrained(members)
+        results.hand_in()
+        if results.late_change is not None:  # the next round has a trial
+            self.verdict.proven = 0
+
+    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[Begun]:
+        """Begin clients; call ``on_client_start`` where it may set what they train from."""
+        clients, hooks = self._clients, self.verdict.prepares
         begun: list[Begun] = []
         held: Tensor | None = None
-        watched = clients.is_watched
-        before = Circumstances(clients) if watched else None
+        before = Circumstances(clients) if hooks else None
         for task in tasks:
-            begun.append(clients.begin(task, algorithm.start(task), held))
-            held = None if watched else begun[-1].model
+            begun.append(clients.begin(task, algorithm.start(task), held, hooks=hooks))
+            held = None if hooks else begun[-1].model
         if before is not None and not before.same_as(Circumstances(clients)):
             raise RuntimeError(
                 "A callback's `on_client_start` changes an attribute or a hook of the module, or a callback, for some "
                 'clients only, which clients that train at once share. Give the aggregation `executor="sequential"`.'
             )
-        for members in _alike(begun):
-            length = len(journal)
-            if self._stacks:
-                try:
-                    trained = self._train_alike(members, journal)
-                except (SIGTERMException, KeyboardInterrupt):
-                    raise
-                except NoProgram:  # once a fit at most; the next round tries out mapped steps
-                    journal.cut(length)
-                    self.verdict.proven, self.verdict.programs = 0, False
-                except Exception as error:  # a mistake of the user's own is raised again in earnest
-                    journal.cut(length)
-                    self._give_up(_reason(error))
-                else:
-                    self._hand_in(trained, algorithm)
-                    continue
-            journal.tell(clients.loop)
-            for member in members:
-                algorithm.receive(clients.go_on(member))
+        return begun
 
-    def _train_alike(self, members: Sequence[Begun], journal: Journal) -> _Trained:
+    def _train_alike(self, members: Sequence[Begun], journal: Journal) -> Trained:
         """Train clients whose optimizers have the same options."""
         clients, stacked = self._clients, self._steps.stacked
         clients.loop.on_client_start(members[0].task.round)
@@ -257,7 +264,7 @@ class VectorizedExecutor(Executor):
         training = StackTraining(clients, self._steps, stack, optimizer, journal, as_program)
         if as_program and not training.by_program:
             raise NoProgram("`training_step` was a program in the trial and is none now")
-        return _Trained(ordered, stack, training.run())
+        return Trained(ordered, stack, training.run())
 
     def _windows(self, task: Task) -> list[int]:
         batches = self._clients.batches
@@ -268,17 +275,6 @@ class VectorizedExecutor(Executor):
         size = self._clients.data.batch_size
         return -len(steps), 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot
 
-    def _hand_in(self, trained: _Trained, algorithm: Algorithm) -> None:
-        """Give the algorithm each client's model, in the order of slots."""
-        clients, vector_of = self._clients, trained.stack.models.vectors()
-        watched = clients.is_watched
-        for row in sorted(range(len(trained.members)), key=lambda row: trained.stack.slots[row]):
-            member, model = trained.members[row], vector_of(row)
-            if watched:
-                clients.vector.write(model)
-            steps = len(trained.stack.windows[row])
-            algorithm.receive(clients.finish(member.client, model, steps, trained.summed_lr[row]))
-
 
 def _reason(error: Exception) -> str:
     """Return why clients are not stacked."""
@@ -286,15 +282,6 @@ def _reason(error: Exception) -> str:
         return str(error)
     first = str(error).strip().split("\n")[0]
     return f"a client's training fails on stacked models ({type(error).__name__}{': ' if first else ''}{first})"
-
-
-@dataclass
-class _Trained:
-    """A stack whose clients have been trained: its rows' clients, and the sums of their learning rates."""
-
-    members: Sequence[Begun]
-    stack: Stack
-    summed_lr: list[list[float]]
 
 
 def _alike(begun: Sequence[Begun]) -> list[list[Begun]]:

@@ -19,8 +19,8 @@ from fl_lightning.clients.training import Begun, LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.data_state import DataState
 from fl_lightning.executors.stacked.effects import no_effects
+from fl_lightning.executors.stacked.held_state import HeldState
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
@@ -56,6 +56,7 @@ class Trial:
 
     Attributes:
         trained: Whether all clients were trained in earnest.
+        prepares: Whether ``on_client_start`` sets weights or learning rates, known after :meth:`train`.
         draws: Whether the module draws random numbers, known after :meth:`compare`.
         jointly: Whether metric objects may be given all clients' batches at once, known after :meth:`compare`.
         by_program: Whether ``training_step`` is a program on all stacks, known after :meth:`compare`.
@@ -70,7 +71,7 @@ class Trial:
         self._steps = make_steps(clients, self._copy.vector, stacked, None)
         self._done: list[_Done] = []
         self._programs = programs
-        self.trained, self.draws, self.jointly, self.by_program = False, False, True, True
+        self.trained, self.prepares, self.draws, self.jointly, self.by_program = False, False, False, True, True
 
     def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients one after the other, in earnest.
@@ -85,9 +86,14 @@ class Trial:
         """
         clients = self._clients
         state, data = ModuleState(clients.vector), clients.data
-        reads = DataState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
+        reads = HeldState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
+        watchers = HeldState(*(hook.__self__ for hook in clients.hooks.starts if hasattr(hook, "__self__")))
+        noted: str | None = None
         for task in tasks:
+            watchers.look()
             begun = clients.begin(task, algorithm.start(task))
+            noted = noted or watchers.changed()
+            self.prepares = self.prepares or begun.is_prepared
             if task not in witnesses:
                 algorithm.receive(clients.go_on(begun))
                 continue
@@ -95,12 +101,14 @@ class Trial:
             with clients.loop.witnessed() as witness:
                 result = clients.go_on(begun)
             algorithm.receive(result)
-            self._done.append(_Done(begun, result, witness, before, metric_states(clients.vector.module)))
+            self._done.append(_Done(begun, result, witness, before))
         self.trained = True
         if read := reads.changed():
             raise CannotVectorize(f"reading the data changes `{read}`, of which there is one for all clients")
+        if self.prepares and noted:  # it is called for all clients of a stack before any of them trains
+            raise CannotVectorize(f"`on_client_start` changes `{noted}`, of which there is one for all clients")
         if changed := state.changed():
-            hooked = "`on_client_start` or " if clients.has_hook("on_client_start") else ""
+            hooked = "`on_client_start` or " if clients.hooks.starts else ""
             raise CannotVectorize(f"{hooked}`training_step` changes {changed}, of which there is one for all clients")
 
     def compare(self) -> None:
@@ -220,7 +228,7 @@ class Trial:
         for done in self._done:
             restore_metric_states(module, done.metrics_before)
             journal.update_metrics(done.begun.task.slot)
-            if different := different_metric(done.metrics_after, metric_states(module)):
+            if different := different_metric(done.witness.metrics, metric_states(module)):
                 raise CannotVectorize(f"the metric `self.{different}` is another one in a stack")
         states = []
         for journal.jointly in (False, True):
@@ -252,7 +260,6 @@ class _Done:
     result: ClientResult
     witness: Witness
     metrics_before: dict[str, dict[str, Any]]
-    metrics_after: dict[str, dict[str, Any]]
 
 
 def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:

@@ -19,6 +19,7 @@ class Verdict:
         draws: Whether the module draws random numbers when it trains.
         jointly: Whether metric objects may be given all clients' batches at once.
         each_round: Whether the module may do another thing in each round, so that every round has a trial.
+        prepares: Whether a callback's ``on_client_start`` sets weights or learning rates.
         circumstances: The fingerprint of the module and its surroundings, under which this was found.
     """
 
@@ -28,19 +29,20 @@ class Verdict:
     draws: bool = False
     jointly: bool = True
     each_round: bool = False
+    prepares: bool = False
     circumstances: str | None = None
 
-    def add(self, trial: Trial, longest: float, *, watched: bool) -> None:
+    def add(self, trial: Trial, longest: float) -> None:
         """Take what a trial has found, beside that of an earlier one under the same circumstances.
 
         Args:
             trial: A trial that a stack has passed.
             longest: Batches of the longest client for which it holds.
-            watched: Whether a callback may change the module when a client starts.
         """
         if not self.proven:
-            self.draws, self.jointly, self.each_round = False, True, False
+            self.draws, self.jointly, self.each_round, self.prepares = False, True, False, False
         self.proven = max(self.proven, longest)
         self.draws = self.draws or trial.draws
         self.jointly = self.jointly and trial.jointly
-        self.each_round = self.each_round or trial.reads_round or watched
+        self.prepares = self.prepares or trial.prepares
+        self.each_round = self.each_round or trial.reads_round or trial.prepares

@@ -1,20 +1,22 @@
-"""State that reading data changes, such as a counter, an iterator or a random generator of the data's own."""
+"""State of objects beside the module, such as a counter or a random generator of the data's own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.executors.stacked.module_state import At, Camera, same, surroundings
 
 _NODES = 20_000  # objects that are looked at
 _VALUES = 1_000  # in one list, dictionary or tensor
+_LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
 
 
-class DataState:
-    """What a client's data set, its collate function and the data module hold.
+class HeldState:
+    """What objects hold that all clients share: data sets, functions, the data module, callbacks.
 
     Of a long list only the length is looked at, of a large tensor the shape, of a large dictionary nothing.
 
@@ -24,29 +26,38 @@ class DataState:
 
     def __init__(self, *roots: Any) -> None:
         self._roots = roots
-        self._before = self._look()
+        self.look()
+
+    def look(self) -> None:
+        """Look at the objects: later looks are compared with this one."""
+        self._before = self._image()
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is.
 
-        What is only filled in does not count, since it does not depend on the order of reads: new entries of a
+        What is only filled in does not count, since it does not depend on the order of clients: new entries of a
         dictionary, new attributes, and what was ``None``.
         """
-        return _change(self._before, self._look(), "")
+        return _change(self._before, self._image(), "")
 
-    def _look(self) -> Any:
+    def _image(self) -> Any:
         contents: dict[str, list[Any]] = {}
         for root in self._roots:
             contents.setdefault(type(root).__name__, []).append(_contents(root))
-        return _DataCamera(set(), brief=True, nodes=_NODES).image(contents)
+        return _Camera(set(), brief=True, nodes=_NODES).image(contents)
 
 
 def _contents(root: Any) -> Any:
-    return {**vars(root), **surroundings(type(root))} if isinstance(root, LightningDataModule) else root
+    if not isinstance(root, (Callback, LightningDataModule)):
+        return root
+    own = {key: value for key, value in vars(root).items() if key not in _LIGHTNINGS}
+    return {**own, **surroundings(type(root))}
 
 
-class _DataCamera(Camera):
+class _Camera(Camera):
     def _image_of(self, value: Any) -> Any:
+        if isinstance(value, LightningModule):
+            return At.of(value)
         if isinstance(value, Mapping) and len(value) > _VALUES:
             return type(value)
         if isinstance(value, (list, tuple)) and len(value) > _VALUES:

@@ -1,0 +1,77 @@
+"""The hooks of clients that callbacks may define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import lightning.pytorch as pl
+
+from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.seeding import Stream, seed_global_generators
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_IDLE, _OF_RESULT = "_does_nothing", "_reads_result_only"
+
+
+def does_nothing(hook: _Function) -> _Function:
+    """Mark a hook that only stands for those of subclasses."""
+    setattr(hook, _IDLE, True)
+    return hook
+
+
+def reads_result_only(hook: _Function) -> _Function:
+    """Mark an ``on_client_end`` that reads neither counters nor logged values nor metric objects."""
+    setattr(hook, _OF_RESULT, True)
+    return hook
+
+
+class ClientHooks:
+    """Calls ``on_client_start`` and ``on_client_end`` of the trainer's callbacks.
+
+    What they draw depends on the client and the round alone, as everything does that is drawn for a client.
+
+    Args:
+        trainer: The trainer.
+        settings: Give the fit's seed.
+    """
+
+    def __init__(self, trainer: pl.Trainer, settings: LocalSettings) -> None:
+        self._trainer, self._settings = trainer, settings
+        self.find()
+
+    def find(self) -> None:
+        """Look which hooks the callbacks have."""
+        #: The callbacks' ``on_client_start`` and ``on_client_end``.
+        self.starts, self.ends = self._of("on_client_start"), self._of("on_client_end")
+        #: Whether an ``on_client_end`` may read counters, logged values or metric objects.
+        self.read_what_was_said = not all(getattr(hook, _OF_RESULT, False) for hook in self.ends)
+        #: Whether hooks may see in which order clients train.
+        self.see_order = bool(self.starts) or self.read_what_was_said
+
+    def on_client_start(self, task: Task, client: Any) -> None:
+        """Call the hooks before a client trains."""
+        self._call(self.starts, task, 0, client)
+
+    def on_client_end(self, result: ClientResult) -> None:
+        """Call the hooks after a client has trained."""
+        self._call(self.ends, result.task, 1, result)
+
+    def _call(self, hooks: list[Any], task: Task, place: int, argument: Any) -> None:
+        if hooks:
+            seed_global_generators(self._settings.seed, Stream.HOOKS, *task.seeds, place)
+        for hook in hooks:
+            hook(self._trainer, self._trainer.lightning_module, argument)
+
+    def _of(self, name: str) -> list[Any]:
+        hooks = (getattr(callback, name, None) for callback in self._trainer.callbacks)  # type: ignore[attr-defined]
+        return [hook for hook in hooks if hook is not None and not getattr(hook, _IDLE, False)]
+
+
+def notify(trainer: Any, hook: str) -> None:
+    """Call a hook of rounds on the callbacks that define it."""
+    for callback in trainer.callbacks:
+        if (function := getattr(callback, hook, None)) is not None:
+            function(trainer, trainer.lightning_module)
