@@ -85,6 +85,14 @@ class Classifier(L.LightningModule):
         """Returns ``{"loss": ..., "preds": logits, "target": y}`` for a batch ``(x, y)``."""
         return self._evaluate(batch, "test", self.test_metrics)
 
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Returns logits of shape (batch, num_classes) for inputs ``x``, or for a batch ``(x, y)`` as data modules give.
+
+        The predicted classes are ``logits.argmax(dim=1)``, the probabilities ``logits.softmax(dim=1)``.
+        """
+        x = batch if isinstance(batch, Tensor) else batch[0]
+        return cast(Tensor, self(x))
+
     def configure_optimizers(self) -> Optimizer:
         """Returns SGD over the parameters that are not frozen."""
         trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]

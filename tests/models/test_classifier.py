@@ -9,7 +9,9 @@ from helpers.toys import steps_of_two_models
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from datamodules import DigitsDataModule
 from fl_lightning.models import Classifier, ConvNetClassifier, MLPClassifier
+from fl_lightning.partitioners import IIDPartitioner
 
 
 class Constant(Classifier):
@@ -64,6 +66,20 @@ def test_evaluation_steps_hand_out_predictions_and_targets():
     assert collect.outputs["preds"].tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert collect.outputs["target"].tolist() == [1, 0]
     assert collect.outputs["loss"].item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_predictions_are_the_logits(labelled):
+    module = Constant()
+    module.logits.data = torch.tensor([0.5, -1.0])
+    data = loader([1, 0, 1], batch_size=2) if labelled else DataLoader(torch.zeros(3, 1), batch_size=2)
+    assert [batch.tolist() for batch in quiet_trainer().predict(module, data)] == [[[0.5, -1.0]] * 2, [[0.5, -1.0]]]
+
+
+def test_a_data_modules_test_samples_are_predicted():
+    data = DigitsDataModule(IIDPartitioner(10), batch_size=16)
+    logits = quiet_trainer().predict(MLPClassifier(in_features=3072, hidden=(4,)), datamodule=data)
+    assert torch.cat(logits).shape == (sum(len(y) for _, y in data.test_dataloader()), 10)
 
 
 def test_one_step_is_plain_sgd():
