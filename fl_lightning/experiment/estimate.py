@@ -12,7 +12,7 @@ from fl_lightning.arguments import check_count, check_instance, check_path
 from fl_lightning.durations import duration
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.plan import make_cell, planned, tuning_points
-from fl_lightning.experiment.store import Store, last_line
+from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.worker import run_safely
 from fl_lightning.representation import counted
@@ -78,7 +78,7 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
             job = Store(folder).job(cell, {}, checkpoint_seconds=1e9)
             answer = run_safely(job, note)
         if "error" in answer:
-            errors[name] = last_line(answer["error"])
+            errors[name] = message_of(answer["error"])
         else:
             plain = (ends[-2] - ends[0]) / (rounds - 2)
             validation = max(0.0, ends[-1] - ends[-2] - plain)
@@ -88,6 +88,8 @@ def measure_paces(table: Table, rounds: int = 4) -> tuple[dict[str, float], dict
 
 def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str, str], workers: int = 1) -> str:
     """Return a text with the time that a table would take, and with the data sets that cannot be run.
+
+    Where nothing has been measured, the text says so and how to get an estimate.
 
     Args:
         table: The table.
@@ -99,10 +101,23 @@ def describe_time(table: Table, paces: Mapping[str, float], errors: Mapping[str,
     for argument, given in (("paces", paces), ("errors", errors)):
         check_instance(argument, given, Mapping, "Give what `measure_paces` returns.")
     check_count("workers", workers, minimum=0)
+    lines = [_measured_time(table, paces, max(1, workers)) if paces else _how_to_measure(errors)]
+    return "\n".join([*lines, *(f"CANNOT RUN {name}: {error}" for name, error in errors.items())])
+
+
+def _measured_time(table: Table, paces: Mapping[str, float], workers: int) -> str:
     rounds = {name: 0 for name in table.data}
     for entry in planned(table):
         rounds[entry.data] += sum(cell.max_epochs for cell in entry.cells.values())
-    seconds = sum(pace * rounds[name] for name, pace in paces.items()) / max(1, workers)
-    measured = ", ".join(f"{name} {pace:.2g}" for name, pace in paces.items()) or "none"
-    lines = [f"Measured seconds a round: {measured}. All fits will take about {duration(seconds)}."]
-    return "\n".join([*lines, *(f"CANNOT RUN {name}: {error}" for name, error in errors.items())])
+    seconds = sum(pace * rounds[name] for name, pace in paces.items()) / workers
+    measured = ", ".join(f"{name} {pace:.2g}" for name, pace in paces.items())
+    fits = "All fits" if set(paces) == set(table.data) else f"All fits on {', '.join(paces)}"
+    return f"Measured seconds a round: {measured}. {fits} will take about {duration(seconds)}."
+
+
+def _how_to_measure(errors: Mapping[str, str]) -> str:
+    return "Nothing has been measured, so the time is not known. " + (
+        "Mend what is named below, and call the same again for an estimate."
+        if errors
+        else "`measure_paces` times a short fit on each data set; the option `--estimate` calls it."
+    )

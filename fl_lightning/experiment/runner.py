@@ -21,7 +21,7 @@ from fl_lightning.experiment.pool import Limits, Pool
 from fl_lightning.experiment.progress import Progress, describe_cell
 from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.experiment.search import Point, describe_point
-from fl_lightning.experiment.store import Store, last_line
+from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import check_source, read_table
 
@@ -231,7 +231,7 @@ class _Watcher:
 
     def on_retry(self, name: str, attempt: int, error: str) -> None:
         """Show that a cell failed and will be tried again."""
-        self._progress.retry(self._cells[name], attempt, self._retries, last_line(error))
+        self._progress.retry(self._cells[name], attempt, self._retries, message_of(error))
 
     def on_end(self, name: str, answer: dict[str, Any]) -> None:
         """Write the results."""

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fl_lightning.experiment.search import Point
 from fl_lightning.experiment.table import Table
 
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
+_HEADER = "Traceback (most recent call last):"
 _TUNING = ("data", "method", "point", "values", "val", "fits", "chosen", "error")
 
 
@@ -136,7 +138,7 @@ class Store:
         }
         result, error = self.result(cell), self.error(cell)
         if result is None:
-            return None if error is None else {**row, "status": "failed", "error": last_line(error)}
+            return None if error is None else {**row, "status": "failed", "error": message_of(error)}
         score = table.data[cell.data].score
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
         row |= {"status": "finished", "score": result["test"].get(score), **result["test"]}
@@ -161,7 +163,7 @@ class Store:
         """Return the row of one point: its mean validation score, or the error of one of its cells."""
         results = [self.result(cell) for cell in cells]
         known = [result["val"] for result in results if result is not None and result["val"] is not None]
-        errors = [last_line(error) for cell in cells if (error := self.error(cell)) is not None]
+        errors = [message_of(error) for cell in cells if (error := self.error(cell)) is not None]
         whole = len(known) == len(cells)
         return {
             "data": data,
@@ -175,6 +177,12 @@ class Store:
         }
 
 
-def last_line(error: str) -> str:
-    """Return the last line of a traceback: the error itself."""
-    return error.strip().splitlines()[-1]
+def message_of(error: str) -> str:
+    """Return the error of a traceback in one line: its kind and its whole message, also where that has several lines.
+
+    A text without a traceback is a message already.
+    """
+    _, _, last = error.rpartition(_HEADER)
+    lines = last.strip("\n").splitlines()
+    calls = takewhile(lambda line: line.startswith("  "), lines)  # indented, as the message is not
+    return " ".join(" ".join(lines[len(list(calls)) :]).split())

@@ -46,7 +46,8 @@ def main(memory_limit: float | None = None) -> None:
             job, lambda done: _send(answers, {"round": done}), lambda text: _send(answers, {"note": text})
         )
         if memory_limit is not None and any(sign in answer.get("error", "") for sign in _OUT_OF_MEMORY):
-            answer["error"] += f"OutOfMemory: a worker may take {memory_limit:g} GB (`memory_limit`)."
+            reason = f"OutOfMemory: a worker may take {memory_limit:g} GB (`memory_limit`)."
+            answer["error"] = f"{answer['error'].rstrip()}. {reason}"
         _send(answers, answer)
 
 

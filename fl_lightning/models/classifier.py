@@ -86,7 +86,7 @@ class Classifier(L.LightningModule):
         return self._evaluate(batch, "test", self.test_metrics)
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Returns logits of shape (batch, num_classes) for inputs ``x``, or for a batch ``(x, y)`` as data modules give.
+        """Returns logits of shape (batch, num_classes) for inputs ``x``, or for a data module's batch ``(x, y)``.
 
         The predicted classes are ``logits.argmax(dim=1)``, the probabilities ``logits.softmax(dim=1)``.
         """

@@ -80,12 +80,17 @@ def test_ctrl_c_inside_of_a_fit_ends_the_run_and_is_no_failure(tmp_path: Path, f
     assert not list(tmp_path.rglob("failed.json"))
 
 
+def test_a_message_of_several_lines_is_told_as_a_whole(tmp_path: Path, faulty: None) -> None:
+    rows, _ = run(with_faulty(RaiseLines=spec("RaiseLines")), tmp_path, 0)
+    assert rows["RaiseLines"]["error"] == "ValueError: no file (the address: https://example.org ). Put it there."
+
+
 def test_memory_of_a_worker_is_limited(tmp_path: Path, faulty: None) -> None:
     table = with_faulty(Allocate=spec("Allocate", gigabytes=6.0))
     rows, _ = run(table, tmp_path / "without", 1)
     assert rows["Allocate"]["status"] == "finished"
     rows, _ = run(table, tmp_path / "with", 1, memory_limit=5.0)
-    assert rows["Allocate"]["error"] == "OutOfMemory: a worker may take 5 GB (`memory_limit`)."
+    assert rows["Allocate"]["error"] == "MemoryError. OutOfMemory: a worker may take 5 GB (`memory_limit`)."
     assert rows["Plain"]["status"] == "finished"
 
 

@@ -240,7 +240,24 @@ def test_plan_and_time(tmp_path: Path) -> None:
     broken["data"]["digits"]["model"]["init_args"]["l2"] = -1
     paces, errors = measure_paces(read_table(broken))
     assert not paces
-    assert "CANNOT RUN digits: ValueError: `l2`" in describe_time(table, paces, errors)
+    nothing, reason = describe_time(table, paces, errors).splitlines()
+    assert nothing == (
+        "Nothing has been measured, so the time is not known. Mend what is named below, and call the same again for an "
+        "estimate."
+    )
+    assert reason.startswith("CANNOT RUN digits: ValueError: `l2` must be a finite number of at least 0, got -1.")
+    assert "`--estimate`" in describe_time(table, {}, {})
+
+
+def test_the_time_of_a_part_is_not_that_of_the_whole() -> None:
+    table = small()
+    table["data"]["other"] = {**table["data"]["digits"]}
+    text = describe_time(read_table(table), {"digits": 900.0}, {"other": "OSError: no file"})
+    assert text.splitlines() == [
+        # eight rounds of 900 s, of two methods
+        "Measured seconds a round: digits 9e+02. All fits on digits will take about 2.0 h.",
+        "CANNOT RUN other: OSError: no file",
+    ]
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
