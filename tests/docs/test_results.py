@@ -1,37 +1,15 @@
-"""Figures of the pages on results are those of the raw files that they name."""
+"""Figures of the pages on results are those of the raw files that they name; those on RADFed have their own file."""
 
 from __future__ import annotations
 
-import csv
 import re
-from pathlib import Path
-from statistics import mean
 
 import pytest
+from helpers.result_pages import CLAIMS, DOCS, cells, claim, read, signed, text_of
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def read(name: str) -> dict[str, list[float]]:
-    """Return the columns of a raw file."""
-    with (DOCS / "results" / name).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {column: [float(row[column]) for row in rows] for column in rows[0]}
-
-
-def cells(page: str, first: str) -> list[str]:
-    """Return the further cells of a table's row."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    [row] = re.findall(rf"^\| {re.escape(first)} \| (.*) \|$", text, re.MULTILINE)
-    return [cell.strip() for cell in row.split("|")]
-
-
-@pytest.mark.parametrize("method", ["FedAvg", "FedAvg-uniform", "RADFed"])
-def test_tenths_of_the_long_runs_are_those_of_the_raw_curves(method: str) -> None:
-    curves = read("covfeat_l_20000.csv")
-    assert curves["round"] == [100.0 * number for number in range(1, 201)]
-    tenths = [mean(curves[method][start : start + 20]) for start in range(0, 200, 20)]
-    assert cells("reproduction/radfed.md", f"{method}, tenths") == [f"{value:.3f}" for value in tenths]
+PUBLISHED = "published.md"
+THEIRS = {"SCAFFOLD": 99.0, "FedAvg": 98.9}  # Flower's, after 50 rounds
+LABEL = {"known": "SCAFFOLD, momentum known", "not known": "SCAFFOLD, momentum not known"}
 
 
 def test_every_raw_file_is_linked_and_every_link_has_a_file() -> None:
@@ -41,10 +19,53 @@ def test_every_raw_file_is_linked_and_every_link_has_a_file() -> None:
 
 
 def test_every_claim_has_its_source_verdict_and_command() -> None:
-    page = (DOCS / "reproduction.md").read_text(encoding="utf-8")
+    page = text_of(CLAIMS)
     header, _, *rows = [line for line in page.splitlines() if line.startswith("| ")]
     names = [cell.strip() for cell in header.strip("|").split("|")]
     assert names[:3] == ["claim", "source", "theirs"]
     for row in rows:
-        claim = dict(zip(names, (cell.strip() for cell in row.strip("|").split("|")), strict=True))
-        assert all(claim[name] for name in ("claim", "source", "here", "verdict", "command", "time", "seeds")), claim
+        found = dict(zip(names, (cell.strip() for cell in row.strip("|").split("|")), strict=True))
+        assert all(found[name] for name in ("claim", "source", "here", "verdict", "command", "time", "seeds")), found
+
+
+@pytest.mark.parametrize("method", ["SCAFFOLD", "FedAvg"])
+def test_accuracies_beside_the_published_ones_are_those_of_the_file(method: str) -> None:
+    curve = [100 * value for value in read("published_mnist.csv")[method]]
+    rounds, here, *_ = cells(PUBLISHED, method)
+    assert rounds.startswith(f"{len(curve)} of 50")
+    assert here == f"{curve[-1]:.2f}"
+    row = claim(f"MNIST, ten clients by Dir(.5), {method}")
+    assert row["here"].startswith(f"{curve[-1]:.2f} % after {len(curve)} rounds")
+    assert row["theirs"].startswith(f"{THEIRS[method]:.1f} %")
+
+
+def test_what_is_said_of_the_published_accuracies_is_true() -> None:
+    curves = {name: [100 * v for v in values] for name, values in read("published_mnist.csv").items()}
+    scaffold, fedavg = curves["SCAFFOLD"], curves["FedAvg"]
+    assert scaffold[0] == fedavg[0]
+    below, above = signed(scaffold[-1] - THEIRS["SCAFFOLD"]), signed(scaffold[-1] - 61.99)
+    text, row = text_of(PUBLISHED), cells(PUBLISHED, "SCAFFOLD")
+    assert f"both methods give the same {fedavg[0]:.2f} %" in text
+    assert f"After ten rounds SCAFFOLD is at {scaffold[9]:.2f} and FedAvg at {fedavg[9]:.2f}" in text
+    assert f"After {len(scaffold)} rounds SCAFFOLD is {below[1:]} points below" in text
+    assert row[2] == f"99.0: {below} points, no spread known"
+    assert row[3].endswith(f"not met, {above} points")
+    assert f"{below} points" in claim("MNIST, ten clients by Dir(.5), SCAFFOLD")["verdict"]
+    [same] = [line for line in text_of(CLAIMS).splitlines() if "| FedBench |" in line]
+    assert f"| {scaffold[-1]:.2f} % after {len(scaffold)} rounds | not met: {above} points, 2.80 allowed |" in same
+
+
+def test_figures_of_scaffold_beside_momentum_are_those_of_the_file() -> None:
+    columns = read("scaffold_momentum.csv")
+    wrong, right, fedavg = (100 * columns[name][-1] for name in (LABEL["not known"], LABEL["known"], "FedAvg"))
+    large, small = (columns[f"{LABEL[name]}: norm of c"][-1] for name in ("not known", "known"))
+    power = f"{large:.0e}".replace("e+0", "e")
+    assert len(columns["round"]) == 10
+    text = text_of(PUBLISHED)
+    assert f"after ten rounds was {wrong:.0f} %, where FedAvg had {fedavg:.0f} %" in text
+    assert f"had a norm of {power}" in text
+    assert f"ends at {right:.0f} %, with a norm of {small:.2f}" in text
+    row = claim("SCAFFOLD's control variates beside")
+    assert row["here"].startswith(f"norm {power} after ten rounds")
+    assert f"{small:.2f} if it does" in row["here"]
+    assert row["verdict"] == f"yes: {wrong:.0f} and {right:.0f} %"

@@ -1,0 +1,206 @@
+"""Figures of the page on RADFed, and its claims, are those of the raw files.
+
+Folds and settings are those of the files: with a further fold in a file, these tests ask for its row on the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from statistics import mean, stdev
+
+import pytest
+from helpers.result_pages import cells, claim, listed, read, rows_of, signed, text_of, with_spread
+from scipy.stats import wilcoxon
+
+RADFED = "reproduction/radfed.md"
+METHODS = ("FedAvg", "FedAvg-uniform", "RADFed")
+RERUN = ("FedAvg-uniform", "RADFed", "RADFedi")
+
+
+def long_scores() -> dict[str, dict[int, float]]:
+    """Return the test F1 in % by method and fold, of 20,000 rounds of COVFEAT-L."""
+    rows = rows_of("covfeat_l_20000_results.csv")
+    return {m: {int(r["fold"]): 100 * float(r["score"]) for r in rows if r["method"] == m} for m in METHODS}
+
+
+FOLDS = sorted(long_scores()["RADFed"])
+
+
+def curves(fold: int) -> dict[str, list[float]]:
+    found = read("covfeat_l_20000.csv" if fold == 0 else f"covfeat_l_20000_fold{fold}.csv")
+    assert found["round"] == [100.0 * number for number in range(1, 201)]
+    return found
+
+
+def tenths(curve: Sequence[float]) -> list[float]:
+    return [mean(curve[start : start + 20]) for start in range(0, 200, 20)]
+
+
+def lead(fold: int, baseline: str) -> list[float]:
+    """Return by how many points the tenths of RADFed lie above those of another method."""
+    both = zip(tenths(curves(fold)["RADFed"]), tenths(curves(fold)[baseline]), strict=True)
+    return [100 * (ours - theirs) for ours, theirs in both]
+
+
+def spread(fold: int, method: str) -> float:
+    return stdev(curves(fold)[method][100:])
+
+
+SETTINGS = list(dict.fromkeys(row["data"] for row in rows_of("radfed_reduced.csv")))
+
+
+def short_scores(data: str, method: str) -> list[float]:
+    """Return the six test scores in % of the reduced table, in the order of folds and seeds."""
+    rows = [row for row in rows_of("radfed_reduced.csv") if (row["data"], row["method"]) == (data, method)]
+    assert sorted((row["fold"], row["seed"]) for row in rows) == [(f, s) for f in "01" for s in "012"]
+    return [100 * float(row["score"]) for row in sorted(rows, key=lambda row: (row["fold"], row["seed"]))]
+
+
+def relative(scores: Iterable[float], baselines: Iterable[float]) -> float:
+    return 100 * (mean(scores) / mean(baselines) - 1)
+
+
+def p_value(data: str, method: str) -> float:
+    return float(wilcoxon(short_scores(data, method), short_scores(data, RERUN[0])).pvalue)
+
+
+# ---- COVFEAT-L, 20,000 rounds ----
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tenths_of_the_long_runs_are_those_of_the_raw_curves(method: str) -> None:
+    assert cells(RADFED, f"{method}, tenths") == [f"{value:.3f}" for value in tenths(curves(0)[method])]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fold_0_is_that_of_the_raw_files(method: str) -> None:
+    [row] = [r for r in rows_of("covfeat_l_20000_results.csv") if (r["method"], r["fold"]) == (method, "0")]
+    best = max(curves(0)[method])
+    assert float(row["val"]) == pytest.approx(best, abs=5e-5)
+    assert curves(0)["round"][curves(0)[method].index(best)] == int(row["best_round"])
+    own, scores = long_scores()[method][0], long_scores()
+    to_size, to_uniform = (
+        "" if method == other else f"{signed(relative([own], [scores[other][0]]))} %" for other in METHODS[:2]
+    )
+    shown = [f"{best:.3f}", f"{int(row['best_round']):,}", f"{own:.2f} %", to_size, to_uniform]
+    # the methods share their names with rows of the other tables
+    [line] = re.findall(rf"^\| {method} \| (0\.\d+ .*) \|$", text_of(RADFED), re.MULTILINE)
+    assert [cell.strip() for cell in line.split("|")][:-1] == [*shown, f"{spread(0, method):.3f}"]
+
+
+@pytest.mark.parametrize("fold", FOLDS)
+def test_every_fold_has_its_scores_and_its_curves(fold: int) -> None:
+    scores = {method: by_fold[fold] for method, by_fold in long_scores().items()}
+    relatives = [f"{signed(relative([scores['RADFed']], [scores[other]]))} %" for other in METHODS[:2]]
+    leads = [f"{signed(min(lead(fold, other)), 1)} to {signed(max(lead(fold, other)), 1)}" for other in METHODS[:2]]
+    spreads = [f"{100 * spread(fold, method):.1f}" for method in METHODS]
+    [of_scores] = re.findall(rf"^\| {fold} \| (\d\d\.\d\d .*) \|$", text_of(RADFED), re.MULTILINE)
+    [of_curves] = re.findall(rf"^\| {fold} \| (\S+ to .*) \|$", text_of(RADFED), re.MULTILINE)
+    assert of_scores.split(" | ") == [*(f"{score:.2f}" for score in scores.values()), *relatives]
+    assert of_curves.split(" | ") == [*leads, *spreads]
+
+
+def test_the_means_over_folds_are_those_of_the_file() -> None:
+    scores = {method: list(by_fold.values()) for method, by_fold in long_scores().items()}
+    relatives = [relative(scores["RADFed"], scores[other]) for other in METHODS[:2]]
+    shown = [with_spread(scores[method], 2) for method in METHODS]
+    assert cells(RADFED, "mean ± sd") == [*shown, *(f"{signed(value)} %" for value in relatives)]
+
+
+def test_what_is_said_of_the_long_runs_is_true() -> None:
+    scores, folds = {method: list(by_fold.values()) for method, by_fold in long_scores().items()}, len(FOLDS)
+    gain = relative(scores["FedAvg-uniform"], scores["FedAvg"])
+    leads = {other: [value for fold in FOLDS for value in lead(fold, other)] for other in METHODS[:2]}
+    below, above = -min(leads["FedAvg-uniform"]), max(leads["FedAvg-uniform"])
+    steadier = sum(spread(f, "RADFed") < min(spread(f, other) for other in METHODS[:2]) for f in FOLDS)
+    least = 2 / 2**folds  # of Wilcoxon's signed ranks, if all differences have one sign
+    text = text_of(RADFED)
+    assert f"FedAvg-uniform is {gain:.2f} % above FedAvg by size" in text
+    assert min(leads["FedAvg"]) > 0
+    assert f"by {min(leads['FedAvg']):.1f} to {max(leads['FedAvg']):.1f} points" in text
+    assert f"between {below:.1f} points below and {above:.1f} above" in text
+    assert f"the smallest possible p is {least:.2g}" in text
+    assert f"agrees in {steadier} of {folds} folds" in text
+
+
+@pytest.mark.parametrize("fold", FOLDS)
+def test_the_versions_of_the_code_are_named(fold: int) -> None:
+    for row in rows_of("covfeat_l_20000_results.csv"):
+        [version, *dirty] = row["code"].partition("+g")[2].split("-")
+        assert version in text_of(RADFED)
+        assert not dirty or "not committed" in text_of(RADFED)
+
+
+def test_the_claims_on_the_long_runs_are_those_of_the_files() -> None:
+    scores, folds = {method: list(by_fold.values()) for method, by_fold in long_scores().items()}, len(FOLDS)
+    least = f"p = {2 / 2**folds:.2g} at least"
+
+    def over(other: str) -> str:
+        """Return the gain over a baseline, as a mean and by fold."""
+        by_fold = [signed(relative([o], [b]), 1) for o, b in zip(scores["RADFed"], scores[other], strict=True)]
+        return f"{signed(relative(scores['RADFed'], scores[other]))} % ({listed(by_fold)} % by fold)"
+
+    by_size, alike = claim("weighing clients by size"), claim("weighing clients alike")
+    leads = {other: [value for fold in FOLDS for value in lead(fold, other)] for other in METHODS[:2]}
+    means = f"{mean(scores['FedAvg']):.2f} and {mean(scores['RADFed']):.2f} %"
+    assert by_size["here"].startswith(f"{means}: {over('FedAvg')}; ")
+    assert f"{min(leads['FedAvg']):.1f} to {max(leads['FedAvg']):.1f} points above" in by_size["here"]
+    won = sum(ours > theirs for ours, theirs in zip(scores["RADFed"], scores["FedAvg"], strict=True))
+    assert f"in {won} of {folds} folds" in by_size["verdict"]
+    assert least in by_size["verdict"]
+    assert by_size["seeds"].startswith(f"folds {', '.join(map(str, FOLDS))},")
+    assert alike["here"].startswith(f"{over('FedAvg-uniform')}; ")
+    below, above = -min(leads["FedAvg-uniform"]), max(leads["FedAvg-uniform"])
+    assert f"{below:.1f} points below to {above:.1f} above" in alike["here"]
+    gain = relative(scores["FedAvg-uniform"], scores["FedAvg"])
+    assert f"({signed(gain)} %)" in alike["verdict"]
+    sizes, uniform, ours = (listed(f"{spread(fold, method):.3f}" for fold in FOLDS) for method in METHODS)
+    assert f"{ours}; FedAvg {sizes} by size, {uniform} alike" in claim("vary less than")["here"]
+
+
+# ---- the reduced table ----
+
+
+@pytest.mark.parametrize("data", SETTINGS)
+def test_the_rerun_settings_are_those_of_the_file(data: str) -> None:
+    base = short_scores(data, RERUN[0])
+    shown = [with_spread(short_scores(data, method), 1) for method in RERUN]
+    for method in RERUN[1:]:
+        gain = relative(short_scores(data, method), base)
+        shown.append(f"{signed(gain)} %, p = {p_value(data, method):.2g}")
+    assert cells(RADFED, f"{data}, kept") == shown
+    # RADFedi's column of the table of nine methods is of the same fits
+    [scores, differences] = re.findall(rf"^\| {data} \| (.*) \|\n\| \| (.*) \|$", text_of(RADFED), re.MULTILINE)[0]
+    assert scores.split(" | ")[5] == shown[2]
+    assert differences.split(" | ")[5].startswith(f"{shown[4].partition(' ')[0]} (")
+
+
+def test_what_is_said_of_the_rerun_settings_is_true() -> None:
+    p_values = {(data, method): p_value(data, method) for method in RERUN[1:] for data in SETTINGS}
+    least = min(p_values.values())
+    assert {key for key, p in p_values.items() if p == least} == {("COVFEAT-G", "RADFedi"), ("eICU", "RADFed")}
+    assert f"The smallest p that six pairs can have is {2 / 2**6:.2g}. It occurs twice" in text_of(RADFED)
+    # Holm's correction multiplies the smallest of n by n
+    of_all, of_radfed = (f"{least * number:.2g}" for number in (len(p_values), len(SETTINGS)))
+    assert f"for the {len(p_values)} comparisons the smallest p is {of_all}" in text_of(RADFED)
+    assert f"for the seven of RADFed alone {of_radfed}, so no difference is significant" in text_of(RADFED)
+    gains = [relative(short_scores(data, "RADFed"), short_scores(data, RERUN[0])) for data in SETTINGS]
+    row = claim("RADFed above FedAvg in every setting")
+    assert row["here"] == (
+        f"{signed(min(gains))} to {signed(max(gains))} %, above in {sum(gain > 0 for gain in gains)} of {len(gains)} "
+        f"settings; none is significant after Holm's correction (p = {of_radfed} at least)"
+    )
+
+
+def test_the_values_that_were_chosen_are_those_of_the_file() -> None:
+    rows = [row for row in rows_of("radfed_reduced.csv") if row["method"] == "RADFed"]
+    chosen = {row["data"]: json.loads(row["values"])["S"] for row in rows}
+    assert {data: s for data, s in chosen.items() if data.startswith("COV")} == {
+        **dict.fromkeys(("COVFEAT-G", "COVFEAT-L", "COVCLS-L"), 2),
+        "COVCLS-G": 5,
+    }
+    assert "was chosen for COVFEAT and COVCLS-L, and 5 for COVCLS-G" in text_of(RADFED)
+    versions = [row["code"].partition("+g")[2] for row in rows_of("radfed_reduced.csv")]
+    assert (versions.count("306a7c2ea9"), set(versions)) == (3, {"306a7c2ea9", "1b58596ca3"})
