@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fl_lightning.signatures import ShowsSignature
+
 _MAX_ITEMS = 4  # of a list, a dict or a set
 _MAX_TEXT = 60  # characters of a text, such as a path
 _MAX_OBJECT = 160  # characters of an object within another
@@ -23,7 +25,7 @@ _Parameter = inspect.Parameter
 _running = threading.local()
 
 
-class ShowsArguments:
+class ShowsArguments(ShowsSignature):
     """Gives a class the ``repr`` of :func:`represent`.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Signatures in full, for help and completion: constructors show what they hand on as ``**options``."""
+"""Constructors show what they hand on as ``**options``, and name the argument that a misspelt one meant."""
 
 from __future__ import annotations
 
@@ -7,54 +7,92 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from inspect import Parameter, Signature
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_OURS = ("fl_lightning", "datamodules")
 _Constructor = TypeVar("_Constructor", bound=Callable[..., None])
 
 
-class ShowsSignature:
-    """Gives every subclass the signature in which ``**options`` is replaced by the arguments of the base classes.
+class _FullSignature:
+    """The signature of a class, made when it is asked for; an object that can be called keeps its own."""
 
-    ``help(cls)``, ``inspect.signature(cls)`` and completion show it. Where a constructor says by
-    ``**options: Unpack[SomeTypedDict]`` which arguments it hands on, only these are shown.
+    def __get__(self, instance: object, cls: type) -> Signature:
+        if instance is not None:
+            raise AttributeError
+        return full_signature(cls)
+
+
+class ShowsSignature:
+    """Lets every subclass show all arguments that its constructor takes, and refuse any other by name.
+
+    In the signature the arguments of the base classes replace ``**options``. ``help(cls)``, ``inspect.signature(cls)``
+    and completion show it. Where a constructor says by ``**options: Unpack[SomeTypedDict]`` which arguments it hands
+    on, only these are shown.
+
+    The error for an unknown argument names the one that was probably meant. Where a constructor of one's own takes
+    ``**options`` of any name, these are not known before it runs; see :func:`names_unknown`.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
+    __signature__ = _FullSignature()
+
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        """Check the names of the arguments before ``__init__`` runs."""
+        if options and (known := _names_taken(cls)) is not None:
+            _refuse_unknown(cls, options, known)
+        if given and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        return super().__new__(cls)
 
 
 def names_unknown(constructor: _Constructor) -> _Constructor:
-    """Return a base class's constructor whose error for an unknown argument names the class that the user called.
+    """Return a base class's constructor that refuses unknown arguments as :class:`ShowsSignature` does.
 
-    Arguments that subclasses hand on as ``**options`` arrive here. The error also names the argument that was probably
-    meant.
+    Arguments that a user's subclass hands on as ``**options`` are known only here.
     """
     known = {*inspect.signature(constructor).parameters}
 
     @functools.wraps(constructor)
     def checked(self: object, *args: Any, **options: Any) -> None:
-        unknown = [name for name in options if name not in known]
-        if unknown:
-            close = difflib.get_close_matches(unknown[0], full_signature(type(self)).parameters, n=1)
-            meant = f" Did you mean `{close[0]}`?" if close else ""
-            raise TypeError(f"{type(self).__name__} has no argument `{unknown[0]}`.{meant}")
+        _refuse_unknown(type(self), options, known)
         constructor(self, *args, **options)
 
     return cast(_Constructor, checked)
 
 
+def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -> None:
+    """Raise ``TypeError`` in the name of the class that the user called, if it does not know an argument."""
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], full_signature(cls).parameters, n=1)
+        meant = f" Did you mean `{close[0]}`?" if close else ""
+        raise TypeError(f"{cls.__name__} has no argument `{unknown[0]}`.{meant}")
+
+
+def _names_taken(cls: type) -> set[str] | None:
+    """Return the names of the arguments that a class takes; ``None`` if that cannot be known."""
+    owners = _owners(cls)
+    if not owners:
+        return set()
+    for owner in owners:
+        rest = next((p for p in _parameters(owner) if p.kind is Parameter.VAR_KEYWORD), None)
+        if rest is None:
+            return {p.name for p in full_signature(cls).parameters.values() if p.kind in _NAMED}
+        # a constructor of one's own may take some of them out; those of the package hand all of them on
+        if owner.__module__.partition(".")[0] not in _OURS and _names_of(rest, owner) is None:
+            break
+    return None
+
+
 def full_signature(cls: type) -> Signature:
     """Return the arguments of a class's constructor and those that it hands on to constructors of base classes."""
-    owners = [base for base in cls.__mro__ if "__init__" in vars(base) and base is not object]
     found: dict[str, Parameter] = {}
     handed_on: set[str] | None = None  # names; None for any
     rest: Parameter | None = None
-    for place, owner in enumerate(owners):
-        [_, *parameters] = inspect.signature(vars(owner)["__init__"]).parameters.values()
+    for place, owner in enumerate(_owners(cls)):
+        parameters = _parameters(owner)
         rest = next((each for each in parameters if each.kind is Parameter.VAR_KEYWORD), None)
         for parameter in parameters:
             if place == 0 and parameter is not rest:
@@ -67,6 +105,17 @@ def full_signature(cls: type) -> Signature:
         handed_on = names if handed_on is None else handed_on if names is None else handed_on & names
     ordered = [*found.values(), *([] if rest is None else [rest])]
     return Signature(sorted(ordered, key=lambda parameter: parameter.kind))
+
+
+def _owners(cls: type) -> list[type]:
+    """Return the classes with constructors of their own, the nearest first."""
+    return [base for base in cls.__mro__ if "__init__" in vars(base) and base is not object]
+
+
+def _parameters(owner: type) -> list[Parameter]:
+    """Return the arguments of a class's own constructor."""
+    [_, *parameters] = inspect.signature(vars(owner)["__init__"]).parameters.values()
+    return parameters
 
 
 def _names_of(options: Parameter, owner: type) -> set[str] | None:

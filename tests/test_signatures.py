@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import pytest
+from torch import Tensor
 
+import datamodules
 import fl_lightning
 from datamodules import CIFAR10DataModule, DigitsDataModule
-from fl_lightning import FedAdam, FedAvg, FedYogi
-from fl_lightning.parts import Adaptive
+from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi
+from fl_lightning.partitioners import DirichletPartitioner
+from fl_lightning.parts import Adaptive, ServerOptimizer
 from fl_lightning.signatures import ShowsSignature
 
 
@@ -109,9 +115,86 @@ def test_a_folder_that_hides_datamodules_is_named(tmp_path: Path) -> None:
     assert "hides the package" not in done.stderr
 
 
+def public_classes() -> dict[str, type]:
+    """Return the classes that the packages export and whose constructors take arguments by name."""
+    packages = [fl_lightning, datamodules, *(import_module(f"fl_lightning.{room}") for room in ROOMS)]
+    exported = {name: getattr(package, name) for package in packages for name in package.__all__}
+    classes = {name: cls for name, cls in exported.items() if inspect.isclass(cls) and not is_protocol(cls)}
+    return {name: cls for name, cls in classes.items() if name not in MADE_BY_THE_LIBRARY | WITH_PYTHONS_ERROR}
+
+
+ROOMS = ("callbacks", "data", "diagnostics", "executors", "experiment", "models", "partitioners", "parts", "report")
+MADE_BY_THE_LIBRARY = {
+    *("ArrivalRecord", "CannotVectorize", "ClientResult", "ClientStates", "FederatedLoop", "Federation", "Findings"),
+    *("LabelPlot", "PartitionReport", "PartitionStatistics", "PartitionSummary", "Payload", "ReportPage"),
+    *("RoundReport", "RunPicture", "RunningMean", "Server", "Task", "Traffic"),
+}
+#: Python's own error names the class and the argument.
+WITH_PYTHONS_ERROR = {
+    *("Algorithm", "AsynchronousAlgorithm", "AutoExecutor", "Correction", "Executor", "SequentialExecutor"),
+    *("SynchronousAlgorithm", "VectorizedExecutor", "VirtualClock"),
+}
+
+
+def is_protocol(cls: type) -> bool:
+    return bool(getattr(cls, "_is_protocol", False))
+
+
+@pytest.mark.parametrize("name", sorted(public_classes()))
+def test_a_misspelt_argument_is_named_by_every_class(name: str) -> None:
+    cls = public_classes()[name]
+    shown = [each.name for each in inspect.signature(cls).parameters.values() if each.kind in NAMED]
+    with pytest.raises(TypeError, match=f"^{name} has no argument `zzz`.$"):
+        cls(zzz=1)
+    for right in shown:
+        if len(right) > 3:  # less is close to nothing
+            with pytest.raises(TypeError, match=f"^{name} has no argument `{right}_`. Did you mean `{right}`\\?$"):
+                cls(**{f"{right}_": 1})
+
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class TakesItsOwn(FedAvg):
+    def __init__(self, **options: Any) -> None:
+        self.mine = options.pop("mine", 0)
+        super().__init__(**options)
+
+
+class WithoutConstructor(ServerOptimizer):
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return aggregate
+
+
+def test_own_classes_may_take_options_of_any_name() -> None:
+    assert TakesItsOwn(mine=3, local_epochs=2).mine == 3
+    with pytest.raises(TypeError, match=r"^TakesItsOwn has no argument `local_epoch`. Did you mean `local_epochs`\?$"):
+        TakesItsOwn(mine=3, local_epoch=2)
+
+
+def test_a_class_without_a_constructor_takes_nothing() -> None:
+    assert str(inspect.signature(WithoutConstructor)) == "()"
+    with pytest.raises(TypeError, match=r"^WithoutConstructor\(\) takes no arguments$"):
+        WithoutConstructor(3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^WithoutConstructor has no argument `x`.$"):
+        WithoutConstructor(x=3)
+
+
+def test_an_object_that_can_be_called_shows_what_it_is_called_with() -> None:
+    partitioner = DirichletPartitioner(5, 0.3)
+    assert [*inspect.signature(partitioner).parameters] == ["labels"]
+    assert [*inspect.signature(DirichletPartitioner).parameters][:2] == ["num_clients", "alpha"]
+    assert repr(pickle.loads(pickle.dumps(partitioner))) == repr(copy.deepcopy(partitioner)) == repr(partitioner)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: FedProx(muu=0.1), "^FedProx has no argument `muu`. Did you mean `mu`\\?$"),  # type: ignore[call-arg]
+        (
+            lambda: FederatedCheckpoint(monitr="val_acc"),
+            "^FederatedCheckpoint has no argument `monitr`. Did you mean `monitor`\\?$",
+        ),
         (lambda: FedAvg(5, local_step=3), "^FedAvg has no argument `local_step`. Did you mean `local_steps`\\?$"),  # type: ignore[call-arg]
         (lambda: FedAvg(5, xyz=3), "^FedAvg has no argument `xyz`.$"),  # type: ignore[call-arg]
         (

@@ -16,11 +16,12 @@ from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.checked_file import CheckedFile
+from fl_lightning.signatures import ShowsSignature
 
 _NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
-class FederatedCheckpoint(ChoosesLast):
+class FederatedCheckpoint(ShowsSignature, ChoosesLast):
     """A ``ModelCheckpoint`` that chooses among models that the server aggregated, and keeps the newest round safe.
 
     With RADFed the module holds a mean of circulating models between two aggregations. That mean is validated, but it

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import inputs_and_targets
+from fl_lightning.signatures import ShowsSignature
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 _Stage = Literal["val", "test"]
@@ -25,7 +26,7 @@ def accuracy(preds: Tensor, target: Tensor) -> Tensor:
     return (preds.argmax(dim=1) == target).double().mean()
 
 
-class ClientMetrics(Callback):
+class ClientMetrics(ShowsSignature, Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,

@@ -17,9 +17,10 @@ from fl_lightning.arguments import check_interval, check_not_negative, check_pos
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.privacy import Ledger, check_installed, refuse_another_fit
+from fl_lightning.signatures import ShowsSignature
 
 
-class ExamplePrivacy(Callback):
+class ExamplePrivacy(ShowsSignature, Callback):
     """DP-SGD inside clients (Abadi et al. 2016): each sample's gradient is clipped, and their sum gets noise.
 
     The gradient of a batch becomes ``(sum_i g_i min(1, clip / |g_i|) + N(0, (z clip)^2)) / n``, with the gradients of

@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from fl_lightning.arguments import check_count, check_path
 from fl_lightning.atomic_file import remove_stale, reserve
 from fl_lightning.checked_file import CheckedFile
+from fl_lightning.signatures import ShowsSignature
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -69,7 +70,7 @@ class Prefix(Protocol):
         ...
 
 
-class FrozenPrefixCache(L.Callback):
+class FrozenPrefixCache(ShowsSignature, L.Callback):
     """Computes a module's :class:`~fl_lightning.models.frozen.FrozenPrefix` once for all data, and trains from that.
 
     When a stage sets up, the callback computes the prefix's outputs for all samples of the data module and stores them

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import got
 from fl_lightning.data.batches import inputs_and_targets
+from fl_lightning.signatures import ShowsSignature
 
 
 class Trigger(Protocol):
@@ -23,7 +24,7 @@ class Trigger(Protocol):
         ...
 
 
-class BackdoorSuccess(Callback):
+class BackdoorSuccess(ShowsSignature, Callback):
     """Logs ``fed/backdoor_success``: the share of stamped validation samples that the model calls the target.
 
     Samples of the target class itself are left out. The module is called on a batch's first element, in eval mode, and

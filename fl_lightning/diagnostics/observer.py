@@ -11,9 +11,10 @@ from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.federation import ClientResult
+from fl_lightning.signatures import ShowsSignature
 
 
-class RoundObserver(Callback):
+class RoundObserver(ShowsSignature, Callback):
     """Watches clients and rounds, and logs its :attr:`values` at each round's end.
 
     The hooks run on the process that trains the client. What is put into ``values`` must be the same on all processes;

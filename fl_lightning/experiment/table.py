@@ -10,6 +10,7 @@ from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.notebook import as_table
+from fl_lightning.signatures import ShowsSignature
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
@@ -20,7 +21,7 @@ _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.a
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DataSet(ShowsSignature):
     """A data set and the model that is trained on it.
 
     Attributes:
@@ -97,7 +98,7 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(ShowsSignature):
     """A federated algorithm and the values that are tuned.
 
     Attributes:
@@ -119,7 +120,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuning(ShowsSignature):
     """The settings of the search for hyper-parameters.
 
     Attributes:
@@ -148,7 +149,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
+class Table(ShowsSignature):
     """Methods x data sets x folds x seeds.
 
     Attributes:
