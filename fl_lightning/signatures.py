@@ -72,18 +72,18 @@ def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -
 
 
 def _names_taken(cls: type) -> set[str] | None:
-    """Return the names of the arguments that a class takes; ``None`` if that cannot be known."""
-    owners = _owners(cls)
-    if not owners:
-        return set()
-    for owner in owners:
-        rest = next((p for p in _parameters(owner) if p.kind is Parameter.VAR_KEYWORD), None)
+    """Return the names that a class's constructor takes, shown or not; ``None`` if that cannot be known."""
+    names: set[str] = set()
+    for owner in _owners(cls):
+        parameters = _parameters(owner)
+        names |= {each.name for each in parameters if each.kind in _NAMED}
+        rest = next((each for each in parameters if each.kind is Parameter.VAR_KEYWORD), None)
         if rest is None:
-            return {p.name for p in full_signature(cls).parameters.values() if p.kind in _NAMED}
+            break
         # a constructor of one's own may take some of them out; those of the package hand all of them on
         if owner.__module__.partition(".")[0] not in _OURS and _names_of(rest, owner) is None:
-            break
-    return None
+            return None
+    return names
 
 
 def full_signature(cls: type) -> Signature:

@@ -58,7 +58,7 @@ def _table(options: argparse.Namespace) -> int:
     chosen = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / chosen.name
     if options.dry_run or options.estimate:
-        print(describe_plan(chosen, output))
+        print(describe_plan(chosen, output, with_data=True))
         if options.estimate:
             print(describe_time(chosen, *measure_paces(chosen), options.workers))
         return 0
@@ -80,7 +80,9 @@ def table_parser(prog: str, epilog: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("table", type=Path, help="YAML file of the table")
     add_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check the table, print the plan and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
+    )
     parser.add_argument(
         "--estimate", action="store_true", help="print the plan and the time from two rounds of each data set, and stop"
     )

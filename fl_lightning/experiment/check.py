@@ -1,4 +1,4 @@
-"""Checks a table before any work: builds the objects of every cell, without data, and names all mistakes at once."""
+"""Checks a table before any work: builds the objects of every cell and names all mistakes at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.arguments import check_instance
+from fl_lightning.arguments import check_bool, check_instance
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.experiment.assembly import (
     build_callbacks,
@@ -26,6 +26,7 @@ from fl_lightning.experiment.assembly import (
     make_trainer,
 )
 from fl_lightning.experiment.cell import quiet
+from fl_lightning.experiment.check_data import NoDataError, check_batch, check_cohort, read_sample
 from fl_lightning.experiment.plan import Cell, planned
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
@@ -48,33 +49,44 @@ class Findings:
         mistakes: Mistakes of the table; no cell should run before they are mended.
         obstacles: What cannot be built on this machine, such as a model whose weights cannot be downloaded. The cells
             that need it will fail; the others can run.
+        unchecked: Data that are not on this machine yet, if the data were to be checked too.
     """
 
     mistakes: list[str] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
 
 
-def check_table(table: Table) -> Findings:
-    """Build the objects of every cell of a table, without data, and return what is wrong."""
+def check_table(table: Table, *, with_data: bool = False) -> Findings:
+    """Build the objects of every cell of a table and return what is wrong.
+
+    Args:
+        table: The table.
+        with_data: Whether to read each data set too, in its first fold and seed, without downloading it: as many
+            clients must train as each method asks for, and a model of the package must take a batch.
+    """
     check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
+    check_bool("with_data", with_data)
     try:
         plan = planned(table)
     except ValueError as error:
         return Findings([str(error)])
-    checker = _Checker(table)
+    checker = _Checker(table, with_data)
     with quiet(), isolate_rng():
         for entry in plan:
             for cell in entry.cells.values():
                 checker.check(cell)
-    return Findings([*checker.listed("mistake"), *_without_effect(table)], checker.listed("obstacle"))
+    mistakes = [*checker.listed("mistake"), *_without_effect(table)]
+    return Findings(mistakes, checker.listed("obstacle"), checker.listed("unchecked"))
 
 
-def refuse_mistakes(table: Table) -> list[str]:
-    """Raise ``ValueError`` with all mistakes of a table; return what cannot be built on this machine."""
-    findings = check_table(table)
+def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
+    """Raise ``ValueError`` with all mistakes of a table; return a line for each thing that the user should know."""
+    findings = check_table(table, with_data=with_data)
     if findings.mistakes:
         raise ValueError(describe_mistakes(table.name, findings.mistakes))
-    return findings.obstacles
+    failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
+    return [*failing, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
 
 
 @dataclass
@@ -86,8 +98,8 @@ class _Failure:
 class _Checker:
     """Builds each part of the cells once, and notes which cells share a failure."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, table: Table, with_data: bool) -> None:
+        self._table, self._with_data = table, with_data
         self._made: dict[tuple[str, str], Any] = {}
         self._places: dict[tuple[str, str], list[str]] = defaultdict(list)
 
@@ -103,7 +115,7 @@ class _Checker:
     def check(self, cell: Cell) -> None:
         """Build all parts of a cell."""
         config = cell.config
-        self._once(cell, "datamodule", config["datamodule"], lambda: build_datamodule(config) is not None)
+        data = self._once(cell, "datamodule", config["datamodule"], lambda: build_datamodule(config) is not None)
         logged = self._once(cell, "model", config["model"], lambda: _names_logged(build_model(config)))
         method = self._once(cell, "callback", config["callback"], lambda: build_method(config))
         metric = self._once(cell, "metric", config["metric"], lambda: build_metric(config))
@@ -113,6 +125,19 @@ class _Checker:
             self._once(cell, "selection", parts, lambda: _check_selection(config, method))
         if None not in (method, metric, further):
             self._check_together(cell, method, [metric, *further], logged)
+        if self._with_data and data is not None:
+            self._check_with_data(cell, method, logged is not None)
+
+    def _check_with_data(self, cell: Cell, method: AggregationCallback | None, has_model: bool) -> None:
+        config = cell.config
+        # folds and seeds are alike in what is checked
+        sample = self._once(cell, "data", cell.data, lambda: read_sample(config))
+        if sample is None:
+            return
+        if method is not None:
+            self._once(cell, "cohort", [cell.data, config["callback"]], lambda: check_cohort(method, sample))
+        if has_model:
+            self._once(cell, "batch", [cell.data, config["model"]], lambda: check_batch(config, sample))
 
     def _check_together(
         self, cell: Cell, method: AggregationCallback, callbacks: Sequence[Callback], logged: _Logged | None
@@ -148,6 +173,12 @@ def _attempt(title: str, make: Callable[[], Any]) -> Any:
     except _MISTAKES as error:
         own = isinstance(error, ValueError)  # ours name the argument
         return _Failure("mistake", f"{error}" if own else f"{title}: {type(error).__name__}: {error}")
+    except NoDataError as error:
+        return _Failure(
+            "unchecked",
+            f"the data are not on this machine yet ({error}), so nobody knows whether enough "
+            "clients train and the model takes their batches",
+        )
     except (RuntimeError, *_OBSTACLES) as error:
         return _Failure("obstacle", f"{title} cannot be built on this machine: {type(error).__name__}: {error}")
 

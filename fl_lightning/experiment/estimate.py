@@ -18,16 +18,21 @@ from fl_lightning.experiment.worker import run_safely
 from fl_lightning.representation import counted
 
 
-def describe_plan(table: Table, folder: str | Path) -> str:
+def describe_plan(table: Table, folder: str | Path, *, with_data: bool = False) -> str:
     """Return the number of fits and rounds of each method and data set, and of the fits that a folder has finished.
 
     A search has not chosen its values yet, so the cells of the table are counted with the values of its first point.
 
+    Args:
+        table: The table.
+        folder: Folder of the results.
+        with_data: Whether to check the data too; see :func:`check_table`.
+
     Raises:
-        ValueError: With all mistakes of the table; the objects of every cell are built, without data.
+        ValueError: With all mistakes of the table; the objects of every cell are built.
     """
     check_path("folder", folder)
-    notes = [f"{obstacle}. These cells will fail." for obstacle in refuse_mistakes(table)]
+    notes = refuse_mistakes(table, with_data=with_data)
     store = Store(folder, notes.append)
     lines, total = [f"{table.name}: {counted(len(table.folds), 'fold')} x {counted(len(table.seeds), 'seed')}"], 0
     for entry in planned(table):

@@ -78,8 +78,8 @@ def run_table(
     console = Console() if console is None else console
     table = read_table(table)
     note = _printer(console)
-    for obstacle in refuse_mistakes(table):
-        note(f"{obstacle}. These cells will fail.")
+    for line in refuse_mistakes(table):
+        note(line)
     store = Store(output if output is not None else Path("runs") / table.name, note)
     with store.locked() as lock:
         pool = Pool(workers, store.folder / "logs", devices, lock, limits)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from helpers.small_table import small, with_methods
 
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
+from fl_lightning.experiment.__main__ import main
 
 HERE = "digits, FedAvg, fold 0, seed 0 and 1 more: "
 
@@ -157,3 +159,43 @@ def test_what_cannot_be_built_on_this_machine_is_no_mistake(faulty: None) -> Non
     text = f"{HERE}`model` faulty.WithoutWeights cannot be built on this machine: OSError: no network"
     assert check(table) == Findings([], [text])
     assert f"{text}. These cells will fail." in describe_plan(read_table(table), "nowhere")
+
+
+WRONG_COHORT = "`clients_per_round` is 500, but only 6 clients train. Give at most 6, or a fraction such as 0.1."
+
+
+def test_a_dry_run_counts_the_clients_that_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    method = {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 500}}
+    table = with_methods(FedAvg={"callback": method})
+    found = check_table(read_table(table), with_data=True)
+    assert found == Findings([f"digits, FedAvg, fold 0, seed 0: {WRONG_COHORT}"])
+    # without data nobody can know
+    assert check(table) == Findings()
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(table))
+    assert main([str(tmp_path / "table.yaml"), "--dry-run"]) == 1
+    assert WRONG_COHORT in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"in_features": 30}, "which are of shape (64, 3, 32, 32) with labels up to 8: RuntimeError: "),
+        ({"num_classes": 3}, "which are of shape (64, 3, 32, 32) with labels up to 8: IndexError: Target"),
+    ],
+)
+def test_a_dry_run_gives_the_model_a_batch(arguments: dict[str, int], message: str) -> None:
+    table = small()
+    table["data"]["digits"]["model"]["init_args"].update(arguments)
+    [text] = check_table(read_table(table), with_data=True).mistakes
+    model = "`model` fl_lightning.models.LogisticRegressionClassifier does not take the batches of `datamodule`, "
+    assert text.startswith(f"{HERE}{model}{message}")
+
+
+def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
+    arguments = {"data_dir": str(tmp_path), "download": False, "partitioner": None}
+    table = with_data(datamodule={"class_path": "datamodules.MNISTDataModule", "init_args": arguments})
+    arguments["partitioner"] = small()["data"]["digits"]["datamodule"]["init_args"]["partitioner"]
+    [text] = check_table(read_table(table), with_data=True).unchecked
+    assert text.startswith(f"{HERE}the data are not on this machine yet (FileNotFoundError: There is no whole MNIST")
+    assert "NOT CHECKED: digits, FedAvg" in describe_plan(read_table(table), tmp_path, with_data=True)
+    assert not list(tmp_path.iterdir())

@@ -87,8 +87,8 @@ CALLS: Makers = {
         },
     ),
     read_table: ({}, {"source": "choice"}),
-    check_table: ({}, {"table": "choice"}),
-    describe_plan: ({}, {"table": "choice", "folder": "path"}),
+    check_table: ({}, {"table": "choice", "with_data": "bool"}),
+    describe_plan: ({}, {"table": "choice", "folder": "path", "with_data": "bool"}),
     measure_paces: ({}, {"table": "choice", "rounds": "several rounds"}),
     describe_time: (
         {"paces": {}, "errors": {}},

@@ -1,0 +1,75 @@
+"""Checks of a table that need its data: whether enough clients train, and whether the model takes their batches."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.experiment.assembly import build_datamodule, build_model
+from fl_lightning.models.classifier import Classifier
+
+_OURS = ("fl_lightning", "datamodules")
+
+
+class NoDataError(Exception):
+    """The data of a table are not on this machine yet."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the checks need of a data set.
+
+    Attributes:
+        num_clients: Number of training clients.
+        batch: A batch ``(x, y)`` of the first one, as a model gets it; ``None`` for a data module of one's own, which
+            may need its trainer to make one.
+    """
+
+    num_clients: int
+    batch: Any
+
+
+def read_sample(config: dict[str, Any]) -> Sample:
+    """Read the data of a cell, without downloading them.
+
+    Raises:
+        NoDataError: If they cannot be read.
+        ValueError: If they cannot be shared out as the cell asks.
+    """
+    data = build_datamodule(config)
+    try:
+        data.setup()
+    except (OSError, RuntimeError, ImportError) as error:
+        raise NoDataError(f"{type(error).__name__}: {error}") from error
+    if type(data).__module__.partition(".")[0] not in _OURS:
+        return Sample(data.num_clients, None)
+    batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
+    return Sample(data.num_clients, data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0))
+
+
+def check_cohort(method: AggregationCallback, sample: Sample) -> bool:
+    """Raise ``ValueError`` if a method asks for more clients than train."""
+    method.algorithm.sampler.cohort_size(sample.num_clients)
+    return True
+
+
+def check_batch(config: dict[str, Any], sample: Sample) -> bool:
+    """Raise ``ValueError`` if a model of the package cannot train on a batch; another one may need its trainer."""
+    model = build_model(config)
+    if not isinstance(model, Classifier) or sample.batch is None:
+        return True
+    x, y = sample.batch
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a model logs without a trainer
+        try:
+            model.training_step((x, y), 0)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"`model` {config['model']['class_path']} does not take the batches of `datamodule`, which are of "
+                f"shape {tuple(x.shape)} with labels up to {int(y.max())}: {type(error).__name__}: {error}"
+            ) from error
+    return True

@@ -1,0 +1,29 @@
+"""A callback's class in place of a callback is refused in one sentence, and for good."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import EarlyStopping
+
+from datamodules import DigitsDataModule
+from fl_lightning import ClientMetrics, FedAvg, FederatedCheckpoint, RADFed
+from fl_lightning.models import MLPClassifier
+from fl_lightning.partitioners import IIDPartitioner
+
+
+def digits() -> DigitsDataModule:
+    return DigitsDataModule(IIDPartitioner(10), batch_size=16)
+
+
+@pytest.mark.parametrize("kind", [FedAvg, RADFed, FederatedCheckpoint, ClientMetrics, EarlyStopping])
+def test_the_class_of_a_callback_is_refused(kind: type[L.Callback]) -> None:
+    trainer, model = quiet_trainer(max_epochs=1, callbacks=[kind]), MLPClassifier(in_features=3072, hidden=(4,))
+    message = rf"^`callbacks` has the class {kind.__name__}. Call it: {kind.__name__}\(...\), and make a new Trainer.$"
+    for _ in range(2):
+        with pytest.raises(TypeError, match=message):
+            trainer.fit(model, datamodule=digits())
+    with pytest.raises(TypeError, match=message):  # nor does it train centrally
+        trainer.fit(model, [(torch.zeros(1, 3072), torch.zeros(1, dtype=torch.int64))])
