@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.natural import NaturalDataModule
-from fl_lightning.arguments import check_bool, check_count, check_not_negative
+from fl_lightning.arguments import check_bool, check_count, check_not_negative, check_size
 from fl_lightning.data import SampleSplit, Source, Split, WithinClientSplit
 
 
@@ -107,7 +107,7 @@ class FedDynSyntheticDataModule(_SyntheticDataModule):
         super().__init__(split=SampleSplit(val=0.0, test="official") if split is None else split, **options)
         for name, gamma in (("gamma1", gamma1), ("gamma2", gamma2), ("gamma3", gamma3)):
             check_not_negative(name, gamma)
-        check_count("num_clients", num_clients)
+        check_size("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
         self.population = _Population(30, 5, gamma1, gamma2, same_model, same_inputs)
         check_bool("same_model", same_model)
@@ -168,7 +168,7 @@ class FedProxSyntheticDataModule(_SyntheticDataModule):
         super().__init__(split=WithinClientSplit(val=0.0, test=0.1) if split is None else split, **options)
         check_not_negative("alpha", alpha)
         check_not_negative("beta", beta)
-        check_count("num_clients", num_clients)
+        check_size("num_clients", num_clients)
         check_count("seed", seed, minimum=0)
         check_bool("iid", iid)
         self.alpha = alpha

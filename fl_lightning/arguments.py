@@ -13,6 +13,9 @@ import numpy as np
 
 from fl_lightning.representation import short
 
+#: Python, numpy and torch count in integers of 64 bits.
+LARGEST_SIZE = 2**63 - 1
+
 _Value = TypeVar("_Value")
 
 
@@ -57,20 +60,27 @@ def check_interval(name: str, value: float, hint: str = "", *, within: str) -> N
     raise ValueError(f"`{name}` must be a number in {within}, got {got_number(value)}.{_sentence(hint)}")
 
 
-def check_count(name: str, value: object, minimum: int = 1, hint: str = "") -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
+def check_count(name: str, value: object, minimum: int = 1, hint: str = "", maximum: int | None = None) -> None:
+    """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``, and at most ``maximum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise ValueError(
             f"`{name}` must be a whole number of at least {minimum}, got {got_number(value)}.{_sentence(hint)}"
         )
+    if maximum is not None and int(value) > maximum:
+        raise ValueError(f"`{name}` must be a whole number of at most {maximum}, got {got(value)}.")
 
 
-def check_counts(name: str, values: object, minimum: int = 1, hint: str = "") -> None:
-    """Raise ``TypeError`` unless ``values`` are a sequence, ``ValueError`` unless they are whole numbers."""
+def check_size(name: str, value: object, minimum: int = 1, hint: str = "") -> None:
+    """Raise ``ValueError`` unless ``value`` is a whole number that a tensor or an index can have as its size."""
+    check_count(name, value, minimum, hint, LARGEST_SIZE)
+
+
+def check_sizes(name: str, values: object, minimum: int = 1, hint: str = "") -> None:
+    """Raise ``TypeError`` unless ``values`` are a sequence, ``ValueError`` unless each is a size."""
     if not is_sequence(values):
         raise TypeError(f"`{name}` must be a sequence of whole numbers, got {got(values)}.{_sentence(hint)}")
     for value in values:  # type: ignore[attr-defined]
-        check_count(name, value, minimum, hint)
+        check_size(name, value, minimum, hint)
 
 
 def check_bool(name: str, value: object, hint: str = "") -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fl_lightning.arguments import check_count, check_path
+from fl_lightning.arguments import check_path, check_size
 from fl_lightning.atomic_file import remove_stale, reserve
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
@@ -103,7 +103,7 @@ class FrozenPrefixCache(ShowsSignature, L.Callback):
 
     def __init__(self, cache_dir: str | os.PathLike[str] = ".cache/fl_lightning", batch_size: int = 32) -> None:
         check_path("cache_dir", cache_dir)
-        check_count("batch_size", batch_size, hint="It is the number of samples per forward pass.")
+        check_size("batch_size", batch_size, hint="It is the number of samples per forward pass.")
         self.cache_dir = Path(cache_dir)
         self.batch_size = batch_size
         self._fingerprint = ""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fl_lightning.arguments import check_bool, check_callable, check_count, got_number
+from fl_lightning.arguments import check_bool, check_callable, check_count, check_size, got_number
 from fl_lightning.data.batches import Collate, client_batches, has_rows, make_loader, number_of_batches
 from fl_lightning.data.order import (
     ClientOrder,
@@ -73,8 +73,8 @@ class ServesBatches(ABC):
     ) -> None:
         """Check and keep the arguments."""
         if batch_size is not None:
-            check_count("batch_size", batch_size, hint="None takes all of a client's samples at once.")
-        check_count("eval_batch_size", eval_batch_size)
+            check_size("batch_size", batch_size, hint="None takes all of a client's samples at once.")
+        check_size("eval_batch_size", eval_batch_size)
         check_count("num_workers", num_workers, minimum=0)
         check_bool("shuffle", shuffle)
         check_bool("drop_last", drop_last)

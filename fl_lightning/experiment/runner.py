@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from fl_lightning.arguments import check_count, check_counts, check_instance, check_not_negative, check_path
+from fl_lightning.arguments import check_count, check_instance, check_not_negative, check_path, check_sizes
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note
@@ -101,7 +101,7 @@ def check_run(
     """Check the arguments of :func:`run_table` that do not depend on the table; return the limits of a cell."""
     check_count("workers", workers, minimum=0)
     if devices is not None:
-        check_counts("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
+        check_sizes("devices", devices, minimum=0, hint="They are the numbers of GPUs.")
         if not len(devices):
             raise ValueError("`devices` must name a GPU, got none. Leave it out to use what there is.")
         if not torch.cuda.is_available():

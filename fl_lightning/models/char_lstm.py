@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning.arguments import check_choice, check_count
+from fl_lightning.arguments import check_choice, check_size
 from fl_lightning.models.classifier import Classifier
 
 
@@ -49,9 +49,9 @@ class CharLSTM(Classifier):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        check_count("embedding_dim", embedding_dim)
-        check_count("hidden_size", hidden_size)
-        check_count("num_layers", num_layers)
+        check_size("embedding_dim", embedding_dim)
+        check_size("hidden_size", hidden_size)
+        check_size("num_layers", num_layers)
         check_choice("cell", cell, ("tensorflow", "torch"))
         check_choice("recurrence", recurrence, ("fused", "plain"))
         super().__init__(num_classes, lr, momentum, weight_decay)

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from fl_lightning.arguments import check_choice, check_count, check_not_negative, check_texts, plain
+from fl_lightning.arguments import check_choice, check_not_negative, check_size, check_texts, plain
 from fl_lightning.metrics import OneVsRestAUROC
 from fl_lightning.signatures import ShowsSignature
 
@@ -49,7 +49,7 @@ class Classifier(ShowsSignature, L.LightningModule):
         metrics: Sequence[MetricName] = ("acc",),
     ) -> None:
         super().__init__()
-        check_count("num_classes", num_classes, 2, "A binary problem has two classes.")
+        check_size("num_classes", num_classes, 2, "A binary problem has two classes.")
         check_not_negative("lr", lr)
         check_not_negative("momentum", momentum)
         check_not_negative("weight_decay", weight_decay)

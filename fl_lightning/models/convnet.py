@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice, check_count, check_counts
+from fl_lightning.arguments import check_choice, check_size, check_sizes
 from fl_lightning.models.classifier import Classifier, MetricName
 
 _KERNEL = 5
@@ -57,10 +57,10 @@ class ConvNetClassifier(Classifier):
         padding: Literal["valid", "same"] = "valid",
     ) -> None:
         check_choice("padding", padding, ("valid", "same"))
-        check_count("in_channels", in_channels)
-        check_count("image_size", image_size)
+        check_size("in_channels", in_channels)
+        check_size("image_size", image_size)
         for name, widths in (("channels", channels), ("hidden", hidden)):
-            check_counts(name, widths, hint="Give the width of each layer, as (32, 64).")
+            check_sizes(name, widths, hint="Give the width of each layer, as (32, 64).")
         # plain numbers, so that checkpoints stay readable with weights_only=True
         channels, hidden = ([int(width) for width in widths] for widths in (channels, hidden))
         margin = _KERNEL - 1 if padding == "valid" else 0

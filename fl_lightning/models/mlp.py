@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl_lightning.arguments import check_choice, check_count, check_counts
+from fl_lightning.arguments import check_choice, check_size, check_sizes
 from fl_lightning.models.classifier import Classifier, MetricName
 
 
@@ -48,8 +48,8 @@ class MLPClassifier(Classifier):
         init: Literal["default", "truncated_normal"] = "default",
     ) -> None:
         check_choice("init", init, ("default", "truncated_normal"))
-        check_count("in_features", in_features)
-        check_counts("hidden", hidden, hint="Give the width of each layer, as (200, 200); () for none.")
+        check_size("in_features", in_features)
+        check_sizes("hidden", hidden, hint="Give the width of each layer, as (200, 200); () for none.")
         hidden = [
             int(width) for width in hidden
         ]  # plain numbers, so that checkpoints stay readable with weights_only=True

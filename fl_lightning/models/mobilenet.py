@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
-from fl_lightning.arguments import check_bool, check_choice, check_count, check_interval, check_path
+from fl_lightning.arguments import check_bool, check_choice, check_interval, check_path, check_size
 from fl_lightning.models.classifier import Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 
@@ -72,7 +72,7 @@ class MobileNetV2Classifier(Classifier):
     ) -> None:
         check_choice("trainable_from", trainable_from, tuple(_FROZEN_LAYERS))
         if image_size is not None:
-            check_count("image_size", image_size, hint="None leaves images as they come.")
+            check_size("image_size", image_size, hint="None leaves images as they come.")
         check_bool("reinitialize_tail", reinitialize_tail)
         check_interval("dropout", dropout, within="[0, 1]")
         if weights is not None:

@@ -346,7 +346,7 @@ MAKERS: Makers = {
             "last_every_n_epochs": "count",
         },
     ),
-    FrozenPrefixCache: ({}, {"cache_dir": "path", "batch_size": "count"}),
+    FrozenPrefixCache: ({}, {"cache_dir": "path", "batch_size": "size of a tensor"}),
     Communication: ({}, {"target": "finite?", "monitor": "text", "mode": "choice"}),
     LocalAccuracy: ({}, {"metric": "function", "name": "text"}),
     LocalDivergence: ({}, {"of": "choice"}),
@@ -358,14 +358,20 @@ MAKERS: Makers = {
     OneVsRestAUROC: ({}, {"average": "choice", "one_class": "any number"}),
     MLPClassifier: (
         {"in_features": 4, "hidden": ()},
-        {**CLASSIFIER, "num_classes": "size", "in_features": "size", "hidden": "widths", "init": "choice"},
+        {
+            **CLASSIFIER,
+            "num_classes": "size of a tensor",
+            "in_features": "size of a tensor",
+            "hidden": "widths",
+            "init": "choice",
+        },
     ),
     LogisticRegressionClassifier: (
         {"in_features": 4, "num_classes": 3},
         {
             **CLASSIFIER,
-            "num_classes": "size",
-            "in_features": "size",
+            "num_classes": "size of a tensor",
+            "in_features": "size of a tensor",
             "l2": "not negative",
             "bias": "bool",
             "optimizer": "choice",
@@ -375,8 +381,8 @@ MAKERS: Makers = {
         {"channels": (2,), "image_size": 16},
         {
             **CLASSIFIER,
-            "num_classes": "size",
-            "in_channels": "size",
+            "num_classes": "size of a tensor",
+            "in_channels": "size of a tensor",
             "image_size": "too small",
             "channels": "widths",
             "hidden": "widths",
@@ -387,15 +393,15 @@ MAKERS: Makers = {
         {"num_classes": 4, "hidden_size": 4, "num_layers": 1},
         {
             **{name: kind for name, kind in CLASSIFIER.items() if name != "metrics"},
-            "num_classes": "size",
-            "embedding_dim": "size",
-            "hidden_size": "size",
-            "num_layers": "size",
+            "num_classes": "size of a tensor",
+            "embedding_dim": "size of a tensor",
+            "hidden_size": "size of a tensor",
+            "num_layers": "size of a tensor",
             "cell": "choice",
             "recurrence": "choice",
         },
     ),
-    VGG9Classifier: ({}, {**CLASSIFIER, "num_classes": "size", "cosine_rounds": "count?"}),
+    VGG9Classifier: ({}, {**CLASSIFIER, "num_classes": "size of a tensor", "cosine_rounds": "count?"}),
     FrozenPrefix: ({"layers": nn.Identity()}, {"layers": "module"}),
     FedNova: (
         {},
@@ -431,4 +437,4 @@ ACCEPTED |= {
 
 HUGE = {"10**30", "10**400"}
 #: Values that are not tried: too large for any memory, or refused by a sentence on another part of the algorithm.
-LEFT_OUT = {"size": HUGE, "any number": HUGE, "too small": HUGE, "circulating objective?": {"regularizer"}}
+LEFT_OUT = {"size": HUGE, "any number": HUGE, "circulating objective?": {"regularizer"}}

@@ -64,6 +64,7 @@ CALLABLE = {"class", "function", "partitioner"}
 KINDS: dict[str, set[str]] = {
     "count": {"3", "np.int64(3)", "10**30"},
     "count or 0": {"0", "3", "np.int64(3)", "10**30"},
+    "size of a tensor": {"3", "np.int64(3)"},
     "index": {"0", "3", "np.int64(3)"},
     "positive": {"3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},
     "not negative": {"0", "3", "0.5", "2.0", "np.int64(3)", "np.float32(0.5)", "10**30"},

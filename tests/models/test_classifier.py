@@ -82,6 +82,13 @@ def test_a_data_modules_test_samples_are_predicted():
     assert torch.cat(logits).shape == (sum(len(y) for _, y in data.test_dataloader()), 10)
 
 
+def test_a_size_beyond_64_bits_is_refused_with_the_largest():
+    with pytest.raises(
+        ValueError, match=r"^`in_features` must be a whole number of at most 9223372036854775807, got 922"
+    ):
+        MLPClassifier(in_features=2**63)
+
+
 def test_one_step_is_plain_sgd():
     module = Constant(lr=0.1)
     quiet_trainer().fit(module, loader([0, 0], batch_size=2))
