@@ -76,9 +76,11 @@ class ModuleState:
         camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
-            if isinstance(submodule, (Metric, MetricCollection)):
-                continue  # looked at apart: a stack gives metric objects what its clients would have given them
             path = f"self.{prefix}." if prefix else "self."
+            if isinstance(submodule, (Metric, MetricCollection)):
+                # looked at apart: a stack gives metric objects what its clients would have given them
+                images[path + "type"] = f"{type(submodule).__module__}.{type(submodule).__qualname__}"
+                continue
             held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
@@ -96,7 +98,7 @@ def surroundings(kind: type) -> dict[str, Any]:
             continue
         for key, member in vars(base).items():
             if not isinstance(member, FunctionType):
-                found.setdefault(key, member)
+                found.setdefault(f"{base.__name__}.{key}", member)
                 continue
             found.update(_globals_of(member.__code__, member.__globals__))
             found.update(_held_by(member))
