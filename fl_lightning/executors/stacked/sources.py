@@ -14,6 +14,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
+from fl_lightning.executors.stacked.out_of_reach import OutOfReach
 from fl_lightning.executors.stacked.program.maker import BatchForm
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task
@@ -45,14 +46,21 @@ class DrawnBatches:
     Args:
         batches: The clients' batches.
         generators: The clients' generators, from which batches are drawn; ``None`` if they draw nothing.
+        out_of_reach: Hides what drawing a batch must not see; ``None`` for nothing.
 
     Attributes:
         draws_nothing: Whether reading batches draws nothing from global generators.
         alike: Whether the batches of :meth:`padded` were of the kind of :meth:`form`.
     """
 
-    def __init__(self, batches: Sequence[Iterator[Any]], generators: ClientGenerators | None) -> None:
+    def __init__(
+        self,
+        batches: Sequence[Iterator[Any]],
+        generators: ClientGenerators | None,
+        out_of_reach: OutOfReach | None = None,
+    ) -> None:
         self._batches, self._generators = batches, generators
+        self._out_of_reach = nullcontext if out_of_reach is None else out_of_reach
         self._first: Any = None  # the first client's first batch, before it is given out
         self._kind: Any = None
         self.alike = True
@@ -101,7 +109,7 @@ class DrawnBatches:
         if row == 0 and self._first is not None:
             first, self._first = self._first, None
             return first
-        with nullcontext() if self._generators is None else self._generators.of(row):
+        with self._out_of_reach(), nullcontext() if self._generators is None else self._generators.of(row):
             return next(self._batches[row])
 
 
@@ -254,4 +262,5 @@ def make_source(
     if plain and GatheredBatches.suit(clients, tasks):
         return GatheredBatches(clients, tasks, clients.vector.device)
     batches = [map(transfer, clients.batches.of(task)) for task in tasks]
-    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators)
+    out_of_reach = OutOfReach(clients.loop, clients.vector)
+    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators, out_of_reach)

@@ -17,7 +17,7 @@ from fl_lightning.executors.stacked.item import Item
 #: What only asks a tensor about itself.
 _ASKED = ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")
 _HELD = ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")
-_QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
+QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Traced(Tensor):
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a call."""
         kwargs = dict(kwargs or {})
-        if function in _QUESTIONS:
+        if function in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
         name = getattr(function, "__name__", str(function))
