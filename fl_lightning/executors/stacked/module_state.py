@@ -93,7 +93,8 @@ class ModuleState:
 def surroundings(kind: type) -> dict[str, Any]:
     """Return what a class and its bases outside of libraries hold, and what their methods see, by name."""
     found: dict[str, Any] = {}
-    for base in kind.__mro__:
+    metaclass: Any = type(kind)
+    for base in (*kind.__mro__, *metaclass.__mro__):
         if base.__module__.split(".")[0] in _LIBRARIES:
             continue
         for key, member in vars(base).items():
@@ -109,9 +110,16 @@ def _globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the globals that a function's code names, and what it may name of modules of the user's own."""
     names = _names(code)
     found = {name: present[name] for name in names if name in present}
-    for name, value in list(found.items()):
-        if isinstance(value, ModuleType) and _is_users(value.__name__):
-            found |= {f"{name}.{key}": vars(value)[key] for key in names if key in vars(value)}
+    # what is imported inside of the function is no global
+    waiting = [*found.items(), *((name, sys.modules[name]) for name in names if name in sys.modules)]
+    seen: set[int] = set()
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, ModuleType) and id(value) not in seen and _is_users(value.__name__):
+            seen.add(id(value))
+            inner = [(f"{path}.{key}", vars(value)[key]) for key in names if key in vars(value)]
+            found.update(inner)
+            waiting += inner
     return found
 
 
@@ -193,6 +201,8 @@ class Camera:
         self._left -= 1
         if isinstance(value, _NUMBERS):
             return value
+        if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type, type(None))):
+            return "method", value.__name__, self.image(value.__self__)  # such as `a_list.append`
         if self._left < 0 or self._depth > _DEPTH or id(value) in self._own or isinstance(value, _OPAQUE):
             return At.of(value)
         if isinstance(value, (FunctionType, type)) and not _is_users(value.__module__):
