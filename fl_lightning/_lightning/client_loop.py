@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from fl_lightning._lightning.client_step import ClientStep
@@ -115,14 +114,13 @@ class ClientLoop(ClientStep):
         return super().global_step
 
     @property
-    def batch_progress(self) -> _BatchProgress:
+    def batch_progress(self) -> Any:
         """Batches so far, of the round and of the fit."""
         self._show_counters()
-        progress: _BatchProgress = self.__dict__["batch_progress"]
-        return progress
+        return self.__dict__["batch_progress"]
 
     @batch_progress.setter
-    def batch_progress(self, progress: _BatchProgress) -> None:
+    def batch_progress(self, progress: Any) -> None:
         self.__dict__["batch_progress"] = progress
 
     @contextmanager
