@@ -85,6 +85,8 @@ class StackTraining:
         self.drew = False
         #: Whether a mapped step on a copy has had a loss that is no number.
         self.lost = False
+        #: Mapped steps, and batches on which they were taken.
+        self.mapped, self.batches = 0, 0
         self._by_step = bool(clients.loop.optimizers.by_step)
         self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
         self._program = self._make_program() if programs else None
@@ -201,6 +203,7 @@ class StackTraining:
             parameters = [select(parameter, rows) for parameter in models.parameters]
             buffers = models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers]
             self._steps.try_out(batch, index)
+            self.mapped, self.batches = self.mapped + 1, self.batches + len(rows)
             draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
             losses, logged, after = self._steps.mapped(parameters, buffers, batch, index, draws)
             if self._steps.rehearsal is None:
