@@ -49,7 +49,7 @@ class Findings:
         mistakes: Mistakes of the table; no cell should run before they are mended.
         obstacles: What cannot be built on this machine, such as a model whose weights cannot be downloaded. The cells
             that need it will fail; the others can run.
-        unchecked: Data that are not on this machine yet, if the data were to be checked too.
+        unchecked: Data that cannot be read, because they are not on this machine yet, for instance.
     """
 
     mistakes: list[str] = field(default_factory=list)
@@ -176,8 +176,8 @@ def _attempt(title: str, make: Callable[[], Any]) -> Any:
     except NoDataError as error:
         return _Failure(
             "unchecked",
-            f"the data are not on this machine yet ({error}), so nobody knows whether enough "
-            "clients train and the model takes their batches",
+            f"the data cannot be read yet ({error}), so nobody knows whether enough clients train and whether the "
+            "model takes their batches",
         )
     except (RuntimeError, *_OBSTACLES) as error:
         return _Failure("obstacle", f"{title} cannot be built on this machine: {type(error).__name__}: {error}")

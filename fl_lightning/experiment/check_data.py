@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.experiment.assembly import build_datamodule, build_model
@@ -16,7 +17,7 @@ _OURS = ("fl_lightning", "datamodules")
 
 
 class NoDataError(Exception):
-    """The data of a table are not on this machine yet."""
+    """The data of a table cannot be read, because they are not on this machine yet, for instance."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def check_cohort(method: AggregationCallback, sample: Sample) -> bool:
 def check_batch(config: dict[str, Any], sample: Sample) -> bool:
     """Raise ``ValueError`` if a model of the package cannot train on a batch; another one may need its trainer."""
     model = build_model(config)
-    if not isinstance(model, Classifier) or sample.batch is None:
+    if not isinstance(model, Classifier) or not _is_pair(sample.batch):
         return True
     x, y = sample.batch
     with torch.no_grad(), warnings.catch_warnings():
@@ -73,3 +74,7 @@ def check_batch(config: dict[str, Any], sample: Sample) -> bool:
                 f"shape {tuple(x.shape)} with labels up to {int(y.max())}: {type(error).__name__}: {error}"
             ) from error
     return True
+
+
+def _is_pair(batch: Any) -> bool:
+    return isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)

@@ -196,6 +196,6 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     table = with_data(datamodule={"class_path": "datamodules.MNISTDataModule", "init_args": arguments})
     arguments["partitioner"] = small()["data"]["digits"]["datamodule"]["init_args"]["partitioner"]
     [text] = check_table(read_table(table), with_data=True).unchecked
-    assert text.startswith(f"{HERE}the data are not on this machine yet (FileNotFoundError: There is no whole MNIST")
+    assert text.startswith(f"{HERE}the data cannot be read yet (FileNotFoundError: There is no whole MNIST")
     assert "NOT CHECKED: digits, FedAvg" in describe_plan(read_table(table), tmp_path, with_data=True)
     assert not list(tmp_path.iterdir())
