@@ -256,6 +256,29 @@ def test_weights_that_the_optimizer_holds() -> None:
     assert "by another way than as attributes of the module" in cause
 
 
+class Odd(Base):
+    """Uses a parameter on every second batch."""
+
+    def __init__(self) -> None:
+        super().__init__(5, nn.LayerNorm(3))
+        self.offset = nn.Parameter(torch.ones(3))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self.layers(batch[0])
+        return F.cross_entropy(scores + self.offset if batch_idx % 2 else scores, batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("sizes", [(16, 16, 16, 16), (16, 16, 12, 20, 28, 4), (28, 32, 32, 32)])
+def test_a_parameter_that_some_accumulated_batches_use(sizes: tuple[int, ...]) -> None:
+    # of three batches, accumulated by twos, the last step has one, which does not use the parameter
+    data = lambda: TensorDataModule(clients_of((6,), sizes), batch_size=4)  # noqa: E731
+    cause = assert_same(Odd, data, accumulate_grad_batches=2)
+    assert (cause is None) == (len(set(sizes)) == 1)
+
+
 # ---- metric objects, anomalies, layers, sizes ----
 
 
