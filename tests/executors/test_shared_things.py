@@ -13,10 +13,12 @@ from helpers.stacked import clients_of
 from helpers.toys import quiet_trainer
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from torchmetrics import Accuracy
+from torchmetrics.aggregation import RunningSum
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
 
@@ -256,6 +258,29 @@ def test_weights_that_the_optimizer_holds() -> None:
     assert "by another way than as attributes of the module" in cause
 
 
+class Odd(Base):
+    """Uses a parameter on every second batch."""
+
+    def __init__(self) -> None:
+        super().__init__(5, nn.LayerNorm(3))
+        self.offset = nn.Parameter(torch.ones(3))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self.layers(batch[0])
+        return F.cross_entropy(scores + self.offset if batch_idx % 2 else scores, batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("sizes", [(16, 16, 16, 16), (16, 16, 12, 20, 28, 4), (28, 32, 32, 32)])
+def test_a_parameter_that_some_accumulated_batches_use(sizes: tuple[int, ...]) -> None:
+    # of three batches, accumulated by twos, the last step has one, which does not use the parameter
+    data = lambda: TensorDataModule(clients_of((6,), sizes), batch_size=4)  # noqa: E731
+    cause = assert_same(Odd, data, accumulate_grad_batches=2)
+    assert (cause is None) == (len(set(sizes)) == 1)
+
+
 # ---- metric objects, anomalies, layers, sizes ----
 
 
@@ -439,6 +464,30 @@ def test_what_a_metric_object_keeps_beside_its_states() -> None:
     module, _, cause = fit(WithListing, lambda: TensorDataModule(arrays(), batch_size=4), "vectorized")
     assert cause is None
     assert module.accuracy.sizes == [4] * (3 * 4 * len(SIZES))
+
+
+class LogsSum(Base):
+    """Logs a metric object that leaves no value of a single step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = RunningSum(window=3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.sum(loss.detach())
+        self.log("sum", self.sum, on_step=True, on_epoch=True)
+        return loss
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_metric_object_without_values_of_steps(executor: str, tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    data = lambda: TensorDataModule(arrays(), batch_size=4)  # noqa: E731
+    _, _, cause = fit(LogsSum, data, executor, logger=logger, log_every_n_steps=1)
+    assert cause is None
+    header = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
+    assert [name for name in header if name.startswith("sum")] == ["sum_epoch"]
 
 
 # ---- what "auto" weighs ----
