@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from statistics import mean
 
 import pytest
-from helpers.result_pages import CLAIMS, DOCS, cells, claim, read, signed, text_of
+from helpers.result_pages import CLAIMS, DOCS, cells, claim, read, rows_of, signed, text_of
 
-PUBLISHED = "published.md"
+PUBLISHED, ASYNCHRONOUS = "published.md", "reproduction/asynchronous.md"
 THEIRS = {"SCAFFOLD": 99.0, "FedAvg": 98.9}  # Flower's, after 50 rounds
 LABEL = {"known": "SCAFFOLD, momentum known", "not known": "SCAFFOLD, momentum not known"}
 
@@ -69,3 +70,39 @@ def test_figures_of_scaffold_beside_momentum_are_those_of_the_file() -> None:
     assert row["here"].startswith(f"norm {power} after ten rounds")
     assert f"{small:.2f} if it does" in row["here"]
     assert row["verdict"] == f"yes: {wrong:.0f} and {right:.0f} %"
+
+
+def asynchronous(method: str, experiment: str, uploads: int | None = None, moves: int | None = None) -> list[float]:
+    """Return each seed's accuracy in % after a number of uploads, or as soon as the server has moved so often."""
+    runs: dict[str, list[dict[str, str]]] = {}
+    for row in rows_of("fashion_async.csv"):
+        if (row["method"], row["experiment"]) == (method, experiment):
+            runs.setdefault(row["seed"], []).append(row)
+    assert len(runs) == 5
+    chosen = [
+        next(r for r in run if (int(r["uploads"]) == uploads if uploads else int(r["moves"]) >= (moves or 0)))
+        for run in runs.values()
+    ]
+    return [100 * float(row["accuracy"]) for row in chosen]
+
+
+def test_figures_of_asynchronous_methods_are_those_of_the_file() -> None:
+    fourth = {e: mean(asynchronous("FedAsync", e, 300)) for e in ("1.1", "1.2", "1.3", "1.4")}
+    order = f"{fourth['1.1']:.1f}, {fourth['1.2']:.1f} and {fourth['1.3']:.1f} %"
+    assert claim("1.3 worst under FedAsync")["here"] == order
+    assert f"{order} at 300 uploads: yes. 1.4 is lower still ({fourth['1.4']:.1f} %)" in text_of(ASYNCHRONOUS)
+    at = {m: asynchronous(m, "1.4", 300) for m in ("FedAsync", "PAPAYA", "dynamic weights")}
+    earlier = {m: asynchronous(m, "1.4", 100) for m in at}
+    to_papaya = [mean(x["dynamic weights"]) - mean(x["PAPAYA"]) for x in (at, earlier)]
+    to_fedasync = [mean(x["dynamic weights"]) - mean(x["FedAsync"]) for x in (at, earlier)]
+    assert claim("above PAPAYA")["here"] == f"{signed(to_papaya[0], 0)} to {signed(to_papaya[1], 0)} points"
+    assert all(ours < theirs for ours, theirs in zip(at["dynamic weights"], at["PAPAYA"], strict=True))
+    equal = f"{signed(to_fedasync[0], 0)} to {signed(to_fedasync[1], 0)} points at equal uploads"
+    assert equal in claim("above FedAsync")["here"]
+
+
+def test_figures_of_dmoz_are_those_of_the_file() -> None:
+    rows = {row["data"]: row for row in rows_of("dmoz_small.csv")}
+    scores = [100 * float(row["score"]) for row in rows.values()]
+    assert cells("reproduction/dmoz.md", "accuracy, %") == [f"{score:.1f}" for score in scores]
+    assert claim("Scores grow with diffusion")["here"] == f"{scores[0]:.1f} to {scores[2]:.1f} %; {scores[3]:.1f} %"
