@@ -195,8 +195,7 @@ class Algorithm(Composition, ABC):
 
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
-        correction = f"`{type(self.objective).__name__}.correction`"
-        self._received.check_unchanged(result.task, [correction, *self.exchange.overriding("download")])
+        self._received.check_unchanged(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
         loss = self.objective.loss_of(result.task)
         if not self.changing_buffers.are_finite(result) or (loss is not None and not math.isfinite(loss)):
             self._refuse_start(result)
@@ -246,7 +245,9 @@ class Algorithm(Composition, ABC):
             TypeError: If a part returns anything else than numbers by name.
             ValueError: If two parts give a value the same name, or one gives it that of a count of the round.
         """
-        return joined_values([(self, self._counts()), *((part, part.values()) for part in self.parts.values())])
+        parts = [part for part in self.parts.values() if part is not self.exchange]
+        logging = [*parts, *self.exchange.members]
+        return joined_values([(self, self._counts()), *((part, part.values()) for part in logging)])
 
     def _counts(self) -> dict[str, float]:
         """Return the counts of the round that has ended.

@@ -35,6 +35,12 @@ class LocalObjective(StatefulPart):
         """Whether clients send a loss; see :meth:`loss_of`."""
         return type(self).loss_of is not LocalObjective.loss_of
 
+    @property
+    def correcting(self) -> list[str]:
+        """The method that makes corrections, as text, if there is one."""
+        plain_one = type(self).correction is LocalObjective.correction
+        return [] if plain_one else [f"`{type(self).__name__}.correction`"]
+
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the objective cannot work together with the other parts."""
         self._exchange = parts["exchange"]

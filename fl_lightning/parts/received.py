@@ -32,7 +32,7 @@ class ReceivedModels:
         if model is not None and version_of(model) != version:
             raise RuntimeError(
                 f"The model that client {task.client} received was changed in place before its result was there. "
-                f"{' or '.join(users)} did so, or a hook. Other clients and the result use this tensor, too. Work on "
+                f"{' or '.join([*users, 'a hook'])} did so. Other clients and the result use this tensor, too. Work on "
                 "a copy, such as `client.start.clone()`, and return a new tensor from each `download`."
             )
 
