@@ -15,7 +15,7 @@ from fl_lightning.parts.composition import Composition
 from fl_lightning.parts.contracts import call, call_for_vector, is_finite
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.logged_values import joined_values
-from fl_lightning.parts.received import ReceivedModels, refuse_start
+from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_start
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import RoundReport, Traffic
@@ -195,7 +195,8 @@ class Algorithm(Composition, ABC):
 
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
-        self._received.check_unchanged(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
+        if self._received.was_changed(result.task):
+            refuse_changed(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
         loss = self.objective.loss_of(result.task)
         if not self.changing_buffers.are_finite(result) or (loss is not None and not math.isfinite(loss)):
             self._refuse_start(result)

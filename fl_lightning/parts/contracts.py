@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from torch import Tensor
 
-from fl_lightning.arguments import got
+from fl_lightning.arguments import got, is_number
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.traffic import Payload
 
@@ -108,6 +108,20 @@ def call_for_merged(part: object, model: Tensor, lengths: Sequence[int], num_par
     if not is_finite(vector[:num_parameters]):
         _refuse_not_finite(part, "merge", "all clients handed in finite values")
     return vector
+
+
+def call_for_sum(part: object, total: Tensor, count: float) -> tuple[Tensor, float]:
+    """Call an exchange's ``summed`` and check what it returns; see :func:`call_for_vector`.
+
+    Args:
+        part: The exchange.
+        total: The true sum of updates, shape ``(num_parameters,)``.
+        count: The true number of clients.
+    """
+    returned = call(part, "summed", total, count, watch=[total])
+    if not isinstance(returned, tuple) or len(returned) != 2 or not is_number(returned[1]):
+        _refuse_type(part, "summed", returned, "the sum, a tensor, and the number by which the server divides it")
+    return _checked_vector(part, "summed", returned[0], total, (len(total),), ""), float(returned[1])
 
 
 def call_for_result(part: object, method: str, result: ClientResult) -> ClientResult:

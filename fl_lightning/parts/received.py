@@ -21,24 +21,28 @@ class ReceivedModels:
         """Note that a client received a model, shape ``(size,)``."""
         self._models[task.slot] = model, version_of(model)
 
-    def check_unchanged(self, task: Task, users: Sequence[str]) -> None:
-        """Raise ``RuntimeError`` if the model of a client that is done was changed in place.
-
-        Args:
-            task: The client's task.
-            users: Methods that saw the model.
-        """
+    def was_changed(self, task: Task) -> bool:
+        """Return whether the model of a client that is done was changed in place, and forget it."""
         model, version = self._models.pop(task.slot, (None, 0))
-        if model is not None and version_of(model) != version:
-            raise RuntimeError(
-                f"The model that client {task.client} received was changed in place before its result was there. "
-                f"{' or '.join([*users, 'a hook'])} did so. Other clients and the result use this tensor, too. Work on "
-                "a copy, such as `client.start.clone()`, and return a new tensor from each `download`."
-            )
+        return model is not None and version_of(model) != version
 
     def forget(self) -> None:
         """Forget the models of a round that broke off."""
         self._models = {}
+
+
+def refuse_changed(task: Task, users: Sequence[str]) -> NoReturn:
+    """Raise ``RuntimeError`` for a client whose model was changed in place before its result was there.
+
+    Args:
+        task: The client's task.
+        users: Methods that saw the model.
+    """
+    raise RuntimeError(
+        f"The model that client {task.client} received was changed in place before its result was there. "
+        f"{' or '.join([*users, 'a hook'])} did so. Other clients and the result use this tensor, too. Work on a copy, "
+        "such as `client.start.clone()`, and return a new tensor from each `download`."
+    )
 
 
 def refuse_start(task: Task, makers: Sequence[str]) -> NoReturn:

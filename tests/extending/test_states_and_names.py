@@ -25,6 +25,7 @@ from fl_lightning.parts import (
     Exchange,
     LocalObjective,
     Median,
+    Participation,
     ServerOptimizer,
     UniformSampler,
 )
@@ -154,6 +155,11 @@ def test_a_number_of_numpy_is_a_number_of_clients() -> None:
 def test_a_number_of_clients_that_is_none_names_the_sampler(size: Any) -> None:
     with pytest.raises(ValueError, match=r"`Sized.cohort_size` must return a whole number from 1 to 2, .* got "):
         fit(FedAvg(sampler=Sized(size)))
+
+
+def test_clients_that_cannot_be_reached_are_not_drawn() -> None:
+    with pytest.raises(ValueError, match=r"`Sized.draw` returned clients that cannot be reached in this round: \[1\]"):
+        fit(FedAvg(sampler=Sized(2), participation=Participation(available=lambda round_index: [0])))
 
 
 class Scored(UniformSampler):
@@ -300,7 +306,7 @@ def test_results_in_an_aggregation_that_another_holds_are_forgotten_too() -> Non
 
 
 def test_a_misspelt_hook_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"`Wrong.uplaod` would never be called: .* Did you mean `upload`\?"):
+    with pytest.raises(TypeError, match=r"`Wrong.uplaod` would never be used: .* Did you mean `upload`\?"):
         type("Wrong", (Exchange,), {"uplaod": lambda self, result: result})
     with pytest.raises(TypeError, match=r"Did you mean `on_round_start`\?"):
         type("Wrong", (UniformSampler,), {"on_roundstart": lambda self, round_index: None})
@@ -313,4 +319,5 @@ def test_a_misspelt_hook_is_refused() -> None:
 def test_methods_of_ones_own_are_not() -> None:
     names = ("uploads", "uploaded_bits", "download_speed", "merge_all", "_uplaod", "steps", "noise", "draw_again")
     for base in (Exchange, Aggregation, ClientSampler, ServerOptimizer, LocalObjective):
+        type("Right", (base,), {"state": None, "value": 1.0, "load_state": lambda self: None})
         type("Right", (base,), dict.fromkeys(names, lambda self: None))

@@ -175,10 +175,6 @@ class Chain(Exchange):
 
     def state_dict(self) -> dict[str, Any]:
         """Return each member's state, by its place and its class."""
-        return {self._key(place): member.state_dict() for place, member in enumerate(self.members)}
-
-    def readable_state(self) -> dict[str, Any]:
-        """Return each member's state for a checkpoint."""
         return {self._key(place): member.readable_state() for place, member in enumerate(self.members)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
