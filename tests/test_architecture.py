@@ -42,7 +42,7 @@ UPWARD = {("fl_lightning.experiment", "fl_lightning.report")}
 MATHEMATICS = [
     path
     for path in LIBRARY
-    if {"partitioners", "parts"} & set(path.parts)
+    if {"partitioners", "parts"} & set(path.relative_to(ROOT).parts)
     or path.relative_to(ROOT / "fl_lightning").as_posix()
     in {*(f"{tool}.py" for tool in TOOLS), "data/batches.py", "data/splits.py", "data/standardize.py"}
 ]

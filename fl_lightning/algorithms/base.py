@@ -15,7 +15,7 @@ from fl_lightning._lightning.evaluation import share_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.description import describe_run
-from fl_lightning.algorithms.logged import log_values, settings_of_run, values_of_round
+from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
 from fl_lightning.arguments import check_count, plain
@@ -274,8 +274,8 @@ class AggregationCallback(ShowsSignature, Callback):
     # ---- logs and checkpoints ----
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the round's clients and the cost so far; see :func:`values_of_round`."""
-        log_values(trainer, pl_module, values_of_round(self.algorithm))
+        """Log the round's clients and the cost so far; see :meth:`Algorithm.values`."""
+        log_values(trainer, pl_module, self.algorithm.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""

@@ -10,7 +10,6 @@ import lightning.pytorch as pl
 from fl_lightning._lightning.logging import log_round
 from fl_lightning.algorithms.description import fingerprints
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.representation import ShowsArguments, arguments, short
 from fl_lightning.versions import __version__, package_versions
 
@@ -40,25 +39,6 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         },
         "processes": loop.trainer.world_size,
         "versions": {"fl_lightning": __version__, **package_versions()},
-    }
-
-
-def values_of_round(algorithm: Algorithm) -> dict[str, float]:
-    """Return the counts of the round that has ended.
-
-    ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
-    handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
-    ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
-    """
-    report = algorithm.report
-    return {
-        "fed/clients": len(report.reported),
-        "fed/dropped": report.dropped,
-        "fed/left_out": len(report.left_out),
-        "fed/aggregations": algorithm.server.aggregations,
-        "fed/aggregated": float(algorithm.aggregated),
-        "fed/models_sent": algorithm.models_sent,
-        **algorithm.values(),
     }
 
 

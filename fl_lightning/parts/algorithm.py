@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from fl_lightning.parts.composition import Composition
+from fl_lightning.parts.contracts import call, call_for_vector, is_finite
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
+from fl_lightning.parts.logged_values import joined_values
+from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_start
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import RoundReport, Traffic
@@ -39,6 +43,7 @@ class Algorithm(Composition, ABC):
         #: What the module holds since the last round's end, shape ``(size,)``, rounded to its types.
         self.shown: Tensor | None = None
         self._restored: dict[str, Any] | None = None
+        self._received = ReceivedModels()
 
     @property
     def server(self) -> Server:
@@ -97,6 +102,14 @@ class Algorithm(Composition, ABC):
         self.meter = TrafficMeter(federation, self.exchange, self.objective.vectors_sent, self.sampler.needs_scores)
         if restored is not None:
             self._restore(restored)
+        else:
+            self._check_states()
+
+    def _check_states(self) -> None:
+        """Raise ``TypeError`` now if checkpoints could not be read, not after hours of training."""
+        for part in self.parts.values():
+            with suppress(AttributeError):  # what its first round makes is not there yet
+                part.readable_state()
 
     def _go_on(self, federation: Federation) -> None:
         """Go on from an earlier fit; the module may hold other weights than that fit left."""
@@ -165,7 +178,12 @@ class Algorithm(Composition, ABC):
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        return self.exchange.download(task, self.schedule.start(task.slot, self.server))
+        server = self.server.model
+        given = task.slot, self.server
+        sent = call_for_vector(self.schedule, "start", *given, watch=(server,), lengths=(len(server),))
+        model = self.exchange.download(task, sent)
+        self._received.add(task, model)
+        return model
 
     @abstractmethod
     def receive(self, result: ClientResult) -> None:
@@ -177,8 +195,11 @@ class Algorithm(Composition, ABC):
 
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
+        if self._received.was_changed(result.task):
+            refuse_changed(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
         loss = self.objective.loss_of(result.task)
         if not self.changing_buffers.are_finite(result) or (loss is not None and not math.isfinite(loss)):
+            self._refuse_start(result)
             if self.invalid_updates == "raise":
                 task = result.task
                 raise FloatingPointError(
@@ -187,9 +208,18 @@ class Algorithm(Composition, ABC):
                     'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
                 )
             return None
-        self.objective.on_client_end(result)
+        call(self.objective, "on_client_end", result, watch=(result.start, result.vector))
         sent = replace(result, payload=self.meter.payload, loss=loss)
         return self.exchange.upload(sent)
+
+    def _refuse_start(self, result: ClientResult) -> None:
+        """Raise ``FloatingPointError`` if the schedule or an exchange gave the client NaN or infinite parameters."""
+        n, server = self.federation.num_parameters, self.server
+        if is_finite(result.start[:n]) or not is_finite(server.model[:n]):
+            return
+        by_schedule = not is_finite(self.schedule.start(result.task.slot, server)[:n])
+        schedule = f"`{type(self.schedule).__name__}.start`"
+        refuse_start(result.task, [schedule] if by_schedule else self.exchange.overriding("download"))
 
     @abstractmethod
     def on_round_end(self) -> Tensor:
@@ -210,13 +240,38 @@ class Algorithm(Composition, ABC):
         return ()
 
     def values(self) -> dict[str, float]:
-        """Return further values that the round logs."""
-        return {name: value for part in self.parts.values() for name, value in part.values().items()}
+        """Return further values that the round logs.
+
+        Raises:
+            TypeError: If a part returns anything else than numbers by name.
+            ValueError: If two parts give a value the same name, or one gives it that of a count of the round.
+        """
+        parts = [part for part in self.parts.values() if part is not self.exchange]
+        logging = [*parts, *self.exchange.members]
+        return joined_values([(self, self._counts()), *((part, part.values()) for part in logging)])
+
+    def _counts(self) -> dict[str, float]:
+        """Return the counts of the round that has ended.
+
+        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
+        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
+        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
+        """
+        report = self.report
+        return {
+            "fed/clients": len(report.reported),
+            "fed/dropped": report.dropped,
+            "fed/left_out": len(report.left_out),
+            "fed/aggregations": self.server.aggregations,
+            "fed/aggregated": float(self.aggregated),
+            "fed/models_sent": self.models_sent,
+        }
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""
         for part in self.parts.values():
             part.on_round_abort()
+        self._received.forget()
         if self._server is not None:
             self._server.on_round_abort()
 
@@ -226,7 +281,7 @@ class Algorithm(Composition, ABC):
         """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes."""
         if self._server is None or self._restored is not None:
             return self._restored or {}
-        return {**self._own_state(), **{name: part.state_dict() for name, part in self.parts.items()}}
+        return {**self._own_state(), **{name: part.readable_state() for name, part in self.parts.items()}}
 
     def _own_state(self) -> dict[str, Any]:
         server = self.server

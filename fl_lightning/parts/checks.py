@@ -48,7 +48,7 @@ def draw_cohort(
         available: The clients that can be reached, sorted; ``None`` for all.
 
     Raises:
-        ValueError: If the sampler does not return distinct clients.
+        ValueError: If the sampler does not return distinct clients that can be reached.
     """
     drawn = sampler.draw(num_clients, rng, available)
     clients = np.asarray(drawn)
@@ -59,5 +59,10 @@ def draw_cohort(
         raise ValueError(
             f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
             f"round's clients, got {drawn!r}. Turn a boolean mask into clients with `np.flatnonzero(mask)`."
+        )
+    if available is not None and (absent := sorted(set(clients.tolist()) - set(available.tolist()))):
+        raise ValueError(
+            f"`{type(sampler).__name__}.draw` returned clients that cannot be reached in this round: {absent}. Draw "
+            "from `available`, where it is not None."
         )
     return clients if sampler.draws_in_random_order else rng.permutation(clients)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.checks import as_list, check_part
-from fl_lightning.parts.exchange.base import Chain, Exchange
+from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
+from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.part import Part
@@ -51,7 +52,7 @@ class Composition:
         self.objective = LocalObjective() if objective is None else objective
         self.aggregation = aggregation
         self.server_optimizer = server
-        self.exchange = Chain(as_list(exchange))
+        self.exchange: Chain = Chain(as_list(exchange))
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
         self.changing_buffers = ChangingBuffers()

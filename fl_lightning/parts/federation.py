@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.traffic import Payload
+from fl_lightning.representation import short
 
 
 @dataclass(frozen=True)
@@ -105,22 +106,35 @@ class ClientResult:
         Args:
             delta: Shape ``(num_parameters,)``.
             payload: What is sent of it; as before if ``None``.
+
+        Raises:
+            ValueError: If the update has another shape.
         """
+        self._check_length("with_delta", delta, self._length)
         moved = (self.start[: self._length] + delta).to(self.vector.dtype)
         vector = torch.cat([moved, self.buffers])
         return replace(self, vector=vector, payload=self.payload if payload is None else payload)
 
     def with_buffers(self, buffers: Tensor) -> ClientResult:
-        """Return the result with other buffers, shape ``(size - num_parameters,)``."""
+        """Return the result with other buffers, shape ``(size - num_parameters,)``; others are a ``ValueError``."""
+        self._check_length("with_buffers", buffers, len(self.vector) - self._length)
         return replace(self, vector=torch.cat([self.parameters, buffers.to(self.vector.dtype)]))
 
     def with_vector(self, vector: Tensor) -> ClientResult:
-        """Return the result with another trained model, shape ``(size,)``."""
+        """Return the result with another trained model, shape ``(size,)``; others are a ``ValueError``."""
+        self._check_length("with_vector", vector, len(self.vector))
         return replace(self, vector=vector)
 
     def to(self, device: torch.device) -> ClientResult:
         """Return the result with its tensors on a device."""
         return replace(self, start=self.start.to(device), vector=self.vector.to(device))
+
+    def _check_length(self, method: str, given: Tensor, length: int) -> None:
+        if getattr(given, "shape", None) != (length,):
+            raise ValueError(
+                f"`result.{method}` needs a tensor of shape ({length},), got {short(given)}. The result has "
+                f"{self._length} parameters and {len(self.vector) - self._length} values of buffers."
+            )
 
     @property
     def _length(self) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,43 +11,12 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
 from fl_lightning.parts.client_states import ClientStates, StatefulPart
+from fl_lightning.parts.contracts import returns
+from fl_lightning.parts.correction import Correction as Correction
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.reach import reach_of_steps
-
-
-@dataclass(frozen=True)
-class Correction:
-    """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
-
-    Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before
-    clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`.
-
-    Attributes:
-        pull: Weight of the quadratic term.
-        linear: Coefficients of the linear term, shape ``(num_parameters,)``.
-        weight_decay: Added to the optimizer's own ``weight_decay``: a term ``weight_decay/2 |w|^2``, not clipped.
-    """
-
-    pull: float = 0.0
-    linear: Tensor | None = None
-    weight_decay: float = 0.0
-
-    def add(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
-        """Add the gradient to each ``parameter.grad``, in place.
-
-        Args:
-            parameters: Parameters that the optimizer is about to step and that have a gradient.
-            start: The same parameters as the client received them.
-            linear: The same parameters' part of ``linear``; empty if there is none.
-        """
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        with torch.no_grad():
-            if self.pull:
-                drift = torch._foreach_sub([parameter.detach() for parameter in parameters], list(start))
-                torch._foreach_add_(gradients, drift, alpha=self.pull)
-            if linear:
-                torch._foreach_add_(gradients, list(linear))
+from fl_lightning.parts.returned import checked_correction, checked_loss
 
 
 class LocalObjective(StatefulPart):
@@ -67,6 +35,12 @@ class LocalObjective(StatefulPart):
         """Whether clients send a loss; see :meth:`loss_of`."""
         return type(self).loss_of is not LocalObjective.loss_of
 
+    @property
+    def correcting(self) -> list[str]:
+        """The method that makes corrections, as text, if there is one."""
+        plain_one = type(self).correction is LocalObjective.correction
+        return [] if plain_one else [f"`{type(self).__name__}.correction`"]
+
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the objective cannot work together with the other parts."""
         self._exchange = parts["exchange"]
@@ -76,6 +50,7 @@ class LocalObjective(StatefulPart):
         places = None if self._exchange is None else self._exchange.sent_places()
         return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
 
+    @returns(checked_correction)
     def correction(self, client: LocalClient) -> Correction | None:
         """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch."""
         return None
@@ -83,6 +58,7 @@ class LocalObjective(StatefulPart):
     def on_client_end(self, result: ClientResult) -> None:
         """Called when a client is done, with its result as it leaves the client."""
 
+    @returns(checked_loss)
     def loss_of(self, task: Task) -> float | None:
         """Return the loss that the client sends with its result; ``None`` for none.
 

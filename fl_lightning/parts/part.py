@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.misspelt import refuse_misspelt
+from fl_lightning.parts.saved_state import readable
 from fl_lightning.representation import ShowsArguments
 
 
@@ -18,6 +21,11 @@ class Part(ShowsArguments):
     """
 
     _federation: Federation | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_misspelt(cls, Part)
+        keep_contracts(cls)
 
     @property
     def federation(self) -> Federation:
@@ -74,8 +82,19 @@ class Part(ShowsArguments):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round's end that a resumed run needs: tensors, numbers, lists and dicts."""
+        """Return the state at the last round's end that a resumed run needs.
+
+        It may hold tensors, numbers, texts, None, and lists, tuples, sets and dicts of these.
+        """
         return {}
+
+    def readable_state(self) -> dict[str, Any]:
+        """Return :meth:`state_dict` for a checkpoint.
+
+        Raises:
+            TypeError: If it holds anything that cannot be read again; see ``docs/extending.md``.
+        """
+        return readable(self, self.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint, after :meth:`on_fit_start`."""

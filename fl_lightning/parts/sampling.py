@@ -18,8 +18,10 @@ from fl_lightning.arguments import (
     is_number,
     plain,
 )
+from fl_lightning.parts.contracts import returns
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
+from fl_lightning.parts.returned import checked_score, checked_size
 from fl_lightning.representation import represent, who_train
 
 Rounding = Literal["floor", "round", "ceil"]
@@ -29,6 +31,8 @@ _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
 class ClientSampler(Part, ABC):
     """Draws the clients of a round."""
 
+    #: Whether :meth:`cohort_size` counts clients, so that it is at most their number.
+    counts_clients = True
     #: Whether :meth:`score` is called for every client that trained.
     needs_scores = False
     #: Whether :meth:`draw` returns clients in random order by itself. Otherwise they are shuffled before anything
@@ -40,6 +44,7 @@ class ClientSampler(Part, ABC):
         if "draw" in vars(cls) and "draws_in_random_order" not in vars(cls):
             cls.draws_in_random_order = False  # another `draw` than the base's must say so again
 
+    @returns(checked_size)
     @abstractmethod
     def cohort_size(self, num_clients: int) -> int:
         """Return how many clients train in a round, out of ``num_clients``; the expected number if it varies.
@@ -63,6 +68,7 @@ class ClientSampler(Part, ABC):
         """Return the clients that must be scored before the first draw."""
         return ()
 
+    @returns(checked_score)
     def score(self, client: LocalClient) -> float:
         """Return the importance of the client at the module's present weights.
 
@@ -147,6 +153,8 @@ class Arrivals(UniformSampler):
     Raises:
         ValueError: If the fraction is outside (0, 1] or the count below 1.
     """
+
+    counts_clients = False
 
     def cohort_size(self, num_clients: int) -> int:
         """Return the number of results."""

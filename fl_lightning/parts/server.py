@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.contracts import call, call_for_merged, call_for_vector
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import ChangingBuffers
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server_optimizers import ServerOptimizer
+from fl_lightning.parts.undo import Undo
 
 
 class Server:
@@ -46,6 +48,7 @@ class Server:
         self._num_parameters = federation.num_parameters
         self._tracks_buffers = not aggregation.merges_buffers and len(self.model) > self._num_parameters
         self._buffers = RunningMean()
+        self._undo = Undo(aggregation)
         self._waiting: list[ClientResult] = []
         self._end_of_round: Callable[[], None] | None = None
         self._shared = self.has_results = False
@@ -73,7 +76,8 @@ class Server:
             self._waiting.append(result)
 
     def _add(self, result: ClientResult) -> None:
-        self._aggregation.update(result)
+        self._undo.remember()
+        call(self._aggregation, "update", result, watch=(result.start, result.vector))
         if self._tracks_buffers:
             self._buffers.add(result.buffers)
 
@@ -81,13 +85,16 @@ class Server:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
         self._take_waiting()
         self.has_results = False
-        n = self._num_parameters
-        aggregate = self._aggregation.merge(self.model if self._aggregation.merges_buffers else self.model[:n])
+        n, size = self._num_parameters, len(self.model)
+        model = self.model if self._aggregation.merges_buffers else self.model[:n]
+        self._undo.end_results()
+        lengths = (n, size) if self._tracks_buffers else (size,)
+        aggregate = call_for_merged(self._aggregation, model, lengths, n)
+        self._undo.forget()
         buffers = self._merged_buffers()
-        if aggregate is not None:
-            if aggregate.shape == (n,) and buffers is not None:
-                aggregate = torch.cat([aggregate, buffers.to(aggregate.dtype)])
-            self._check(aggregate)
+        if aggregate is not None and len(aggregate) < size:
+            kept = self.model[n:] if buffers is None else buffers
+            aggregate = torch.cat([aggregate, kept.to(aggregate.dtype)])
         states = self._aggregation.states
         if states is not None and not self._aggregation.reduces_over_ranks:
             states.on_round_end()  # `update` came after the parts' own
@@ -95,7 +102,8 @@ class Server:
         if aggregate is None:
             return False
         aggregate = self._exchange.merged(aggregate)
-        moved = self._optimizer.step(self.model[:n], aggregate[:n])
+        given = self.model[:n], aggregate[:n]
+        moved = call_for_vector(self._optimizer, "step", *given, watch=given, lengths=(n,), finite=n)
         model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
         self.model = self._changing.keep_constant(model, self.model)
         self.aggregations += 1
@@ -140,24 +148,8 @@ class Server:
         self._buffers.reset()
         return mean
 
-    def _check(self, aggregate: Tensor) -> None:
-        if aggregate.shape != self.model.shape:
-            n, size = self._num_parameters, len(self.model)
-            allowed = f"({n},)" if n == size else f"({n},), the parameters, or ({size},), with buffers"
-            raise ValueError(
-                f"`{type(self._aggregation).__name__}.merge` returned a tensor of shape {tuple(aggregate.shape)}; the "
-                f"server needs {allowed}. Return what the whole model moves to, or None if there is nothing to do."
-            )
-
-        if not bool(aggregate[: self._num_parameters].sum().isfinite()) and not bool(
-            aggregate[: self._num_parameters].isfinite().all()
-        ):
-            raise FloatingPointError(
-                f"`{type(self._aggregation).__name__}.merge` returned NaN or infinite parameters, although all clients "
-                "handed in finite values. Check the aggregation and the exchanges. The round is discarded."
-            )
-
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""
         self._waiting, self._end_of_round, self.has_results = [], None, False
         self._buffers.reset()
+        self._undo.put_back()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.client_states import accumulator
+from fl_lightning.parts.contracts import call_for_sum
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, same_values
 from fl_lightning.parts.running_mean import RunningMean
@@ -60,7 +61,7 @@ class SummedUpdates(Aggregation):
         models, _ = self._models.take(self.federation, model[:n])
         self._starts, count = [], float(weight)
         total = torch.zeros_like(current[:n]) if mean is None else mean * count
-        seen, divisor = self.exchange.summed(total, count)
+        seen, divisor = call_for_sum(self.exchange, total, count)
         if not divisor:
             return None
         if seen is total and models is not None and divisor == count and all(received):

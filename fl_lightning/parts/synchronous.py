@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.checks import draw_cohort
+from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
@@ -130,7 +131,7 @@ class SynchronousAlgorithm(Algorithm):
             )
         self.server.end_round(partial(self._change, done, failed, seen))
         self.schedule.on_round_end()
-        shown = self.schedule.publish(self.server, failed)
+        shown = self._published_by_schedule(failed)
         self.server.complete_round()
         if self.server.has_results:
             raise RuntimeError(
@@ -140,6 +141,11 @@ class SynchronousAlgorithm(Algorithm):
             )
         self._done, self._failed = {}, []
         return self._publish(shown)
+
+    def _published_by_schedule(self, failed: Sequence[int]) -> Tensor:
+        model, n = self.server.model, self.federation.num_parameters
+        given = self.server, failed
+        return call_for_vector(self.schedule, "publish", *given, watch=(model,), lengths=(len(model),), finite=n)
 
     def _change(self, done: Mapping[int, _HandedIn], failed: Sequence[int], seen: set[int]) -> None:
         """Let traffic and all parts but the schedule go on, once the results are merged.

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from fl_lightning.arguments import check_count, check_not_negative, plain
+
+_PLAIN = (int, int, int), (int, int, float)
+
 
 @dataclass(frozen=True)
 class Payload:
@@ -14,11 +18,24 @@ class Payload:
         values: Numbers that are sent.
         bits_per_value: Bits of each number.
         extra_bits: Further bits: the positions of a sparse message, the scale of a quantised one.
+
+    Raises:
+        ValueError: If one of these is negative or no number, or a count is no whole number.
     """
 
     values: int = 0
     bits_per_value: float = 32
     extra_bits: int = 0
+
+    def __post_init__(self) -> None:
+        kinds = type(self.values), type(self.extra_bits), type(self.bits_per_value)
+        if kinds in _PLAIN and self.values >= 0 and self.extra_bits >= 0 and 0 <= self.bits_per_value < math.inf:
+            return  # nearly always, and for each client
+        check_count("values", self.values, 0, "It is how many numbers are sent.")
+        check_count("extra_bits", self.extra_bits, 0, "Round bits up.")
+        check_not_negative("bits_per_value", self.bits_per_value)
+        for name, value in vars(self).items():  # numbers of numpy would make checkpoints that cannot be read
+            object.__setattr__(self, name, plain(value))
 
     @property
     def bits(self) -> int:
@@ -26,7 +43,14 @@ class Payload:
         return math.ceil(self.values * self.bits_per_value) + self.extra_bits
 
     def sparse(self, values: int, of: int) -> Payload:
-        """Return the payload of ``values`` numbers out of ``of``, each sent with its position."""
+        """Return the payload of ``values`` numbers out of ``of``, each sent with its position.
+
+        Raises:
+            ValueError: If ``values`` is no whole number from 0 to ``of``.
+        """
+        check_count("values", values, 0, "It is how many numbers are sent.")
+        if values > of:
+            raise ValueError(f"`values` must be at most `of`, {of}, got {values}: no more numbers can be sent.")
         position = math.ceil(math.log2(of)) if of > 1 else 0
         return replace(self, values=values, extra_bits=self.extra_bits + values * position)
 

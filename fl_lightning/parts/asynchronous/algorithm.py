@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -141,7 +142,9 @@ class AsynchronousAlgorithm(Algorithm):
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
         """
         uploaded = self._uploaded(result)
-        self.schedule.receive(replace(result, payload=self.meter.payload_up) if uploaded is None else uploaded)
+        if uploaded is None:  # its loss, which is not finite, says so until it is due
+            uploaded = replace(result, payload=self.meter.payload_up, loss=math.inf)
+        self.schedule.receive(uploaded)
 
     def on_round_end(self) -> Tensor:
         """End the round and return the model that the user sees, shape ``(size,)``."""
@@ -159,12 +162,12 @@ class AsynchronousAlgorithm(Algorithm):
             boundary, self._boundary = self._boundary, None
             self._restore_changing({**boundary, "schedule": boundary["schedule"]()})
 
-    def values(self) -> dict[str, float]:
-        """Return what a round logs: virtual time, staleness of its results, utilisation, buffer."""
+    def _counts(self) -> dict[str, float]:
+        """Return the counts of the round, the staleness of its results, and the results in the buffer."""
         late = [record.staleness for record in self.report.arrivals if record.outcome != "lost"]
         threshold = self.schedule.broadcast_threshold
         return {
-            **super().values(),
+            **super()._counts(),
             "fed/staleness": float(np.mean(late)) if late else 0.0,
             "fed/staleness_max": max(late, default=0),
             "fed/rejected": sum(record.outcome == "rejected" for record in self.report.arrivals),
@@ -196,7 +199,8 @@ class AsynchronousAlgorithm(Algorithm):
         self._note(flight, result.staleness, outcome, moved)
 
     def _judge(self, result: ClientResult) -> Outcome:
-        if not self.changing_buffers.are_finite(result):
+        is_left_out = result.loss is not None and not math.isfinite(result.loss)
+        if is_left_out or not self.changing_buffers.are_finite(result):  # checkpoints of earlier releases have no loss
             return "invalid"
         return "used" if self.schedule.admits(result) else "rejected"
 
@@ -275,16 +279,16 @@ class AsynchronousAlgorithm(Algorithm):
         if self._server is None or self._restored is not None:
             return self._restored or {}
         state = self._boundary or self._changing_state(self.schedule.state_dict)
-        rest = {name: part.state_dict() for name, part in self.parts.items() if name not in state}
+        rest = {name: part.readable_state() for name, part in self.parts.items() if name not in state}
         return {**rest, **state, "schedule": state["schedule"]()}
 
     def _changing_state(self, schedule: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the present state of all that changes inside a round; the schedule's is yet to be written out."""
         return {
             **self._own_state(),
-            "aggregation": self.aggregation.state_dict(),
-            "server_optimizer": self.server_optimizer.state_dict(),
-            "changing_buffers": self.changing_buffers.state_dict(),
+            "aggregation": self.aggregation.readable_state(),
+            "server_optimizer": self.server_optimizer.readable_state(),
+            "changing_buffers": self.changing_buffers.readable_state(),
             "schedule": schedule,
         }
 

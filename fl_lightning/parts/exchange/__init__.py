@@ -1,7 +1,8 @@
 """What travels between the server and its clients."""
 
-from fl_lightning.parts.exchange.base import Chain, Exchange
+from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
+from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.exchange.clip import Clip
 from fl_lightning.parts.exchange.compressor import Compressor
 from fl_lightning.parts.exchange.low_rank import LowRank

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.part import Part
@@ -105,12 +106,7 @@ class ChangingBuffers(Part):
 
     def are_finite(self, result: ClientResult) -> bool:
         """Return whether a client's parameters, and the buffers that it changed, are finite."""
-        # one sum is cheaper than a test of every value; only if it is not finite is each looked at
-        if bool(result.vector.sum().isfinite()):
-            return True
-        start = result.start[len(result.parameters) :]
-        constant = (result.buffers == start) | (result.buffers.isnan() & start.isnan())
-        return bool(result.parameters.isfinite().all()) and bool((result.buffers.isfinite() | constant).all())
+        return are_finite(result)
 
     def lengths(self) -> list[tuple[str, int]]:
         """Return name and number of values of each buffer that changes."""

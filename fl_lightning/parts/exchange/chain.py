@@ -1,0 +1,205 @@
+"""Several exchanges one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from fl_lightning.parts.contracts import are_finite, call, call_for_result, call_for_vector, check_results
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.exchange.buffers import BufferExchange
+from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
+from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.logged_values import joined_values
+from fl_lightning.parts.traffic import Payload
+
+
+class Chain(Exchange):
+    """Several exchanges, from the client to the server.
+
+    A result passes through their ``upload`` in this order, a model through their ``download`` in reverse order.
+
+    Args:
+        members: The exchanges.
+
+    Raises:
+        TypeError: If a member is no :class:`Exchange`.
+    """
+
+    def __init__(self, members: Sequence[Exchange]) -> None:
+        for member in members:
+            if not isinstance(member, Exchange):
+                hint = f" Call it: {member.__name__}(...)." if isinstance(member, type) else ""
+                raise TypeError(
+                    "`exchange` must be an Exchange of fl_lightning.parts, such as Clip(1.0), or a list of them, got "
+                    f"{member!r}.{hint}"
+                )
+        self.members = list(members)
+
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether a member keeps vectors of clients."""
+        return any(member.keeps_client_states for member in self.members)
+
+    def attach(self, federation: Federation, *, fresh: bool = True) -> None:
+        """Let all members take the federation."""
+        super().attach(federation, fresh=fresh)
+        for place, member in enumerate(self.members):
+            member.chain, member.place = self, place
+            member.attach(federation, fresh=fresh)
+
+    @property
+    def colludes(self) -> bool:  # type: ignore[override]
+        """Whether a member's clients know what others send."""
+        return any(member.colludes for member in self.members)
+
+    def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """Return all results that the server is about to merge."""
+        for member in self.members:
+            tensors = [tensor for result in results for tensor in (result.start, result.vector)]
+            returned = call(member, "colluded", results, watch=tensors)
+            results = check_results(member, "colluded", returned, results)
+        return list(results)
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Let all members look at the other parts.
+
+        Raises:
+            ValueError: If some clients know what others send, and the server or the user would not see what they make
+                of it.
+        """
+        for member in self.members:
+            member.check_beside(parts)
+        for member in self.members:
+            if member.colludes:
+                self._refuse_beside(member, parts["schedule"])
+
+    def _refuse_beside(self, colluding: Exchange, schedule: Any) -> None:
+        name = type(colluding).__name__
+        for member in self.members:
+            if member.sums_updates:
+                raise ValueError(
+                    f"{name} needs the updates of a round's clients, but {type(member).__name__} gives the server only "
+                    "their sum. Use an exchange of single updates, such as the attack SignFlipping."
+                )
+        shown = getattr(schedule, "evaluate", "server")
+        if shown in ("active", "all"):
+            raise ValueError(
+                f'`evaluate="{shown}"` shows the mean of the models that clients trained, before {name} changes them. '
+                'Give `evaluate="server"`.'
+            )
+
+    def check_another_fit(self) -> None:
+        """Let all members look at a fit that begins with the model that an earlier one left."""
+        for member in self.members:
+            member.check_another_fit()
+
+    def values(self) -> dict[str, float]:
+        """Return what the members log."""
+        return joined_values((member, member.values()) for member in self.members)
+
+    def download(self, task: Task, model: Tensor) -> Tensor:
+        """Return the model from which the client starts, shape ``(size,)``."""
+        for member in reversed(self.members):
+            model = call_for_vector(member, "download", task, model, watch=(model,), lengths=(len(model),))
+        return model
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        """Return the result as the server sees it.
+
+        Raises:
+            FloatingPointError: If a member makes NaN or infinite values of finite ones.
+        """
+        passed = [result]
+        for member in self.members:
+            passed.append(call_for_result(member, "upload", passed[-1]))
+        if passed[-1].vector is not result.vector and not are_finite(passed[-1]):
+            self._refuse_not_finite(passed)
+        return passed[-1]
+
+    def _refuse_not_finite(self, passed: Sequence[ClientResult]) -> NoReturn:
+        """Raise an error that names the member whose result is the first that is not finite."""
+        culprit = next(m for m, after in zip(self.members, passed[1:], strict=True) if not are_finite(after))
+        raise FloatingPointError(
+            f"`{type(culprit).__name__}.upload` returned NaN or infinite values for client {passed[0].task.client}, "
+            "which handed in finite ones. Check its arithmetic, such as a division by a norm that can be 0. The round "
+            "is discarded."
+        )
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        """Return what the server moves to, shape ``(size,)``."""
+        return self._through("merged", aggregate)
+
+    def published(self, model: Tensor) -> Tensor:
+        """Return the model that is validated and checkpointed, shape ``(size,)``."""
+        return self._through("published", model)
+
+    def _through(self, method: str, model: Tensor) -> Tensor:
+        n = self.federation.num_parameters
+        for member in reversed(self.members):
+            model = call_for_vector(member, method, model, watch=(model,), lengths=(len(model),), finite=n)
+        return model
+
+    def travels(self, name: str) -> bool:
+        """Return whether all members send the named tensor."""
+        return all(member.travels(name) for member in self.members)
+
+    def payload_down(self, payload: Payload) -> Payload:
+        """Return what the server sends to one client."""
+        for member in reversed(self.members):
+            payload = member.payload_down(payload)
+        return payload
+
+    def payload_up(self, payload: Payload) -> Payload:
+        """Return what a client sends whose result is left out."""
+        for member in self.members:
+            payload = member.payload_up(payload)
+        return payload
+
+    def on_round_start(self, round_index: int) -> None:
+        """Prepare all members for a round."""
+        for member in self.members:
+            member.on_round_start(round_index)
+
+    def on_round_end(self) -> None:
+        """End the round for all members."""
+        for member in self.members:
+            member.on_round_end()
+
+    def on_round_abort(self) -> None:
+        """Let all members forget the round."""
+        for member in self.members:
+            member.on_round_abort()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return each member's state, by its place and its class."""
+        return {self._key(place): member.readable_state() for place, member in enumerate(self.members)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the members' states of a checkpoint.
+
+        Raises:
+            ValueError: If the checkpoint was written with other exchanges.
+        """
+        check_same_exchanges([key.partition("-")[2] for key in state], self.names)
+        for place, member in enumerate(self.members):
+            member.load_state_dict(state[self._key(place)])
+
+    def overriding(self, *methods: str) -> list[str]:
+        """Return the methods, of these names, that members define, such as ``"Mine.download"``; buffers aside."""
+        return [
+            f"`{type(member).__name__}.{method}`"
+            for member in self.members
+            for method in methods
+            if getattr(type(member), method) is not getattr(Exchange, method) and not isinstance(member, BufferExchange)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The members' classes, from the client to the server."""
+        return [type(member).__name__ for member in self.members]
+
+    def _key(self, place: int) -> str:
+        return f"{place}-{self.names[place]}"

@@ -1,0 +1,60 @@
+"""The values that parts log once a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.arguments import got, is_number, plain
+
+
+def joined_values(sources: Iterable[tuple[object, Any]]) -> dict[str, float]:
+    """Return the values of several parts, and of the algorithm, by name.
+
+    Args:
+        sources: Pairs of a part, or the algorithm, and what its ``values`` returned.
+
+    Raises:
+        TypeError: If something else than numbers by name was returned.
+        ValueError: If two of them log the same name.
+    """
+    joined: dict[str, float] = {}
+    owners: dict[str, str] = {}
+    for owner, values in sources:
+        name_of_owner = type(owner).__name__
+        for name, value in checked_values(owner, values).items():
+            if name in owners:
+                raise ValueError(
+                    f"`{name_of_owner}.values` returned {name!r}, but {owners[name]} logs a value of this name, too: "
+                    f"one would hide the other. Give it another name, such as {f'{name}_{name_of_owner.lower()}'!r}."
+                )
+            joined[name], owners[name] = value, name_of_owner
+    return joined
+
+
+def checked_values(owner: object, values: Any) -> dict[str, float]:
+    """Return what a part's ``values`` returned, as plain numbers; errors as of :func:`joined_values`."""
+    method = f"`{type(owner).__name__}.values`"
+    if not isinstance(values, Mapping):
+        hint = " Is a `return` missing at its end?" if values is None else ""
+        raise TypeError(f"{method} returned {got(values)}; it must return a dict of numbers by name.{hint}")
+    return {_name(method, name): _number(method, name, value) for name, value in values.items()}
+
+
+def _name(method: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{method} returned the name {got(name)}. Names of logged values are texts.")
+    return name
+
+
+def _number(method: str, name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if not is_number(value) and not isinstance(value, bool):
+        raise TypeError(
+            f"{method} returned {got(value)} as {name!r}. Values are logged as curves, so each is one number: return "
+            "several under names of their own."
+        )
+    return plain(value)  # type: ignore[no-any-return]

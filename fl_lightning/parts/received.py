@@ -1,0 +1,58 @@
+"""The models that clients received and train on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from torch import Tensor
+
+from fl_lightning.parts.contracts import version_of
+from fl_lightning.parts.federation import Task
+
+
+class ReceivedModels:
+    """Notices what parts or hooks make of a model between its way to a client and the client's result."""
+
+    def __init__(self) -> None:
+        self._models: dict[int, tuple[Tensor, int]] = {}
+
+    def add(self, task: Task, model: Tensor) -> None:
+        """Note that a client received a model, shape ``(size,)``."""
+        self._models[task.slot] = model, version_of(model)
+
+    def was_changed(self, task: Task) -> bool:
+        """Return whether the model of a client that is done was changed in place, and forget it."""
+        model, version = self._models.pop(task.slot, (None, 0))
+        return model is not None and version_of(model) != version
+
+    def forget(self) -> None:
+        """Forget the models of a round that broke off."""
+        self._models = {}
+
+
+def refuse_changed(task: Task, users: Sequence[str]) -> NoReturn:
+    """Raise ``RuntimeError`` for a client whose model was changed in place before its result was there.
+
+    Args:
+        task: The client's task.
+        users: Methods that saw the model.
+    """
+    raise RuntimeError(
+        f"The model that client {task.client} received was changed in place before its result was there. "
+        f"{' or '.join([*users, 'a hook'])} did so. Other clients and the result use this tensor, too. Work on a copy, "
+        "such as `client.start.clone()`, and return a new tensor from each `download`."
+    )
+
+
+def refuse_start(task: Task, makers: Sequence[str]) -> NoReturn:
+    """Raise ``FloatingPointError`` for a client that received NaN or infinite parameters from finite ones.
+
+    Args:
+        task: The client's task.
+        makers: Methods that made them.
+    """
+    raise FloatingPointError(
+        f"Client {task.client} received NaN or infinite parameters, although the server's are finite. Check the "
+        f"arithmetic of {' and '.join(makers) or 'the exchanges'}. The round is discarded."
+    )

@@ -1,0 +1,77 @@
+"""The state of a part as a checkpoint holds it: only what ``torch.load(weights_only=True)`` reads again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.arguments import got, plain
+
+_SINGLE = {
+    *(type(None), bool, int, float, complex, str, bytes, bytearray),
+    *(Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.dtype, torch.device, torch.Size),
+}
+_SEQUENCES = (list, tuple, set)
+_MAPPINGS = (dict, OrderedDict, Counter)
+#: What to save instead, by the type of a value.
+_WAYS_OUT: tuple[tuple[type, str], ...] = (
+    (np.ndarray, "Save `torch.as_tensor(array)` or `array.tolist()`, and make an array of it in `load_state_dict`."),
+    (np.random.Generator, "Save `rng.bit_generator.state`, which is a dict, and set it in `load_state_dict`."),
+    (torch.Generator, "Save `generator.get_state()`, and give it to `generator.set_state` in `load_state_dict`."),
+    (random.Random, "Save `random.getstate()`, and give it to `setstate` in `load_state_dict`."),
+    (deque, "Save `list(...)` of it."),
+    (defaultdict, "Save `dict(...)` of it."),
+    (Mapping, "Save `dict(...)` of it."),
+    (frozenset, "Save `sorted(...)` or `set(...)` of it."),
+    (range, "Save `list(...)` of it."),
+    (tuple, "Save `tuple(...)` of it."),
+    (PurePath, "Save `str(...)` of it."),
+    (Tensor, "Save `value.as_subclass(torch.Tensor)`."),
+)
+
+
+def readable(part: object, state: Any) -> dict[str, Any]:
+    """Return the state of a part with numbers of numpy as Python's, after a check that a checkpoint can hold it.
+
+    Args:
+        part: The part.
+        state: What its ``state_dict`` returned.
+
+    Raises:
+        TypeError: If it is no dict, or holds anything that ``torch.load(weights_only=True)`` does not read.
+    """
+    name = f"`{type(part).__name__}.state_dict`"
+    if not isinstance(state, dict):
+        hint = " Is a `return` missing at its end?" if state is None else ""
+        raise TypeError(f"{name} returned {got(state)}; it must return a dict.{hint}")
+    return dict(_readable(name, "", state if type(state) in _MAPPINGS else dict(state)))
+
+
+def _readable(name: str, path: str, value: Any) -> Any:
+    kind = type(value)
+    if kind in _SINGLE:
+        return value
+    if kind in _SEQUENCES:
+        items = [_readable(name, f"{path}[{place}]", item) for place, item in enumerate(value)]
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else kind(items)
+    if kind in _MAPPINGS:
+        keys = [_readable(name, f"{path}[{key!r}]", key) for key in value]
+        items = [_readable(name, f"{path}[{key!r}]", item) for key, item in value.items()]
+        same = all(new is old for new, old in zip([*keys, *items], [*value, *value.values()], strict=True))
+        return value if same else kind(dict(zip(keys, items, strict=True)))
+    if isinstance(value, np.generic) and type(plain(value)) in _SINGLE:
+        return plain(value)
+    hint = next((text for known, text in _WAYS_OUT if isinstance(value, known)), "Save what it is made of.")
+    raise TypeError(
+        f"{name} holds {got(value)}, of type {kind.__module__}.{kind.__qualname__}, at `state{path}`. A checkpoint "
+        "with it could not be read again: a state may hold tensors, numbers, texts, None, and lists, tuples, sets and "
+        f"dicts of these. {hint}"
+    )

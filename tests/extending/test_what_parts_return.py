@@ -1,0 +1,300 @@
+"""What a user's part returns, and what it does to tensors that it is given: errors name the part and the way out.
+
+Two clients reach their optima 2 and 4 in one step, so that a round of FedAvg moves the server to their mean, 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.algorithms import Net, data
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
+from torch import Tensor
+
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed
+from fl_lightning.parts import (
+    Aggregation,
+    ClientResult,
+    Correction,
+    Exchange,
+    LocalObjective,
+    Payload,
+    Schedule,
+    ServerOptimizer,
+)
+
+CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
+
+
+def fit(callback: AggregationCallback, rounds: int = 2) -> float:
+    return float(fit_quadratic(callback, Quadratic(1.0, [0.0]), CLIENTS, rounds))
+
+
+class Step(ServerOptimizer):
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.function = function
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return self.function(model, aggregate)
+
+
+class Merge(Aggregation):
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.function, self.results = function, list[Tensor]()
+
+    def update(self, result: ClientResult) -> None:
+        self.results.append(result.parameters)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        results, self.results = self.results, []
+        return self.function(model, torch.stack(results).mean(0)) if results else None
+
+
+class Way(Exchange):
+    """Each method is a function, or as in the base class."""
+
+    def __init__(self, **functions: Callable[[Any], Any]) -> None:
+        self.functions = functions
+
+    def download(self, task: Any, model: Tensor) -> Tensor:
+        return self._call("download", model)
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return self._call("upload", result)
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        return self._call("merged", aggregate)
+
+    def published(self, model: Tensor) -> Tensor:
+        return self._call("published", model)
+
+    def _call(self, name: str, given: Any) -> Any:
+        return self.functions.get(name, lambda given: given)(given)
+
+
+class Plan(Schedule):
+    """A synchronous schedule whose ``start`` and ``publish`` are functions of the server's model."""
+
+    def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
+        self.functions = functions
+
+    def start(self, slot: int, server: Any) -> Tensor:
+        return self.functions.get("start", lambda model: model)(server.model)
+
+    def receive(self, result: ClientResult, server: Any) -> None:
+        server.take(result)
+
+    def publish(self, server: Any, failed: Any) -> Tensor:
+        server.move()
+        return self.functions.get("publish", lambda model: model)(server.model)
+
+
+MAKE: dict[str, Callable[..., AggregationCallback]] = {
+    "FedAvg": lambda **k: FedAvg(1.0, seed=1, **k),
+    "RADFed": lambda **k: RADFed(1, 1.0, seed=1, **k),
+    "FedBuff": lambda **k: FedBuff(2, 2, speeds=[1, 1], seed=1, **k),
+}
+
+
+def test_a_part_that_returns_what_it_should_is_left_alone() -> None:
+    assert fit(Federated(1.0, server=Step(lambda model, aggregate: aggregate.float()))) == 3.0
+    assert fit(Federated(1.0, server=Step(lambda model, aggregate: aggregate.requires_grad_() * 1.0))) == 3.0
+    assert fit(FedAvg(1.0, aggregation=Merge(lambda model, mean: mean), exchange=Way())) == 3.0
+    assert fit(Federated(1.0, schedule=Plan(), exchange=Way(published=lambda model: model + 1.0))) == 4.0
+
+
+# ---- types and shapes ----
+
+WRONG: list[tuple[Callable[[Tensor], Any], type[Exception], str]] = [
+    (lambda vector: None, TypeError, "None; it must return a tensor .* Is a `return` missing"),
+    (lambda vector: vector.numpy(), TypeError, "torch.as_tensor"),
+    (lambda vector: vector.tolist(), TypeError, "torch.as_tensor"),
+    (lambda vector: vector.sum(), ValueError, r"shape \(\); the server needs \(1,\)"),
+    (lambda vector: vector[None], ValueError, r"shape \(1, 1\); the server needs \(1,\)"),
+    (lambda vector: vector.repeat(2), ValueError, r"shape \(2,\); the server needs \(1,\)"),
+    (lambda vector: vector.long(), TypeError, "torch.int64, which would change the weights"),
+    (lambda vector: vector > 0, TypeError, "torch.bool, which would change the weights"),
+    (lambda vector: vector * 1j, TypeError, "torch.complex128, which would change the weights"),
+]
+
+
+@pytest.mark.parametrize(("function", "error", "text"), WRONG)
+def test_the_error_names_part_method_and_way_out(function: Any, error: Any, text: str) -> None:
+    returning = {
+        "Step.step": Federated(1.0, server=Step(lambda model, aggregate: function(aggregate))),
+        "Way.download": FedAvg(1.0, exchange=Way(download=function)),
+        "Way.merged": FedAvg(1.0, exchange=Way(merged=function)),
+        "Way.published": FedAvg(1.0, exchange=Way(published=function)),
+        "Plan.start": Federated(1.0, schedule=Plan(start=function)),
+        "Plan.publish": Federated(1.0, schedule=Plan(publish=function)),
+    }
+    if "None" not in text:  # with None an aggregation says that there was no result
+        returning["Merge.merge"] = FedAvg(1.0, aggregation=Merge(lambda model, mean: function(mean)))
+    for method, callback in returning.items():
+        with pytest.raises(error, match=f"`{method}` returned .*{text}"):
+            fit(callback)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_upload_returns_a_result(name: str) -> None:
+    wrong: list[tuple[Callable[[ClientResult], Any], type[Exception], str]] = [
+        (lambda result: None, TypeError, "`Way.upload` returned None; .* Is a `return` missing"),
+        (lambda result: result.delta, TypeError, "it must return a ClientResult, such as"),
+        (lambda result: result.with_delta(result.delta, 4), TypeError, "`Way.upload` .* payload is 4"),  # type: ignore[arg-type]
+        (lambda result: result.with_delta(result.delta.sum()), ValueError, r"`result.with_delta` needs .* \(1,\)"),
+        (lambda result: result.with_vector(result.vector.repeat(2)), ValueError, "`result.with_vector` needs"),
+        (lambda result: result.with_vector(result.vector.long()), TypeError, "`Way.upload` .* torch.int64"),
+    ]
+    for function, error, text in wrong:
+        with pytest.raises(error, match=text):
+            fit(MAKE[name](exchange=Way(upload=function)))
+
+
+def test_payloads_are_counts() -> None:
+    with pytest.raises(ValueError, match=r"`values` must be a whole number of at least 0, got -1"):
+        Payload(10).sparse(-1, of=10)
+    with pytest.raises(ValueError, match=r"`values` must be at most `of`, 10, got 11"):
+        Payload(10).sparse(11, of=10)
+    with pytest.raises(ValueError, match=r"`extra_bits` must be a whole number"):
+        Payload(10, 32, 0.5)  # type: ignore[arg-type]
+    assert type(Payload(np.int64(3)).values) is int  # type: ignore[arg-type]
+
+
+class Given(LocalObjective):
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+    def correction(self, client: Any) -> Any:
+        return self.function()
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "text"),
+    [
+        (lambda: 0.1, TypeError, "`Given.correction` must return a Correction"),
+        (lambda: Correction, TypeError, "`Given.correction` must return a Correction"),
+        (lambda: Correction(linear=torch.zeros(2)), ValueError, r"`Given.correction` .* shape \(2,\); it needs \(1,\)"),
+        (lambda: Correction(linear=[0.0]), TypeError, "`linear` must be a floating-point tensor"),  # type: ignore[arg-type]
+        (lambda: Correction(pull=float("nan")), ValueError, "`pull` must be a finite number"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_an_objective_returns_a_correction(executor: Any, function: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        fit(Federated(1.0, objective=Given(function), executor=executor))
+
+
+# ---- NaN and infinite values ----
+
+
+class Later:
+    """Multiplies by 0 / 0 from the second call on."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        self.calls += 1
+        return vector if self.calls == 1 else vector * float("nan")
+
+
+@pytest.mark.parametrize("method", ["Step.step", "Way.merged", "Way.published", "Plan.publish", "Merge.merge"])
+def test_the_part_that_makes_nan_is_named_and_the_round_discarded(method: str) -> None:
+    later, module = Later(), Quadratic(1.0, [0.0])
+    callback = {
+        "Step.step": lambda: Federated(1.0, server=Step(lambda model, aggregate: later(aggregate))),
+        "Way.merged": lambda: FedAvg(1.0, exchange=Way(merged=later)),
+        "Way.published": lambda: FedAvg(1.0, exchange=Way(published=later)),
+        "Plan.publish": lambda: Federated(1.0, schedule=Plan(publish=later)),
+        "Merge.merge": lambda: FedAvg(1.0, aggregation=Merge(lambda model, mean: later(mean))),
+    }[method]()
+    with pytest.raises(FloatingPointError, match=f"`{method}` returned NaN or infinite parameters"):
+        fit_quadratic(callback, module, CLIENTS, rounds=3)
+    assert module.w.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_nan_that_upload_makes_is_not_the_clients_doing(name: str) -> None:
+    with pytest.raises(FloatingPointError, match=r"`Way.upload` returned NaN .* client \d, which handed in finite"):
+        fit(MAKE[name](exchange=[Way(), Way(upload=lambda result: result.with_delta(result.delta / 0))]))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_nan_that_a_client_receives_is_not_its_own_doing(name: str) -> None:
+    with pytest.raises(FloatingPointError, match=r"Client \d received NaN .* arithmetic of `Way.download`\."):
+        fit(MAKE[name](exchange=Way(download=lambda model: model / 0)))
+    with pytest.raises(FloatingPointError, match=r"Client \d received NaN .* arithmetic of `Plan.start`\."):
+        fit(Federated(1.0, schedule=Plan(start=lambda model: model / 0)))
+
+
+class Loss(LocalObjective):
+    def loss_of(self, task: Any) -> float:
+        return float("nan") if task.client == 1 else 1.0
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedBuff"])
+def test_a_client_with_an_invalid_loss_is_left_out(name: str) -> None:
+    # client 0 alone moves the server, from 0 to 2
+    make = {
+        "FedAvg": lambda: Federated(1.0, objective=Loss()),
+        "FedBuff": lambda: Federated(2, objective=Loss(), schedule=FedBuff(1, 2, speeds=[1, 1]).algorithm.schedule),
+    }
+    with pytest.warns(UserWarning, match=r"left out client\(s\) \[1\]"):
+        assert fit(make[name](), rounds=1) == 2.0
+
+
+# ---- changes in place ----
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_part_must_not_change_what_it_is_given(name: str) -> None:
+    make = MAKE[name]
+    changing = {
+        "Merge.merge": lambda: make(aggregation=Merge(lambda model, mean: model.copy_(mean))),
+        "Way.download": lambda: make(exchange=Way(download=lambda model: model.mul_(0.5))),
+        "Way.merged": lambda: make(exchange=Way(merged=lambda aggregate: aggregate.mul_(0.5))),
+        "Way.published": lambda: make(exchange=Way(published=lambda model: model.mul_(0.5))),
+        "Way.upload": lambda: make(exchange=Way(upload=lambda result: result.parameters.mul_(0.5))),
+    }
+    for method, callback in changing.items():
+        with pytest.raises(RuntimeError, match=f"`{method}` changed a tensor in place .* `model.clone\\(\\)`"):
+            fit(callback())
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_server_optimizer_must_not_change_what_it_is_given(place: int) -> None:
+    with pytest.raises(RuntimeError, match=r"`Step.step` changed a tensor in place"):
+        fit(Federated(1.0, server=Step(lambda *given: given[place].mul_(0.5))))
+
+
+class Shrinking(Correction):
+    def add(self, parameters: Any, start: Any, linear: Any) -> None:
+        for received in start:
+            received.mul_(0.5)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_the_model_that_a_client_received_stays_as_it_is(executor: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"client \d received was changed in place .* `Given.correction`"):
+        fit(Federated(1.0, objective=Given(Shrinking), executor=executor))
+
+
+class Reusing(Exchange):
+    """Sends all clients one tensor, written anew for each."""
+
+    def on_fit_start(self, federation: Any) -> None:
+        self.kept = torch.empty_like(federation.model)
+
+    def download(self, task: Any, model: Tensor) -> Tensor:
+        return self.kept.copy_(model)
+
+
+def test_clients_that_train_together_get_tensors_of_their_own() -> None:
+    callback = FedAvg(4, exchange=Reusing(), executor="vectorized", seed=1)
+    # in round 1 they train one after the other
+    with pytest.raises(RuntimeError, match=r"client \d received was changed in place .* `Reusing.download` or a hook"):
+        quiet_trainer(max_epochs=2, callbacks=[callback]).fit(Net(), datamodule=data())
