@@ -12,6 +12,7 @@ from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.logging import ClientLog, Witness
 from fl_lightning._lightning.metric_replay import metric_states
+from fl_lightning._lightning.recording import CannotVectorize
 from fl_lightning._lightning.stopping import StopRequests
 from fl_lightning._lightning.transfer import batch_transfer
 
@@ -27,6 +28,7 @@ class ClientLoop(ClientStep):
     stop: StopRequests
     #: Notes what the client at work sees and says; ``None`` for nothing.
     witness: Witness | None = None
+    _hides_counters = False
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -102,6 +104,37 @@ class ClientLoop(ClientStep):
         state = super().on_save_checkpoint()
         state["_batches_that_stepped"] += int(self._at_last_batch)
         return state
+
+    # ---- counters ----
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps so far, of all clients."""
+        self._show_counters()
+        return super().global_step
+
+    @property
+    def batch_progress(self) -> Any:
+        """Batches so far, of the round and of the fit."""
+        self._show_counters()
+        return self.__dict__["batch_progress"]
+
+    @batch_progress.setter
+    def batch_progress(self, progress: Any) -> None:
+        self.__dict__["batch_progress"] = progress
+
+    @contextmanager
+    def hidden_counters(self) -> Iterator[None]:
+        """Raise ``CannotVectorize`` where counters are read."""
+        self._hides_counters = True
+        try:
+            yield
+        finally:
+            self._hides_counters = False
+
+    def _show_counters(self) -> None:
+        if self._hides_counters:
+            raise CannotVectorize("the data, or a hook of the batches' transfer, read counters that all clients share")
 
     # ---- once a client ----
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric, MetricCollection, SumMetric
 
 from fl_lightning._lightning.recording import MetricCall, TensorPlace
 
@@ -114,13 +115,19 @@ def without_graphs(module: torch.nn.Module) -> dict[int, Tensor]:
     return {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and value.grad_fn}
 
 
+#: Attributes that every metric object has, beside its states.
+_STOCK = frozenset(vars(SumMetric())) - {"sum_value"}
+
+
 def metric_states(module: torch.nn.Module) -> dict[str, dict[str, Any]]:
     """Return what each metric object of a module holds, by the object's name."""
     return {
         name: {
             key: _image(value)
             for key, value in vars(metric).items()
-            if key in metric._defaults or isinstance(value, (bool, int, float, str))
+            if key in metric._defaults
+            or isinstance(value, (bool, int, float, str))
+            or (key not in _STOCK and isinstance(value, (list, dict, set, deque)))
         }
         for name, metric in module.named_modules()
         if isinstance(metric, Metric)
@@ -146,14 +153,18 @@ def different_metric(one: dict[str, dict[str, Any]], other: dict[str, dict[str, 
 def _image(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
-    return [_image(part) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_image(part) for part in value]
+    return copy(value) if isinstance(value, (dict, set, deque)) else value
 
 
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
-        if not one or not other:
+        if not one or not other or not all(isinstance(part, Tensor) for part in (*one, *other)):
             return one == other
         one, other = (torch.cat([torch.atleast_1d(part) for part in parts]) for parts in (one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
     if not isinstance(one, Tensor):
         return bool(one == other)
     if not isinstance(other, Tensor) or one.shape != other.shape:

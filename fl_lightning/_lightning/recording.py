@@ -153,7 +153,11 @@ class Recorder:
     def __init__(self, module: pl.LightningModule) -> None:
         self._module = module
         self._logged = Logged()
-        self._metrics = [m for m in module.modules() if isinstance(m, (Metric, MetricCollection))]
+        self.find_metrics()
+
+    def find_metrics(self) -> None:
+        """Look which metric objects the module has."""
+        self._metrics = [m for m in self._module.modules() if isinstance(m, (Metric, MetricCollection))]
 
     @contextmanager
     def __call__(self) -> Iterator[Logged]:
@@ -180,11 +184,13 @@ class Recorder:
             value = value.place
         elif not isinstance(value, Metric):
             # a stand-in for a tensor, as of a fused step, is none by its type
-            tensor = value if hasattr(value, "detach") else torch.tensor(float(value), device=self._module.device)
+            tensor = (
+                value.detach() if hasattr(value, "detach") else torch.tensor(float(value), device=self._module.device)
+            )
             value = self._logged.keep(tensor.reshape(()))
         weight = None
         if hasattr(options.get("batch_size"), "detach"):
-            weight = self._logged.keep(options.pop("batch_size").reshape(()))
+            weight = self._logged.keep(options.pop("batch_size").detach().reshape(()))
         self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value, weight))
 
     def _call(self, metric: Metric | MetricCollection, method: str, *args: Any, **kwargs: Any) -> Any:

@@ -118,6 +118,7 @@ class StackedLoop:
 
     def begin_stack(self) -> None:
         """Begin a stack of clients."""
+        self._recorder.find_metrics()
         self._shown = self._loop.batch_progress.current.ready
 
     def show(self, batches: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -35,6 +34,7 @@ class ClientBatches:
         self._trainer, self.data, self._settings = trainer, data, settings
         self._epoch_lengths: dict[int, int] = {}
         self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
+        self._bytes_per_sample: float | None = None
 
     def on_round_start(self) -> None:
         """Forget what was counted: the data module's batch size may be another one now."""
@@ -137,6 +137,8 @@ class ClientBatches:
             epoch = self.data.client_batches(task.client, generator=generator, shuffle=self.shuffles)
             for batch in islice(epoch, expected):
                 drawn += 1
+                if self._bytes_per_sample is None:
+                    self._bytes_per_sample = _bytes(batch) / min(task.num_samples, self.data.batch_size or math.inf)
                 yield batch
             if drawn < expected:
                 raise RuntimeError(
@@ -183,8 +185,15 @@ class ClientBatches:
         """Yield a client's samples once, in their stored order."""
         return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.source_collate_fn)
 
-    @cached_property
-    def bytes_per_sample(self) -> int:
-        """Memory of one training sample."""
-        parts = tree_leaves(self.data.client_dataset(0)[0])
-        return sum(part.nbytes for part in parts if isinstance(part, (Tensor, np.ndarray)))
+    @property
+    def bytes_per_sample(self) -> float:
+        """Memory of one training sample, as in the first batch that was read."""
+        if self._bytes_per_sample is None and self.has_rows(0):
+            self._bytes_per_sample = float(sum(tensor[:1].nbytes for tensor in self.rows(0)[0]))
+        if self._bytes_per_sample is None:  # the fit has been resumed, and no client has trained one after the other
+            self._bytes_per_sample = float(_bytes(self.data.client_dataset(0)[0]))
+        return self._bytes_per_sample
+
+
+def _bytes(batch: Any) -> int:
+    return sum(part.nbytes for part in tree_leaves(batch) if isinstance(part, (Tensor, np.ndarray)))

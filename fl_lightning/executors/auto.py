@@ -29,6 +29,8 @@ _LARGE_STEP = 3e8  # of products of matrices alone
 _MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
 _CONVOLVING_STEP = 2e6
 _MAPPED_MODELS = 8  # that a stack of such steps needs at least
+_CLIENTS_OF_STEP = 4  # whose batches have one shape, in the mean: below, a mapped step saves nothing
+_WORTH_A_TRIAL = 300  # batches of a round, where every round has a trial
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class AutoExecutor(Executor):
             self._vectorized.run(tasks, clients, algorithm)
             if self._untold and self._vectorized.verdict.proven:  # otherwise it has said why not, or will
                 self._tell(self.choice)
+            self._weigh(tasks)
         else:
             self._sequential.run(tasks, clients, algorithm)
 
@@ -130,6 +133,17 @@ class AutoExecutor(Executor):
             if choice.executor == "sequential":
                 self._tell(choice)
         return tasks[1:]
+
+    def _weigh(self, tasks: Sequence[Task]) -> None:
+        """Leave stacks if they turn out to cost more than they save."""
+        vectorized = self._vectorized
+        if vectorized.cause is not None or not tasks:
+            return
+        few = len(tasks) < _MAPPED_MODELS or sum(map(self._clients.batches.number, tasks)) < _WORTH_A_TRIAL
+        if vectorized.tries_each_round and few:
+            vectorized.give_up("the step may be another one in each round, and rounds are too short for a trial each")
+        elif vectorized.clients_of_step < _CLIENTS_OF_STEP:
+            vectorized.give_up("clients' batches have too many shapes for steps of several clients")
 
     def _tell(self, choice: ExecutorChoice) -> None:
         self._untold = False

@@ -72,6 +72,9 @@ class VectorizedExecutor(Executor):
         stacked = StackedLoop(clients.loop, clients.corrector)
         self._steps = make_steps(clients, clients.vector, stacked, Rehearsal(clients))
         self._round: int | None = None
+        self._renewed = 0  # rounds in a row that began under other circumstances
+        #: Clients of a mapped step in the last stack of more than a few, in the mean; infinite if there was none.
+        self.clients_of_step = math.inf
         self._circumstances: Circumstances | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,6 +123,7 @@ class VectorizedExecutor(Executor):
             changed = verdict.circumstances not in (None, now.fingerprint)
         else:
             changed = not now.same_as(self._circumstances)
+        self._renewed = self._renewed + 1 if changed else 0
         if changed or self._circumstances is None:
             self._circumstances, verdict.circumstances = now, now.fingerprint
         if changed or verdict.each_round:
@@ -152,7 +156,7 @@ class VectorizedExecutor(Executor):
             self.check()
             trial = Trial(self._clients, programs=self.verdict.programs)
         except CannotVectorize as error:
-            self._give_up(_reason(error))
+            self.give_up(_reason(error))
             return tasks
         try:
             trial.train(first, witnesses, algorithm)
@@ -160,13 +164,19 @@ class VectorizedExecutor(Executor):
         except Exception as error:
             if not isinstance(error, CannotVectorize) and not trial.trained:
                 raise  # in earnest: it would be raised without a trial, too
-            self._give_up(_reason(error))
+            self.give_up(_reason(error))
         else:
             longest = math.inf if trial.by_program else max(map(self._clients.batches.number, witnesses))
             self.verdict.add(trial, longest)
         return rest
 
-    def _give_up(self, cause: str) -> None:
+    @property
+    def tries_each_round(self) -> bool:
+        """Whether every round has a trial."""
+        return self.verdict.each_round or self._renewed > 1
+
+    def give_up(self, cause: str) -> None:
+        """Train clients one after the other from now on, and say why."""
         self.verdict = Verdict(cause=cause)
         rank_zero_info(f"Clients are trained one after the other, not stacked: {cause}.")
 
@@ -212,7 +222,7 @@ class VectorizedExecutor(Executor):
                 except NoProgram:  # once a fit at most; the next round tries out mapped steps
                     self.verdict.proven, self.verdict.programs = 0, False
                 except Exception as error:  # a mistake of the user's own is raised again in earnest
-                    self._give_up(_reason(error))
+                    self.give_up(_reason(error))
                 journal.cut(length)
             results.add_untrained(members)
         results.hand_in()
@@ -264,7 +274,10 @@ class VectorizedExecutor(Executor):
         training = StackTraining(clients, self._steps, stack, optimizer, journal, as_program)
         if as_program and not training.by_program:
             raise NoProgram("`training_step` was a program in the trial and is none now")
-        return Trained(ordered, stack, training.run())
+        trained = Trained(ordered, stack, training.run())
+        if training.mapped and len(members) > 4:
+            self.clients_of_step = training.batches / training.mapped
+        return trained
 
     def _windows(self, task: Task) -> list[int]:
         batches = self._clients.batches

@@ -281,4 +281,6 @@ def _matches(name: str, pattern: str) -> bool:
 
 def same_values(first: Tensor, second: Tensor) -> bool:
     """Return whether two vectors hold the same values, NaN among them."""
+    if first.shape != second.shape:
+        return False
     return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())

@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
     "reference": (lambda: KeepsReference(linear()), [], "by another way than as attributes of the module"),
     "last batch": (lambda: EndsHarder(linear()), [], "reads `trainer.is_last_batch`"),
-    "environment": (counts_in_the_environment, [], "depends on something that a stack does not keep"),
+    "environment": (counts_in_the_environment, [], "sets environment variables"),
     "callback": (lambda: Module(linear()), [Watching()], "the callback Watching overrides `on_train_batch_end`"),
     "optimizer": (
         lambda: Module(linear(), lambda p: torch.optim.LBFGS(p, max_iter=2)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,16 +19,43 @@ class StackedBatch:
 
     Args:
         tensors: The batches' tensors, stacked, shape ``(K, ...)``.
-        rebuild: Returns a batch that holds the given tensors in the place of its own.
+        template: The first client's batch.
+        others: What the batches hold beside tensors.
     """
 
-    def __init__(self, tensors: list[Tensor], rebuild: Callable[[list[Any]], Any] = list) -> None:
-        self.tensors = tensors
-        self.rebuild = rebuild
+    def __init__(self, tensors: list[Tensor], template: Any = None, others: Sequence[Any] = ()) -> None:
+        self.tensors, self._others = tensors, others
+        self._template = [tensor[0] for tensor in tensors] if template is None else template
+        self._is_plain = type(self._template) in (list, tuple) and not others
+
+    def rebuild(self, tensors: Sequence[Any]) -> Any:
+        """Return a batch that holds the given tensors in the place of its own."""
+        return type(self._template)(tensors) if self._is_plain else self._with(tensors, self._others)
+
+    def rebuild_veiled(self, tensors: Sequence[Any]) -> Any:
+        """Return a batch that holds the given tensors, and in the place of texts and numbers such as cannot be used."""
+        return self._with(tensors, [value if _is_known(value) else Differing(value) for value in self._others])
+
+    def _with(self, tensors: Sequence[Any], others: Sequence[Any]) -> Any:
+        given, kept = iter(tensors), iter(others)
+
+        def put(leaf: Any) -> Any:
+            return next(given if isinstance(leaf, Tensor) else kept)
+
+        return apply_to_collection(self._template, _Leaf, put)
+
+    def kind(self, *, veiled: bool = False) -> Any:
+        """Return what is equal for batches that hold the same beside their tensors' shapes and values.
+
+        Args:
+            veiled: Whether texts and numbers may differ.
+        """
+        others = [(type(o), None if veiled and not _is_known(o) else _identity(o)) for o in self._others]
+        return _container(self._template), *others
 
     def first(self) -> Any:
         """Return the first client's batch."""
-        return self.rebuild([tensor[0] for tensor in self.tensors])
+        return self._template
 
 
 class Differing:
@@ -39,7 +66,13 @@ class Differing:
     """
 
     def __init__(self, value: Any) -> None:
+        self.__dict__["_kind"] = type(value)
         self.__dict__["_text"] = f"batches hold values that are no tensors and differ among clients ({value!r}, ...)"
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The type of the value, for ``isinstance``."""
+        return self.__dict__["_kind"]  # type: ignore[no-any-return]
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         raise CannotVectorize(self.__dict__["_text"])
@@ -60,7 +93,7 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     """
     first = batches[0]
     if type(first) in (list, tuple) and all(isinstance(part, Tensor) for part in first):
-        return StackedBatch([torch.stack(parts) for parts in zip(*batches, strict=True)], type(first))
+        return StackedBatch([torch.stack(parts) for parts in zip(*batches, strict=True)], first)
     tensors: list[Tensor] = []
     others: list[Any] = []
     for values in zip(*map(_leaves, batches), strict=True):
@@ -68,12 +101,28 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
             tensors.append(torch.stack(values))
         else:
             others.append(_in_common(values))
+    return StackedBatch(tensors, first, others)
 
-    def rebuild(tensors: list[Any]) -> Any:
-        given, kept = iter(tensors), iter(others)
-        return apply_to_collection(first, _Leaf, lambda leaf: next(given if isinstance(leaf, Tensor) else kept))
 
-    return StackedBatch(tensors, rebuild)
+def _is_known(value: Any) -> bool:
+    """Whether a value is one that Python code may ask for without any sign of it, as by ``is None``."""
+    return value is None or type(value) is bool
+
+
+def _identity(value: Any) -> Any:
+    if type(value) is Differing:
+        return None
+    return value if isinstance(value, _PLAIN) else id(value)
+
+
+def _container(batch: Any) -> Any:
+    """Return what is equal for batches of the same containers and keys."""
+    if isinstance(batch, _Leaf):
+        return Tensor if isinstance(batch, Tensor) else None
+    if isinstance(batch, Mapping):
+        return type(batch), *((key, _container(value)) for key, value in batch.items())
+    parts = vars(batch).values() if is_dataclass_instance(batch) else batch
+    return type(batch), *map(_container, parts)
 
 
 def _in_common(values: Sequence[Any]) -> Any:

@@ -25,8 +25,8 @@ _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lig
 def no_effects() -> Iterator[None]:
     """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to a file.
 
-    Only for what this thread does: loggers and checkpoints may be written by others meanwhile. Environment variables
-    are put back, and warnings are left out: the step has been taken in earnest before.
+    Also for environment variables that are set. Only for what this thread does: loggers and checkpoints may be written
+    by others meanwhile. Warnings are left out: the step has been taken in earnest before.
     """
     mine = threading.get_ident()
 
@@ -39,7 +39,7 @@ def no_effects() -> Iterator[None]:
         return called
 
     with ExitStack() as effects:
-        effects.enter_context(patch.dict(os.environ))
+        effects.enter_context(_same_environment())
         effects.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
@@ -51,6 +51,20 @@ def no_effects() -> Iterator[None]:
         handle = refuse("logs by `logging`", _is_of_library, logging.Logger.handle)
         effects.enter_context(patch.object(logging.Logger, "handle", handle))
         yield
+
+
+@contextmanager
+def _same_environment() -> Iterator[None]:
+    before = os.environ.copy()
+    try:
+        yield
+        changed = os.environ.copy() != before
+    finally:
+        if os.environ.copy() != before:
+            os.environ.clear()
+            os.environ.update(before)
+    if changed:
+        raise CannotVectorize("`training_step` sets environment variables, which a stack would do once for all clients")
 
 
 class _Stream:
@@ -72,4 +86,4 @@ def _never(*args: Any, **kwargs: Any) -> bool:
 
 
 def _is_of_library(logger: logging.Logger, record: logging.LogRecord) -> bool:
-    return logger.name.split(".")[0] in _LIBRARIES
+    return logger.name.split(".")[0] in _LIBRARIES and not logger.name.endswith("rank_zero")  # `rank_zero_info`

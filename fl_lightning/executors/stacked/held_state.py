@@ -8,10 +8,10 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.executors.stacked.module_state import At, Camera, same, surroundings
+from fl_lightning.executors.stacked.module_state import At, Camera, same
+from fl_lightning.executors.stacked.surroundings import surroundings
 
 _NODES = 20_000  # objects that are looked at
-_VALUES = 1_000  # in one list, dictionary or tensor
 _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
 
 
@@ -58,11 +58,10 @@ class _Camera(Camera):
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, LightningModule):
             return At.of(value)
-        if isinstance(value, Mapping) and len(value) > _VALUES:
-            return type(value)
-        if isinstance(value, (list, tuple)) and len(value) > _VALUES:
-            return type(value), len(value)
         return super()._image_of(value)
+
+    def _long(self, value: Any) -> Any:
+        return type(value) if isinstance(value, dict) else super()._long(value)
 
 
 def _change(before: Any, after: Any, path: str) -> str | None:

@@ -15,6 +15,7 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
+from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import DrawsApart
 from fl_lightning.executors.stacked.stack import substituted
 
@@ -84,9 +85,8 @@ _FILLED = {
 class _OfOneClient(TorchFunctionMode):
     """Makes two things that are done to one client's tensors possible under ``vmap``.
 
-    ``tensor.item()`` returns the tensor, which ``self.log`` takes as well, in double precision, as Python computes
-    with numbers; used as a number it still fails. A new tensor that is filled with random numbers becomes one of each
-    client.
+    ``tensor.item()`` returns an :class:`Item`, in double precision, as Python computes with numbers. A new tensor that
+    is filled with random numbers becomes one of each client.
 
     Args:
         zero: A zero of each client.
@@ -98,7 +98,7 @@ class _OfOneClient(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.Tensor.item:
-            return args[0].detach().double()
+            return Item.of(args[0])
         if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
             args = args[0] + self._zero.to(args[0].dtype), *args[1:]
         return function(*args, **(kwargs or {}))

@@ -13,8 +13,9 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.stacked.surroundings import globals_of, held_by, is_users, surroundings
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
@@ -35,8 +37,8 @@ _BRIEF_VALUES = 1_000  # tensors up to this size may be settings
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _PLAIN = frozenset(_NUMBERS)
+_CONTAINERS = (dict, list, tuple)
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
-_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 _OPAQUE = (*_TRAINING, logging.Logger, Path, BuiltinFunctionType, ModuleType)
 
@@ -76,9 +78,11 @@ class ModuleState:
         camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
-            if isinstance(submodule, (Metric, MetricCollection)):
-                continue  # looked at apart: a stack gives metric objects what its clients would have given them
             path = f"self.{prefix}." if prefix else "self."
+            if isinstance(submodule, (Metric, MetricCollection)):
+                # looked at apart: a stack gives metric objects what its clients would have given them
+                images[path + "type"] = f"{type(submodule).__module__}.{type(submodule).__qualname__}"
+                continue
             held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
@@ -86,57 +90,6 @@ class ModuleState:
             for key, value in surroundings(type(submodule)).items():
                 images.setdefault(key, camera.image(value))
         return images
-
-
-def surroundings(kind: type) -> dict[str, Any]:
-    """Return what a class and its bases outside of libraries hold, and what their methods see, by name."""
-    found: dict[str, Any] = {}
-    for base in kind.__mro__:
-        if base.__module__.split(".")[0] in _LIBRARIES:
-            continue
-        for key, member in vars(base).items():
-            if not isinstance(member, FunctionType):
-                found.setdefault(key, member)
-                continue
-            found.update(_globals_of(member.__code__, member.__globals__))
-            found.update(_held_by(member))
-    return found
-
-
-def _globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the globals that a function's code names, and what it may name of modules of the user's own."""
-    names = _names(code)
-    found = {name: present[name] for name in names if name in present}
-    for name, value in list(found.items()):
-        if isinstance(value, ModuleType) and _is_users(value.__name__):
-            found |= {f"{name}.{key}": vars(value)[key] for key in names if key in vars(value)}
-    return found
-
-
-@functools.cache
-def _names(code: CodeType) -> tuple[str, ...]:
-    """Return what a function's code names, with that of the functions and classes inside of it."""
-    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
-    return tuple(dict.fromkeys([*code.co_names, *inner]))
-
-
-def _held_by(function: FunctionType) -> dict[str, Any]:
-    """Return what a function holds: the variables of its closure, its arguments' defaults, and its attributes."""
-    held: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # a cell that is still empty
-            held[name] = cell.cell_contents
-    defaults = {f"{function.__name__}'s default {n}": value for n, value in enumerate(function.__defaults__ or ())}
-    return {**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)}
-
-
-@functools.cache
-def _is_users(module: str) -> bool:
-    """Whether a module is neither Python's nor an installed package's."""
-    package = module.split(".")[0]
-    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
-    installed = {"site-packages", "dist-packages"} & set(file.parts)
-    return not installed and package not in _LIBRARIES and package not in sys.stdlib_module_names
 
 
 class At(NamedTuple):
@@ -167,6 +120,20 @@ def described(image: Any) -> str:
     return repr(image) if isinstance(image, _NUMBERS) else At.of(image).kind
 
 
+@dataclass
+class _Values:
+    """Many plain values, which are compared at once."""
+
+    kind: type
+    values: Any
+
+
+def _is_plain(values: Any) -> bool:
+    """Whether a container holds plain values alone."""
+    kinds = set(map(type, values))
+    return (kinds | set(map(type, values.values())) if isinstance(values, dict) else kinds) <= _PLAIN
+
+
 class Camera:
     """Takes images of values: nested tuples that can be compared later, whatever happens to the values.
 
@@ -191,9 +158,11 @@ class Camera:
         self._left -= 1
         if isinstance(value, _NUMBERS):
             return value
+        if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type, type(None))):
+            return "method", value.__name__, self.image(value.__self__)  # such as `a_list.append`
         if self._left < 0 or self._depth > _DEPTH or id(value) in self._own or isinstance(value, _OPAQUE):
             return At.of(value)
-        if isinstance(value, (FunctionType, type)) and not _is_users(value.__module__):
+        if isinstance(value, (FunctionType, type)) and not is_users(value.__module__):
             return At.of(value)
         if isinstance(value, Tensor) and value.layout is not torch.strided:
             return At.of(value)
@@ -207,7 +176,7 @@ class Camera:
 
     def _image_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return At.of(value), self.image({**_globals_of(value.__code__, value.__globals__), **_held_by(value)})
+            return At.of(value), self.image({**globals_of(value.__code__, value.__globals__), **held_by(value)})
         if isinstance(value, type):
             return At.of(value), self.image(surroundings(value))
         if isinstance(value, (staticmethod, classmethod)):
@@ -222,6 +191,11 @@ class Camera:
             return value.copy() if self._shown(value.size) else (value.shape, value.dtype)
         if isinstance(value, (set, frozenset)):
             return type(value), frozenset(value)
+        if type(value) in _CONTAINERS and len(value) > _BRIEF_VALUES:
+            if self._brief:
+                return self._long(value)
+            if _is_plain(value):
+                return _Values(type(value), value.copy() if isinstance(value, dict) else list(value))
         if isinstance(value, Mapping):
             return type(value), [(self.image(key), self.image(held)) for key, held in value.items()]
         if isinstance(value, (list, tuple, deque)):
@@ -239,6 +213,9 @@ class Camera:
             return At.of(value) if parts is None else (type(value), self.image(parts))
         return self.image(type(value)), self.image(held)
 
+    def _long(self, value: Any) -> Any:
+        return type(value), len(value)
+
     def _place_of(self, value: Any) -> Any:
         """Return how far something has come that goes on when it is used; ``None`` if it is nothing of the kind."""
         if isinstance(value, torch.Generator):
@@ -255,7 +232,7 @@ class Camera:
             frame = value.gi_frame
             if frame is None:
                 return At.of(value), "ended"
-            seen = {**_globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
+            seen = {**globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
             loops = [held for held in gc.get_referents(value) if isinstance(held, Iterator)]  # they have no names
             return At.of(value), frame.f_lasti, self.image(seen), self.image(loops)
         if isinstance(value, Iterator):

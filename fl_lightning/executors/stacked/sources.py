@@ -14,6 +14,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
+from fl_lightning.executors.stacked.out_of_reach import OutOfReach
 from fl_lightning.executors.stacked.program.maker import BatchForm
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task
@@ -27,6 +28,7 @@ class BatchSource(Protocol):
     """Gives the next batches of a stack's clients, in groups or, for a program, in tables."""
 
     draws_nothing: bool
+    alike: bool
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
@@ -44,14 +46,24 @@ class DrawnBatches:
     Args:
         batches: The clients' batches.
         generators: The clients' generators, from which batches are drawn; ``None`` if they draw nothing.
+        out_of_reach: Hides what drawing a batch must not see; ``None`` for nothing.
 
     Attributes:
         draws_nothing: Whether reading batches draws nothing from global generators.
+        alike: Whether the batches of :meth:`padded` were of the kind of :meth:`form`.
     """
 
-    def __init__(self, batches: Sequence[Iterator[Any]], generators: ClientGenerators | None) -> None:
+    def __init__(
+        self,
+        batches: Sequence[Iterator[Any]],
+        generators: ClientGenerators | None,
+        out_of_reach: OutOfReach | None = None,
+    ) -> None:
         self._batches, self._generators = batches, generators
+        self._out_of_reach = nullcontext if out_of_reach is None else out_of_reach
         self._first: Any = None  # the first client's first batch, before it is given out
+        self._kind: Any = None
+        self.alike = True
         self.draws_nothing = generators is None
 
     def next(self, rows: Sequence[int]) -> Groups:
@@ -63,13 +75,14 @@ class DrawnBatches:
         """Return what batches look like; ``None`` if their tensors do not have samples first."""
         self._first = self._draw(0)
         batch = stack_batches([self._first])
+        self._kind = batch.kind(veiled=True)
         sizes = {tensor.shape[1] if tensor.dim() > 1 else None for tensor in batch.tensors}
         if len(sizes) != 1 or None in sizes:
             return None
         return BatchForm(
             tuple(tuple(tensor.shape[2:]) for tensor in batch.tensors),
             tuple(tensor.dtype for tensor in batch.tensors),
-            batch.rebuild,
+            batch.rebuild_veiled,
         )
 
     def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
@@ -77,7 +90,11 @@ class DrawnBatches:
         tables: list[Tensor] = []
         sizes: list[list[int]] = []
         for step, k in enumerate(active):
-            drawn = [stack_batches([self._draw(row)]).tensors for row in range(k)]
+            batches = [stack_batches([self._draw(row)]) for row in range(k)]
+            self.alike = self.alike and all(batch.kind(veiled=True) == self._kind for batch in batches)
+            if not self.alike:
+                return [], []
+            drawn = [batch.tensors for batch in batches]
             sizes.append([tensors[0].shape[1] for tensors in drawn])
             if not tables:
                 tables = [t.new_zeros(active[0], len(active) * size, *t.shape[2:]) for t in drawn[0]]
@@ -92,7 +109,7 @@ class DrawnBatches:
         if row == 0 and self._first is not None:
             first, self._first = self._first, None
             return first
-        with nullcontext() if self._generators is None else self._generators.of(row):
+        with self._out_of_reach(), nullcontext() if self._generators is None else self._generators.of(row):
             return next(self._batches[row])
 
 
@@ -106,9 +123,10 @@ class GatheredBatches:
 
     Attributes:
         draws_nothing: Always true.
+        alike: Always true.
     """
 
-    draws_nothing = True
+    draws_nothing = alike = True
 
     def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
         self._clients = [_RowsOfClient(clients, task) for task in tasks]
@@ -244,4 +262,5 @@ def make_source(
     if plain and GatheredBatches.suit(clients, tasks):
         return GatheredBatches(clients, tasks, clients.vector.device)
     batches = [map(transfer, clients.batches.of(task)) for task in tasks]
-    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators)
+    out_of_reach = OutOfReach(clients.loop, clients.vector)
+    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators, out_of_reach)

@@ -85,6 +85,8 @@ class StackTraining:
         self.drew = False
         #: Whether a mapped step on a copy has had a loss that is no number.
         self.lost = False
+        #: Mapped steps, and batches on which they were taken.
+        self.mapped, self.batches = 0, 0
         self._by_step = bool(clients.loop.optimizers.by_step)
         self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
         self._program = self._make_program() if programs else None
@@ -177,20 +179,23 @@ class StackTraining:
     def _step(self, step: int, active: int) -> list[bool]:
         """Take one optimizer step of the first ``active`` clients; return which parameters were stepped."""
         gradients: GradientList = [None] * len(self._models.parameters)
+        used: list[set[int]] = [set() for _ in gradients]  # the rows whose batches use each parameter
         for micro in range(max(windows[step] for windows in self._windows[:active])):
             rows = [row for row in range(active) if self._windows[row][step] > micro]
             for index in sorted({self._done[row] for row in rows}):  # unequal with accumulation over epochs
                 like = [row for row in rows if self._done[row] == index]
                 ends = [self._windows[row][step] == micro + 1 for row in like]
-                new = self._gradients(self._stack.source.next(like), ends, index)
+                new = self._gradients(self._stack.source.next(like), ends, index, used)
                 gradients = [_sum(a, b) for a, b in zip(gradients, new, strict=True)]
                 self._steps.stacked.show(len(like))
             for row in rows:
                 self._done[row] += 1
+        if any(0 < len(rows) < active for rows in used):  # alone, the others would not step it, not even by momentum
+            raise CannotVectorize("some clients' batches use a parameter that others of the same step do not use")
         self._correct(gradients)
         return [gradient is not None for gradient in gradients]
 
-    def _gradients(self, groups: Groups, ends: Sequence[bool], index: int) -> GradientList:
+    def _gradients(self, groups: Groups, ends: Sequence[bool], index: int, used: list[set[int]]) -> GradientList:
         """Return the gradients of the clients' losses on their batches of a number: one pass for each shape."""
         models, renewed = self._models, []
         total = torch.zeros((), device=models.parameters[0].device)
@@ -201,6 +206,7 @@ class StackTraining:
             parameters = [select(parameter, rows) for parameter in models.parameters]
             buffers = models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers]
             self._steps.try_out(batch, index)
+            self.mapped, self.batches = self.mapped + 1, self.batches + len(rows)
             draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
             losses, logged, after = self._steps.mapped(parameters, buffers, batch, index, draws)
             if self._steps.rehearsal is None:
@@ -214,6 +220,9 @@ class StackTraining:
         scaled = total / self._accumulate if self._accumulate > 1 else total
         found = iter(torch.autograd.grad(scaled, [p for parameters in taken for p in parameters], allow_unused=True))
         of_groups: list[GradientList] = [[next(found) for _ in parameters] for parameters in taken]
+        for (members, _), own_gradients in zip(groups, of_groups, strict=True):
+            for own_rows, gradient in zip(used, own_gradients, strict=True):
+                own_rows.update(members if gradient is not None else ())
         for rows, after in renewed:
             models.renew_buffers(rows, after)
         each = zip(models.parameters, *of_groups, strict=True)
@@ -255,15 +264,13 @@ def active_clients(lengths: Sequence[int]) -> list[int]:
 
 def _joined(parameter: Tensor, own: Sequence[Tensor | None], rows: Sequence[Sequence[int]]) -> Tensor | None:
     """Return the gradient of a parameter of all models, given those of groups of them."""
-    known = [gradient for gradient in own if gradient is not None]
+    known = [(gradient, members) for gradient, members in zip(own, rows, strict=True) if gradient is not None]
     if not known:
         return None
-    if len(known) < len(own):  # alone, the latter would not step it, not even by momentum or weight decay
-        raise CannotVectorize("some clients' batches use a parameter that others of the same step do not use")
-    if len(known) == 1 and len(known[0]) == len(parameter):
-        return known[0]
+    if len(known[0][0]) == len(parameter):
+        return known[0][0]
     joined = torch.zeros_like(parameter, requires_grad=False)
-    for gradient, members in zip(known, rows, strict=True):
+    for gradient, members in known:
         joined[torch.tensor(members, device=joined.device)] = gradient
     return joined
 

@@ -46,8 +46,8 @@ class Steps:
         Raises:
             CannotVectorize: If the step does more than to compute.
         """
-        form = [(tensor.shape[1:], tensor.dtype) for tensor in batch.tensors]
-        if self.rehearsal is None or (key := tuple(form)) in self.seen:
+        key = batch.kind(), *((tensor.shape[1:], tensor.dtype) for tensor in batch.tensors)
+        if self.rehearsal is None or key in self.seen:
             return
         first = batch.rebuild([tensor[0] for tensor in batch.tensors])
 

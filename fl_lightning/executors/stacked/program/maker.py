@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -103,7 +103,7 @@ class ProgramMaker:
             size: Samples of a batch.
             round_index: The round: within one, a step is taken to be the same one.
         """
-        if not self._possible:
+        if not self._possible or torch.is_anomaly_enabled():  # torch looks for anomalies in its own backward pass
             return None
         key = form.shapes, form.dtypes, size
         if self._step is None or self._key != key or self._round != round_index:
@@ -132,9 +132,17 @@ class ProgramMaker:
                     raise CannotVectorize("another loss for another size")
                 self._joint(self._first[2], logged, self._first_size, size)
         except Exception as error:
-            self._possible, self._step = False, None
-            raise NoProgram("what is computed depends on a batch's size") from error
+            self.refuse("what is computed depends on a batch's size", error)
         self._sizes.update(new)
+
+    def refuse(self, cause: str, error: Exception | None = None) -> NoReturn:
+        """Note that the step is no program.
+
+        Raises:
+            NoProgram: Always.
+        """
+        self._possible, self._step = False, None
+        raise NoProgram(cause) from error
 
     def _is_same(self, graph: Graph, logged: Logged, size: int) -> bool:
         """Whether the step is the one that was traced before."""

@@ -148,6 +148,8 @@ def _chain(graph: Graph, output: int) -> tuple[list[Layer], int]:
                 return layers[::-1], source
         else:
             layer = _between(node)
+            if layer is not None and not layers:
+                raise CannotVectorize(f"{_called(node)} after the last linear layer")
             layers += [] if layer is None else [layer]
         number = before
 

@@ -26,9 +26,11 @@ class PaddedSource(Protocol):
 
     Attributes:
         draws_nothing: Whether reading batches draws nothing from global generators.
+        alike: Whether all batches so far differ in their tensors' sizes and values alone.
     """
 
     draws_nothing: bool
+    alike: bool
 
     def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
         """Return the batches of the next steps.
@@ -39,7 +41,7 @@ class PaddedSource(Protocol):
 
         Returns:
             Tensors of shape ``(K, steps * B, ...)``, whose rows beyond a batch's samples are zero, and for each step
-            the clients' numbers of samples.
+            the clients' numbers of samples; nothing if the batches are not alike.
         """
 
 
@@ -98,6 +100,8 @@ class ProgramSteps:
         active = self._active[step : step + self._most]
         self._from, self._until = step, step + len(active)
         tensors, self._sizes = self._source.padded(active, self._size)
+        if not self._source.alike:
+            self._maker.refuse("batches differ in more than their tensors' sizes and values")
         self._maker.check_sizes({size for own in self._sizes for size in own})
         plan, number, first = self._plan, len(tensors[0]), self._traced.plan.graph.parameters
         self._tensors = dict(enumerate(tensors, start=first))

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.item import Item
 
 #: What only asks a tensor about itself.
 _ASKED = ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndimension")
 _HELD = ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")
-_QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
+QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,12 @@ class Traced(Tensor):
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a call."""
         kwargs = dict(kwargs or {})
-        if function in _QUESTIONS:
+        if function in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
         name = getattr(function, "__name__", str(function))
         if function is Tensor.item:
-            function, name = Tensor.detach, "detach"
+            return Item.of(args[0])
         if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
             raise CannotVectorize(f"{name} changes a tensor in place")
         given: list[Traced] = []
@@ -136,6 +137,8 @@ class Traced(Tensor):
 
 def _noted(value: Any, given: list[Traced], name: str) -> Any:
     """Return an argument with references in the place of tensors, which are added to ``given``."""
+    if type(value) is Item:
+        value = value.tensor
     if isinstance(value, Tensor):
         if type(value) is not Traced:
             raise CannotVectorize(f"{name} takes a tensor that is neither a parameter nor the batch's")

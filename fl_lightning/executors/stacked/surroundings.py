@@ -1,0 +1,72 @@
+"""What code of the user's own can reach: globals, closures, classes, modules."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
+
+
+def surroundings(kind: type) -> dict[str, Any]:
+    """Return what a class and its bases outside of libraries hold, and what their methods see, by name."""
+    found: dict[str, Any] = {}
+    metaclass: Any = type(kind)
+    for base in (*kind.__mro__, *metaclass.__mro__):
+        if base.__module__.split(".")[0] in _LIBRARIES:
+            continue
+        for key, member in vars(base).items():
+            if not isinstance(member, FunctionType):
+                found.setdefault(f"{base.__name__}.{key}", member)
+                continue
+            found.update(globals_of(member.__code__, member.__globals__))
+            found.update(held_by(member))
+    return found
+
+
+def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the globals that a function's code names, and what it may name of modules of the user's own."""
+    names = _names(code)
+    found = {name: present[name] for name in names if name in present}
+    # what is imported inside of the function is no global
+    waiting = [*found.items(), *((name, sys.modules[name]) for name in names if name in sys.modules)]
+    seen: set[int] = set()
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, ModuleType) and id(value) not in seen and is_users(value.__name__):
+            seen.add(id(value))
+            inner = [(f"{path}.{key}", vars(value)[key]) for key in names if key in vars(value)]
+            found.update(inner)
+            waiting += inner
+    return found
+
+
+@functools.cache
+def _names(code: CodeType) -> tuple[str, ...]:
+    """Return what a function's code names, with that of the functions and classes inside of it."""
+    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
+    return tuple(dict.fromkeys([*code.co_names, *inner]))
+
+
+def held_by(function: FunctionType) -> dict[str, Any]:
+    """Return what a function holds: the variables of its closure, its arguments' defaults, and its attributes."""
+    held: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a cell that is still empty
+            held[name] = cell.cell_contents
+    defaults = {f"{function.__name__}'s default {n}": value for n, value in enumerate(function.__defaults__ or ())}
+    return {**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)}
+
+
+@functools.cache
+def is_users(module: str) -> bool:
+    """Whether a module is neither Python's nor an installed package's."""
+    package = module.split(".")[0]
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return not installed and package not in _LIBRARIES and package not in sys.stdlib_module_names
