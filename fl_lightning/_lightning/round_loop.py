@@ -126,9 +126,9 @@ class RoundLoop(_FitLoop):
     def run(self) -> None:
         """Run the rounds; when the job is asked to stop, leave together with all processes."""
         self.stop.enter()
-        if self.trainer.ckpt_path is not None:
-            stop_where_stopped(self)
         try:
+            if self.trainer.ckpt_path is not None:
+                stop_where_stopped(self)
             super().run()
         except SIGTERMException:
             self.stop.requeue()
@@ -242,8 +242,8 @@ class RoundLoop(_FitLoop):
         self.epoch_progress.increment_processed()
         loop.optimizers.advance_schedules()
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
-        self.on_round_complete()
         self._leave_round()
+        self.on_round_complete()
 
     def _break_off(self) -> None:
         """Return to the round's start: weights, optimizers, progress."""

@@ -118,7 +118,7 @@ class Algorithm(Composition, ABC):
             )
         known = self.shown is not None and same_values(self.shown, federation.model)
         if not known and not self.schedule.in_cycle:
-            self.server.model = federation.model
+            self.server.model, self._published, self._showed_other = federation.model, None, False
         self._join(replace(federation, model=before.model), fresh=False)
 
     def adopt(self, model: Tensor, *, in_round: bool = False) -> None:
