@@ -17,10 +17,9 @@ from torchmetrics import Metric
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.logging import weight_of
-from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, parts
+from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, own_forwards, parts
+from fl_lightning._lightning.rates import GroupOptions, show_rates
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
-
-GroupOptions = list[dict[str, Any]]
 
 
 @dataclass(eq=False)
@@ -46,6 +45,8 @@ class Entry:
     settings: GroupOptions | None = None
     #: What metric objects returned, for each client's row and each call.
     returned: dict[tuple[int, int], Any] = field(default_factory=dict)
+    #: Values of single steps that metric objects with a ``forward`` of their own left, by row and object.
+    cached: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def batch_sizes(self) -> Sequence[int]:
         """Return each client's batch size."""
@@ -147,11 +148,14 @@ class Journal:
             used = {log.value.call for log in entry.logged.calls if isinstance(log.value, BatchValue)}
             returning |= {id(entry.logged.metric_calls[place].metric) for place in used}
         for metric, made in calls.items():
-            if metric not in returning and self.jointly and make_jointly([call for call, _, _ in made]):
+            may_be_joint = self.jointly and metric not in returning and not own_forwards(made[0][0].call.metric)
+            if may_be_joint and make_jointly([call for call, _, _ in made]):
                 made[-1][0].leave_batch_values()
                 continue
             for own, entry, place in made:
                 entry.returned[own.row, place] = own.make()
+                for part in own_forwards(own.call.metric):
+                    entry.cached[own.row, id(part)] = part._forward_cache
 
     # ---- logged numbers ----
 
@@ -231,7 +235,7 @@ class Journal:
                 place = ends[client][due - before - (so_far[client - 1] if client else 0)]
                 unheard = _leave_values(loop._results, clients, (client, place), earlier)
                 loop._batches_that_stepped = due
-                _monitor_rates(loop, rates, clients[client][place][0].settings)
+                show_rates(loop, rates, clients[client][place][0].settings)
                 trainer._logger_connector.update_train_step_metrics()
                 for metric in unheard:
                     metric.has_reset = False
@@ -297,20 +301,9 @@ def _last(key: str, clients: Sequence[Said], client: int, place: int) -> tuple[E
 
 
 def _batch_value(entry: Entry, row: int, metric: Metric) -> Any:
+    if (row, id(metric)) in entry.cached:
+        return entry.cached[row, id(metric)]
     for call in reversed(entry.logged.metric_calls):
         if call.method == "forward" and any(part is metric for part in parts(call.metric)):
             return ClientCall(call, entry.tensors, row).batch_value(metric)
     return None
-
-
-def _monitor_rates(loop: ClientLoop, monitors: Sequence[LearningRateMonitor], settings: GroupOptions | None) -> None:
-    """Let monitors of learning rates see a step's."""
-    trainer = loop.trainer
-    groups = trainer.optimizers[0].param_groups
-    present = [dict(group) for group in groups]
-    for group, values in zip(groups, settings or (), strict=False):
-        group.update(values)
-    for monitor in monitors:
-        monitor.on_train_batch_start(trainer, trainer.lightning_module, None, 0)
-    for group, values in zip(groups, present, strict=True):
-        group.update(values)

@@ -106,6 +106,11 @@ def parts(metric: AnyMetric) -> Iterable[Metric]:
     return [metric] if isinstance(metric, Metric) else metric.values(copy_state=False)
 
 
+def own_forwards(metric: AnyMetric) -> list[Metric]:
+    """Return the metric objects whose class leaves values of single steps in its own way, if at all."""
+    return [part for part in parts(metric) if type(part).forward is not Metric.forward]
+
+
 # ---- their states ----
 
 

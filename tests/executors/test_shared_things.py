@@ -13,10 +13,12 @@ from helpers.stacked import clients_of
 from helpers.toys import quiet_trainer
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from torchmetrics import Accuracy
+from torchmetrics.aggregation import RunningSum
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
 
@@ -462,6 +464,30 @@ def test_what_a_metric_object_keeps_beside_its_states() -> None:
     module, _, cause = fit(WithListing, lambda: TensorDataModule(arrays(), batch_size=4), "vectorized")
     assert cause is None
     assert module.accuracy.sizes == [4] * (3 * 4 * len(SIZES))
+
+
+class LogsSum(Base):
+    """Logs a metric object that leaves no value of a single step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = RunningSum(window=3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.sum(loss.detach())
+        self.log("sum", self.sum, on_step=True, on_epoch=True)
+        return loss
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_a_metric_object_without_values_of_steps(executor: str, tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    data = lambda: TensorDataModule(arrays(), batch_size=4)  # noqa: E731
+    _, _, cause = fit(LogsSum, data, executor, logger=logger, log_every_n_steps=1)
+    assert cause is None
+    header = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
+    assert [name for name in header if name.startswith("sum")] == ["sum_epoch"]
 
 
 # ---- what "auto" weighs ----
