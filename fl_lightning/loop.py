@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
@@ -28,7 +29,7 @@ from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
     *("algorithm", "executor", "settings", "corrector", "past_settings"),
-    *("invalid_rounds", "max_invalid_rounds", "fingerprints", "executor_states", "other_settings"),
+    *("invalid_rounds", "max_invalid_rounds", "fingerprints", "executor_states", "other_settings", "restored_change"),
 )
 
 
@@ -52,6 +53,8 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         other_settings: What to say of settings that differ from the resumed run's; empty if none do.
+        restored_change: Whether the checkpoint's weights are others than its last round left; see
+            :attr:`module_changed`.
     """
 
     clients: LocalTraining
@@ -73,6 +76,7 @@ class FederatedLoop(RoundLoop):
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
         self.other_settings = ""
+        self.restored_change = False
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with what this loop was given."""
@@ -128,7 +132,7 @@ class FederatedLoop(RoundLoop):
         self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.past_settings
         refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
-        self._published = self.algorithm.shown = self.clients.vector.read()
+        self.algorithm.shown = self.clients.vector.read()
         if self.clients.vector.device.type == "cpu":
             keep_freed_memory()
         if self.round_index == 0:
@@ -175,7 +179,7 @@ class FederatedLoop(RoundLoop):
         if not waiting:
             return
         mine, scores = waiting[trainer.global_rank :: trainer.world_size], {}
-        for client in self.with_progress(mine, "Scoring clients"):
+        for client in with_progress(trainer, mine, "Scoring clients"):
             task = Task(0, client, int(self.data.client_sizes[client]))
             scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, self.clients))
         shares = self.gather_objects(scores)
@@ -186,6 +190,8 @@ class FederatedLoop(RoundLoop):
     def on_round_start(self) -> int:
         """Draw the clients; return how many batches this process will train, or about how many."""
         algorithm, batches = self.algorithm, self.clients.batches
+        seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
+        self._adopt_changes()
         batches.on_round_start()
         self._score_clients()  # for a sampler that was set since the fit began
         algorithm.on_round_start(self.round_index, self.settings.full_work)
@@ -198,7 +204,7 @@ class FederatedLoop(RoundLoop):
         """Train this process's clients."""
         algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
         self.clients.on_round_start()
-        self._adopt_changes()
+        self._adopt_changes(in_round=True)
         optimizers.on_clients_start()
         if algorithm.overlaps_rounds:
             optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
@@ -207,12 +213,24 @@ class FederatedLoop(RoundLoop):
             self.clients.announce(share)
             self.executor.run(share, self.clients, algorithm)
 
-    def _adopt_changes(self) -> None:
-        """Take what hooks have written into the module since the last round as the server's model."""
-        present, shown = self.clients.vector.read(), self.algorithm.shown
-        if shown is not None and not same_values(present, shown):
-            self.algorithm.adopt(present)
-            self._published = self.algorithm.shown = present
+    @property
+    def module_changed(self) -> bool:
+        """Whether hooks have written into the module since the last round; the next one takes that up."""
+        shown = self.algorithm.shown
+        if self.restored_change or shown is None or self.in_round or not hasattr(self, "clients"):
+            return self.restored_change
+        return not same_values(self.clients.vector.read(), shown)
+
+    def _adopt_changes(self, *, in_round: bool = False) -> None:
+        """Take what hooks have written into the module since the last round as the server's model.
+
+        What those of the round's start have written is taken back if the round breaks off, and they are called again.
+        """
+        algorithm, present = self.algorithm, self.clients.vector.read()
+        if self.restored_change or (algorithm.shown is not None and not same_values(present, algorithm.shown)):
+            algorithm.adopt(present, in_round=in_round)
+            if not in_round:
+                algorithm.shown, self.restored_change = present, False
 
     def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that this process trains."""
@@ -221,20 +239,33 @@ class FederatedLoop(RoundLoop):
         costs = [self.clients.batches.number(task) for task in tasks]
         return balance(tasks, costs, self.trainer.world_size, self.algorithm.owner)[self.trainer.global_rank]
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether the end of a round failed after states had begun to change."""
+        return self.algorithm.is_torn
+
     def on_round_end(self) -> None:
         """Let the server act and load the model that the user sees."""
-        vector = self.clients.vector
         self.clients.on_round_end()
-        self._published = self.algorithm.on_round_end()
-        vector.write(self._published)
-        self.algorithm.shown = vector.read()
+        executor_states = self.gather_objects(self.executor.state_dict())
+        self.clients.vector.write(self.algorithm.on_round_end())
+        report = self.algorithm.report
+        if report.reported or report.left_out:
+            self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
+        self.executor_states = executor_states
+
+    def on_round_complete(self) -> None:
+        """Begin to count the round as done."""
+        self.algorithm.complete_round(self.clients.vector.read())
+
+    def call_round_hooks(self) -> None:
+        """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
+        seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index - 1)
         self._tell_of_missing_clients()
         notify(self.trainer, "on_round_end")
-        self.executor_states = self.gather_objects(self.executor.state_dict())
-        seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index)
 
     def _tell_of_missing_clients(self) -> None:
-        report, number = self.algorithm.report, self.round_index + 1
+        report, number = self.algorithm.report, self.round_index
         if report.left_out:
             rank_zero_warn(
                 f"Round {number}: left out client(s) {report.left_out}, whose models have NaN or infinite values. "
@@ -249,9 +280,6 @@ class FederatedLoop(RoundLoop):
         Raises:
             FloatingPointError: If all clients hand back invalid values in too many rounds.
         """
-        report = self.algorithm.report
-        if report.reported or report.left_out:
-            self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
         super().on_advance_end()
         # only now, so that the round is complete and its checkpoint written
         if self.max_invalid_rounds is not None and self.invalid_rounds >= self.max_invalid_rounds:
@@ -263,14 +291,29 @@ class FederatedLoop(RoundLoop):
 
     def on_round_abort(self) -> None:
         """Put the server's weights back and forget what clients handed in."""
+        shown = self.algorithm.shown
+        assert shown is not None
+        self.clients.vector.write(shown)
         self.algorithm.on_round_abort()
-        self.clients.vector.write(self._published)
+
+    # ---- checkpoints ----
+
+    def boundary_state(self) -> dict[str, Any]:
+        """Return what the next round needs beside the algorithm's state."""
+        state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds, "executors": self.executor_states}
+        return {**state, "module_changed": self.module_changed}
+
+    def load_boundary_state(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's."""
+        self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
+        self.executor_states, self.restored_change = state["executors"], state["module_changed"]
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
-        vector = self.clients.vector
+        vector, shown = self.clients.vector, self.algorithm.shown
+        assert shown is not None
         trained = vector.read()
-        vector.write(self._published)
+        vector.write(shown)
         copy = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state_dict.items()}
         vector.write(trained)
         return copy

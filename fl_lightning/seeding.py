@@ -31,6 +31,7 @@ class Stream(IntEnum):
     ATTACK = 10
     SECURE_AGGREGATION = 11
     HOOKS = 12
+    ROUND = 13
 
 
 def default_seed() -> int:

@@ -7,9 +7,12 @@ from typing import Any, Self
 import lightning.pytorch as pl
 import torch.distributed
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 
+from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.logging import join_results
+from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning.data import FederatedDataModule
 
 
@@ -33,6 +36,29 @@ class SharedEvaluation(_EvaluationLoop):
             join_results(self._results, _gather, self.trainer.strategy.reduce)
             _settle(self._results)
         super()._store_dataloader_outputs()
+
+
+def validate_round(loop: ClientLoop, round_number: int) -> None:
+    """Validate the model that a round left; broken off, it leaves every submodule in the mode that it had.
+
+    Args:
+        loop: The clients' loop.
+        round_number: The rounds that the model has behind it.
+    """
+    trainer, connector, module = loop.trainer, loop.trainer._logger_connector, loop.trainer.lightning_module
+    trainer.validating = True
+    first_loop_iter = connector._first_loop_iter
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
+    call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
+    try:
+        with loop.at_last_batch(), counting_rounds(trainer, round_number):
+            loop.val_loop.run()
+    except BaseException:
+        for submodule, training in modes:
+            submodule.training = training
+        raise
+    trainer.training = True
+    connector._first_loop_iter = first_loop_iter
 
 
 def _settle(results: _ResultCollection) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -67,6 +68,17 @@ class LocalOptimizers:
             optimizer.zero_grad()
         present = self._for_clients
         self._restore(*(present if round_index is None else self.past.get(round_index, present)))
+
+    @contextmanager
+    def as_for_clients(self) -> Iterator[None]:
+        """Make the optimizers fresh, with the settings of the round's clients; afterwards they have those of before."""
+        before = self._settings()
+        self.reset()
+        try:
+            yield
+        finally:
+            self.reset()
+            self._restore(*before)
 
     def options(self) -> Options:
         """Return the present options of the optimizers' groups."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -101,6 +102,12 @@ class RoundBars:
             yield self._text
 
         progress.get_renderables = get_renderables
+
+
+def with_progress(trainer: pl.Trainer, items: list[int], what: str) -> Iterator[int]:
+    """Yield the items, under a bar of their own if the trainer shows one."""
+    shown = trainer.progress_bar_callback is not None and trainer.is_global_zero
+    yield from tqdm(items, desc=what, disable=not shown, leave=False)
 
 
 def set_total(bar: RichProgressBar | TQDMProgressBar, batches: int) -> None:

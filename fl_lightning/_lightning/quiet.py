@@ -51,9 +51,8 @@ class QuietTraining:
     def train(self, batches: Iterable[Any]) -> None:
         """Train on the batches as a client does, with clipping, from fresh optimizers at the round's learning rates."""
         trainer, loop = self._loop.trainer, self._loop
-        loop.optimizers.reset()
         optimizer: Optimizer = trainer.optimizers[0]
-        with self.unnoticed():
+        with loop.optimizers.as_for_clients(), self.unnoticed():
             for index, batch in enumerate(batches):
                 optimizer.zero_grad()
                 if not self._backward(batch, index):
@@ -62,7 +61,6 @@ class QuietTraining:
                     self._module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
                 )
                 optimizer.step()
-        loop.optimizers.reset()
 
     def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Return the module's output on the batches' first elements, and their second elements, in eval mode."""

@@ -55,6 +55,16 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
         )
 
 
+def refuse_step_plateau(trainer: pl.Trainer) -> None:
+    """Raise ``Refused`` for a step-wise ``ReduceLROnPlateau``, once the schedules are set up."""
+    for config in trainer.lr_scheduler_configs:
+        if config.reduce_on_plateau and config.interval == "step":
+            raise Refused(
+                "`ReduceLROnPlateau` with interval='step' cannot run federatedly: what it monitors is known once a "
+                "round. Give interval='epoch' in `configure_optimizers`; an epoch is a round."
+            )
+
+
 def _refuse_data(trainer: pl.Trainer, name: str) -> None:
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,11 +17,13 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.early_stopping import stop_where_stopped
+from fl_lightning._lightning.evaluation import validate_round
 from fl_lightning._lightning.logging import join_results
 from fl_lightning._lightning.progress_bars import RoundBars
+from fl_lightning._lightning.refusals import refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning._lightning.stopping import StopRequests
 
@@ -32,9 +33,10 @@ log = logging.getLogger(__name__)
 class RoundLoop(_FitLoop):
     """Lightning's fit loop with rounds for epochs.
 
-    A checkpoint is always one of a round's boundary: progress counts a round as processed when the server has acted,
-    before validation runs. Whatever breaks a round off leaves weights, optimizers and progress as they were when it
-    began.
+    A checkpoint is always one of a round's boundary: a round counts as done when the server has acted and the schedules
+    have stepped, before hooks and validation run. Whatever breaks a round off before that leaves weights, optimizers
+    and progress as they were when it began. Where the server's end itself fails, the loop :attr:`is_torn`: nothing is
+    saved any more.
     """
 
     epoch_loop: ClientLoop
@@ -71,6 +73,19 @@ class RoundLoop(_FitLoop):
         """Let the server act and load the model that the user sees."""
 
     @abstractmethod
+    def on_round_complete(self) -> None:
+        """Note that all has ended the round."""
+
+    @abstractmethod
+    def call_round_hooks(self) -> None:
+        """Call the hooks of a round that is done, before it is validated."""
+
+    @property
+    @abstractmethod
+    def is_torn(self) -> bool:
+        """Whether the end of a round failed after states had begun to change."""
+
+    @abstractmethod
     def on_round_abort(self) -> None:
         """Put the server's weights back into the module."""
 
@@ -90,6 +105,11 @@ class RoundLoop(_FitLoop):
         """The round that is being trained or comes next, from 0."""
         return self.epoch_progress.current.processed
 
+    @property
+    def in_round(self) -> bool:
+        """Whether a round has begun and is not done."""
+        return self._round_start is not None
+
     def setup_data(self) -> None:
         """Estimate the steps of a round; clients' data are fetched client by client, never through one loader."""
         if self.trainer.limit_train_batches == 0:
@@ -107,6 +127,8 @@ class RoundLoop(_FitLoop):
         """Run the rounds; when the job is asked to stop, leave together with all processes."""
         self.stop.enter()
         try:
+            if self.trainer.ckpt_path is not None:
+                stop_where_stopped(self)
             super().run()
         except SIGTERMException:
             self.stop.requeue()
@@ -122,7 +144,7 @@ class RoundLoop(_FitLoop):
         self._unwrap_model()
         accumulate = trainer.accumulate_grad_batches
         self.epoch_loop.prepare(-(-self.batches_per_client() // accumulate))
-        self._refuse_step_plateau()
+        refuse_step_plateau(trainer)
         self.on_fit_start()
         super().on_run_start()
         self._bars = RoundBars(trainer, self.round_index + 1)
@@ -152,27 +174,29 @@ class RoundLoop(_FitLoop):
             self._train_clients()
             self.stop.agree()
             self._join_processes()
-            self.on_round_end()
+            with self.stop.interrupts_wait():
+                self._complete_round()
         except BaseException:
-            self._break_off()
+            if self.in_round:
+                self._break_off()
             raise
-        self._end_round()
 
     def on_advance_end(self) -> None:
-        """Step the schedules, validate, and call ``on_train_epoch_end``, in Lightning's order."""
+        """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
         trainer = self.trainer
-        self.epoch_progress.increment_processed()
-        self.epoch_loop.optimizers.advance_schedules()
-        self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        if self._bars is not None:
+            self._bars.on_round_end(self.epoch_loop.batch_progress.current.ready)
+        self.call_round_hooks()
         if self.epoch_loop._should_check_val_epoch():
             self.stop.agree()
-            self._validate()
+            validate_round(self.epoch_loop, self.round_index)
         trainer._logger_connector.epoch_end_reached()
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=False)
         call._call_lightning_module_hook(trainer, "on_train_epoch_end")
+        # all metrics are known, and the checkpoints that follow hold the step
+        self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
-        self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()
@@ -210,22 +234,28 @@ class RoundLoop(_FitLoop):
         finally:
             self._clients_train = False
 
-    def _end_round(self) -> None:
-        if self._bars is not None:
-            self._bars.on_round_end(self.epoch_loop.batch_progress.current.ready)
-        self.epoch_loop.on_round_end()
+    def _complete_round(self) -> None:
+        """End the round for the server, the optimizers and the progress: one step, of which a checkpoint holds all."""
+        loop = self.epoch_loop
+        self.on_round_end()
+        loop.on_round_end()
+        self.epoch_progress.increment_processed()
+        loop.optimizers.advance_schedules()
+        loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         self._leave_round()
+        self.on_round_complete()
 
     def _break_off(self) -> None:
         """Return to the round's start: weights, optimizers, progress."""
         start = self._round_start
-        self.on_round_abort()
-        self.epoch_loop.on_round_end()
-        self.epoch_loop.optimizers.on_round_abort()
-        self._leave_round()
-        if start is not None:
-            self.load_state_dict(start)
-            _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+        with self.stop.interrupts_wait():
+            self.on_round_abort()
+            self.epoch_loop.on_round_end()
+            self.epoch_loop.optimizers.on_round_abort()
+            self._leave_round()
+            if start is not None:
+                self.load_state_dict(start)
+                _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
 
     def _leave_round(self) -> None:
         self._round_start = None
@@ -248,29 +278,11 @@ class RoundLoop(_FitLoop):
 
     # ---- details ----
 
-    def _validate(self) -> None:
-        trainer, loop = self.trainer, self.epoch_loop
-        trainer.validating = True
-        first_loop_iter = trainer._logger_connector._first_loop_iter
-        call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-        with loop.at_last_batch(), counting_rounds(trainer, self.round_index):
-            loop.val_loop.run()
-        trainer.training = True
-        trainer._logger_connector._first_loop_iter = first_loop_iter
-
     def _unwrap_model(self) -> None:
         """Train the bare module: clients need no synchronisation of gradients, and unequal ones would deadlock it."""
         strategy = self.trainer.strategy
         if isinstance(strategy, DDPStrategy):
             strategy.model = self.trainer.lightning_module
-
-    def _refuse_step_plateau(self) -> None:
-        for config in self.trainer.lr_scheduler_configs:
-            if config.reduce_on_plateau and config.interval == "step":
-                raise ValueError(
-                    "`ReduceLROnPlateau` with interval='step' cannot run federatedly: what it monitors is known once a "
-                    "round. Give interval='epoch' in `configure_optimizers`; an epoch is a round."
-                )
 
     # ---- processes ----
 
@@ -294,11 +306,6 @@ class RoundLoop(_FitLoop):
         """While clients train, find out whether all processes still do."""
         if self._clients_train:
             self.stop.agree()
-
-    def with_progress(self, items: list[int], what: str) -> Iterator[int]:
-        """Yield the items, under a bar of their own if the trainer shows one."""
-        shown = self.trainer.progress_bar_callback is not None and self.trainer.is_global_zero
-        yield from tqdm(items, desc=what, disable=not shown, leave=False)
 
 
 def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:

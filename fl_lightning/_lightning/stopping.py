@@ -1,4 +1,4 @@
-"""SIGTERM and SLURM's requeue signal: all processes leave a fit together, within moments.
+"""SIGTERM and SLURM's requeue signal: all processes leave a fit together, within moments. Ctrl-C waits for a commit.
 
 Lightning's own handler broadcasts from inside the signal, and its loops answer once a batch. In a round, processes
 train unequal numbers of batches, so both would wait for each other for ever. Here the handler only notes the signal. A
@@ -10,7 +10,11 @@ leave from there.
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -89,6 +93,27 @@ class StopRequests:
     def _on_requeue(self, signum: int, frame: FrameType | None) -> None:
         # a checkpoint that is written from within the handler could be one of a half-finished aggregation
         self._asked, self._signum = _REQUEUE, signum
+
+    @contextmanager
+    def interrupts_wait(self) -> Iterator[None]:
+        """Let Ctrl-C wait until what is done inside is complete; a second one interrupts it at once."""
+        usual = signal.getsignal(signal.SIGINT)
+        if not callable(usual) or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        waiting: list[tuple[int, FrameType | None]] = []
+
+        def wait(signum: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, usual)
+            waiting.append((signum, frame))
+
+        signal.signal(signal.SIGINT, wait)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, usual)
+        if waiting:
+            usual(*waiting[0])
 
     # ---- in a round ----
 

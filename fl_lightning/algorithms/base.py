@@ -278,12 +278,15 @@ class AggregationCallback(ShowsSignature, Callback):
         log_values(trainer, pl_module, self.algorithm.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the server's state at the last round's end, with every circulating model."""
+        """Return the server's state at the last round's end, with every circulating model.
+
+        Raises:
+            RuntimeError: If a fit failed in the middle of a round's end.
+        """
         if (loop := self._loop) is None:
             return {}
         state = self.algorithm.state_dict()
-        about = {"past": loop.past_settings, "invalid_rounds": loop.invalid_rounds, "executors": loop.executor_states}
-        return {**state, **about, **describe_run(self, loop)} if state else {}
+        return {**state, **loop.boundary_state(), **describe_run(self, loop)} if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a checkpoint's state; the run goes on with the seed that it began with.
@@ -294,9 +297,8 @@ class AggregationCallback(ShowsSignature, Callback):
         if self._loop is None or not self._fitting:
             return  # a checkpoint that is only evaluated
         check_resumable(state_dict, self, self._loop)
-        self._loop.past_settings, self._loop.invalid_rounds = state_dict["past"], state_dict["invalid_rounds"]
+        self._loop.load_boundary_state(state_dict)
         self.settings.resumed_seed = state_dict["seed"]
-        self._loop.executor_states = state_dict["executors"]
         self.algorithm.load_state_dict(state_dict)
 
     def on_load_checkpoint(

@@ -120,6 +120,18 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
         if _is_candidate(trainer):
             super().on_train_end(trainer, pl_module)
 
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Save, if ``save_on_exception`` is set, but not where the end of a round has failed half-way."""
+        loop = trainer.fit_loop
+        if not isinstance(loop, RoundLoop) or not loop.is_torn:
+            super().on_exception(trainer, pl_module, exception)
+            return
+        kept = f"{self.last_model_path} holds" if self.last_model_path else "No file holds"
+        rank_zero_warn(
+            f"The end of round {loop.round_index + 1} failed half-way, so it is not saved. {kept} the last round that "
+            "was finished."
+        )
+
     def _keep_last(self, trainer: pl.Trainer) -> None:
         folder = str(self.dirpath)
         if "://" in folder:  # a remote store takes a file whole or not at all

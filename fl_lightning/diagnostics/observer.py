@@ -50,7 +50,7 @@ class RoundObserver(ShowsSignature, Callback):
         """Called after a client trained; the module holds its model."""
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Called when the server has acted; the module holds the model that the user sees."""
+        """Called when the round is done: the module holds the model that the user sees, and schedules have stepped."""
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the values."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole
 from fl_lightning.parts.composition import Composition
 from fl_lightning.parts.contracts import call, call_for_vector, is_finite
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
-from fl_lightning.parts.logged_values import joined_values
-from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_start
+from fl_lightning.parts.logged_values import counts, joined_values
+from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_result, refuse_start
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import RoundReport, Traffic
@@ -39,11 +39,15 @@ class Algorithm(Composition, ABC):
         super().__init__(**parts)
         self.traffic, self.report = Traffic(), RoundReport()
         self._server: Server | None = None
-        self._published: Tensor | None = None
+        self._published: Tensor | None = None  # at the last round's end of this fit
+        self._showed_other = False  # the same, as a checkpoint says
         #: What the module holds since the last round's end, shape ``(size,)``, rounded to its types.
         self.shown: Tensor | None = None
         self._restored: dict[str, Any] | None = None
         self._received = ReceivedModels()
+        self._model_before: Tensor | None = None  # the server's before hooks of this round changed the module
+        #: Whether the state lies between two rounds: the end of one has begun to change it, or failed while it did.
+        self.is_torn = False
 
     @property
     def server(self) -> Server:
@@ -84,60 +88,67 @@ class Algorithm(Composition, ABC):
         Raises:
             ValueError: If the checkpoint's models have another size than the module, or an exchange cannot begin anew
                 with the model that an earlier fit left.
+            RuntimeError: If an earlier fit failed in the middle of a round's end.
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
+            check_whole(self.is_torn)
             self._go_on(federation)
             return
         if restored is None and self.shown is not None and same_values(self.shown, federation.model):
             self.exchange.check_another_fit()
         if restored is not None:
-            self._check_size(restored["model"], federation)
+            check_size(restored["model"], federation)
             # what clients have that never trained is made of the run's first model
             federation = replace(federation, model=restored["first"].to(federation.model))
         self._join(federation, fresh=True)
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
         self._server = Server(federation, *parts)
         self.traffic = Traffic()
+        self._published, self._model_before, self._showed_other = None, None, False
         self.meter = TrafficMeter(federation, self.exchange, self.objective.vectors_sent, self.sampler.needs_scores)
         if restored is not None:
             self._restore(restored)
         else:
-            self._check_states()
-
-    def _check_states(self) -> None:
-        """Raise ``TypeError`` now if checkpoints could not be read, not after hours of training."""
-        for part in self.parts.values():
-            with suppress(AttributeError):  # what its first round makes is not there yet
-                part.readable_state()
+            self.check_states()
+        self.is_torn = False
 
     def _go_on(self, federation: Federation) -> None:
         """Go on from an earlier fit; the module may hold other weights than that fit left."""
         before = self.federation
-        if len(before.sizes) != len(federation.sizes) or (before.sizes != federation.sizes).any():
-            raise ValueError(
-                f"An earlier fit with this callback trained {len(before.sizes)} clients. Now there are "
-                f"{len(federation.sizes)} clients, or their sizes differ. Give the Trainer a new callback for new data."
-            )
+        check_clients(before, federation)
         known = self.shown is not None and same_values(self.shown, federation.model)
         if not known and not self.schedule.in_cycle:
-            self.server.model = federation.model
+            self.server.model, self._published, self._showed_other = federation.model, None, False
         self._join(replace(federation, model=before.model), fresh=False)
 
-    def adopt(self, model: Tensor) -> None:
+    def adopt(self, model: Tensor, *, in_round: bool = False) -> None:
         """Take what was written into the module between two rounds as the server's model, shape ``(size,)``.
+
+        Args:
+            model: What the module holds.
+            in_round: Whether the round has begun: if it breaks off, the server's model is what it was before.
 
         Raises:
             RuntimeError: If models of this fit circulate, or the module held another model than the server's.
         """
-        others = self._published is not None and not same_values(self._published, self.server.model)
-        if self.schedule.in_cycle or others:
-            raise RuntimeError(
-                "The module's weights were changed between two rounds, and this algorithm cannot continue from them: "
-                "clients work on models that were sent earlier, or the module holds another model than the server's. "
-                "Change weights only after an aggregation (`fed/aggregated` is 1)."
-            )
+        check_adoption(self.schedule.in_cycle or self._shows_other)
+        if in_round:
+            self._model_before = self.server.model
+        else:
+            self._published = None
         self.server.model = model
+
+    @property
+    def _shows_other(self) -> bool:
+        """Whether the module was given another model than the server's at the last round's end."""
+        published = self._published
+        return self._showed_other if published is None else not same_values(published, self._boundary_model)
+
+    @property
+    def _boundary_model(self) -> Tensor:
+        """The server's model at the last round's end, with what was written into the module since then."""
+        return self.server.model if self._model_before is None else self._model_before
 
     def _join(self, federation: Federation, *, fresh: bool) -> None:
         self._federation = federation
@@ -201,12 +212,7 @@ class Algorithm(Composition, ABC):
         if not self.changing_buffers.are_finite(result) or (loss is not None and not math.isfinite(loss)):
             self._refuse_start(result)
             if self.invalid_updates == "raise":
-                task = result.task
-                raise FloatingPointError(
-                    f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values, or has "
-                    "such a loss. Lower the "
-                    'learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
-                )
+                refuse_result(result.task)
             return None
         call(self.objective, "on_client_end", result, watch=(result.start, result.vector))
         sent = replace(result, payload=self.meter.payload, loss=loss)
@@ -223,11 +229,22 @@ class Algorithm(Composition, ABC):
 
     @abstractmethod
     def on_round_end(self) -> Tensor:
-        """End the round; call it on all processes.
+        """End the round; call it on all processes, and :meth:`complete_round` when all else has ended it, too.
+
+        Where it fails after states have begun to change, the algorithm :attr:`is_torn`.
 
         Returns:
             The model that the user sees now, shape ``(size,)``.
         """
+
+    def complete_round(self, shown: Tensor) -> None:
+        """Begin to count the round as done.
+
+        Args:
+            shown: What the module holds, shape ``(size,)``.
+        """
+        self.shown, self._model_before = shown, None
+        self.is_torn = False
 
     def _publish(self, model: Tensor) -> Tensor:
         """Return the model that the user sees."""
@@ -251,53 +268,48 @@ class Algorithm(Composition, ABC):
         return joined_values([(self, self._counts()), *((part, part.values()) for part in logging)])
 
     def _counts(self) -> dict[str, float]:
-        """Return the counts of the round that has ended.
-
-        ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out``
-        handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
-        ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
-        """
-        report = self.report
-        return {
-            "fed/clients": len(report.reported),
-            "fed/dropped": report.dropped,
-            "fed/left_out": len(report.left_out),
-            "fed/aggregations": self.server.aggregations,
-            "fed/aggregated": float(self.aggregated),
-            "fed/models_sent": self.models_sent,
-        }
+        return counts(self.report, self.server.aggregations, self.aggregated, self.models_sent)
 
     def on_round_abort(self) -> None:
-        """Forget the results of a round that broke off."""
+        """Forget the results of a round that broke off; what its end has begun to change cannot be taken back."""
+        if self.is_torn:
+            return
+        self.is_torn = True
+        self._abort()
+        self.is_torn = False
+
+    def _abort(self) -> None:
         for part in self.parts.values():
             part.on_round_abort()
         self._received.forget()
         if self._server is not None:
             self._server.on_round_abort()
+            self._server.model, self._model_before = self._boundary_model, None
 
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes."""
+        """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes.
+
+        Raises:
+            RuntimeError: If a fit failed in the middle of a round's end.
+        """
         if self._server is None or self._restored is not None:
             return self._restored or {}
+        check_whole(self.is_torn)
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return {**self._own_state(), **{name: part.readable_state() for name, part in self.parts.items()}}
 
     def _own_state(self) -> dict[str, Any]:
-        server = self.server
-        state = {"model": server.model, "first": self.federation.model, "aggregations": server.aggregations}
-        return {**state, "traffic": vars(self.traffic).copy()}
+        first, aggregations = self.federation.model, self.server.aggregations
+        state = {"model": self._boundary_model, "first": first, "aggregations": aggregations}
+        return {**state, "traffic": vars(self.traffic).copy(), "shows_other": self._shows_other}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a checkpoint's state until the fit begins."""
         self._restored = state
-
-    def _check_size(self, saved: Tensor, federation: Federation) -> None:
-        if saved.shape != federation.model.shape:
-            raise ValueError(
-                f"The checkpoint's server model has {saved.numel()} values, the module {federation.model.numel()}. "
-                "Resume with the same module and the same frozen layers."
-            )
 
     def _restore(self, state: dict[str, Any]) -> None:
         server = self.server
@@ -305,5 +317,6 @@ class Algorithm(Composition, ABC):
         server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
         server.aggregations = state["aggregations"]
         self.traffic = Traffic(**state["traffic"])
+        self._showed_other = state["shows_other"]
         for name, part in self.parts.items():
             part.load_state_dict(state[name])

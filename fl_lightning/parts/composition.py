@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
@@ -128,6 +129,12 @@ class Composition:
     def keeps_client_states(self) -> bool:
         """Whether clients keep vectors between rounds; a client then belongs to one process."""
         return any(part.keeps_client_states for part in self.parts.values())
+
+    def check_states(self) -> None:
+        """Raise ``TypeError`` now if checkpoints could not be read, not after hours of training."""
+        for part in self.parts.values():
+            with suppress(AttributeError):  # what its first round makes is not there yet
+                part.readable_state()
 
     def replace_sampler(self, sampler: ClientSampler) -> None:
         """Draw clients with another sampler from the next round on.

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.arguments import got, is_number, plain
+from fl_lightning.parts.traffic import RoundReport
 
 
 def joined_values(sources: Iterable[tuple[object, Any]]) -> dict[str, float]:
@@ -58,3 +59,20 @@ def _number(method: str, name: str, value: Any) -> float:
             "several under names of their own."
         )
     return plain(value)  # type: ignore[no-any-return]
+
+
+def counts(report: RoundReport, aggregations: int, aggregated: bool, models_sent: int) -> dict[str, float]:
+    """Return the counts of a round that has ended.
+
+    ``fed/clients`` reported and were used, ``fed/dropped`` received a model and did not report, ``fed/left_out`` handed
+    back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
+    ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
+    """
+    return {
+        "fed/clients": len(report.reported),
+        "fed/dropped": report.dropped,
+        "fed/left_out": len(report.left_out),
+        "fed/aggregations": aggregations,
+        "fed/aggregated": float(aggregated),
+        "fed/models_sent": models_sent,
+    }

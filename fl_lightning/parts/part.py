@@ -17,7 +17,8 @@ class Part(ShowsArguments):
 
     Hooks come in this order: :meth:`on_fit_start`, then in each round :meth:`on_round_start` and :meth:`on_round_end`,
     or :meth:`on_round_abort` where the round breaks off. A part changes its state only when a round ends, so that a
-    round that breaks off leaves no trace.
+    round that breaks off leaves no trace. If a part raises an error while states change, the fit ends, and that state
+    is never saved.
     """
 
     _federation: Federation | None = None

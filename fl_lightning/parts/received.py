@@ -56,3 +56,11 @@ def refuse_start(task: Task, makers: Sequence[str]) -> NoReturn:
         f"Client {task.client} received NaN or infinite parameters, although the server's are finite. Check the "
         f"arithmetic of {' and '.join(makers) or 'the exchanges'}. The round is discarded."
     )
+
+
+def refuse_result(task: Task) -> NoReturn:
+    """Raise ``FloatingPointError`` for a client that handed back invalid values."""
+    raise FloatingPointError(
+        f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values, or has such a loss. "
+        'Lower the learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
+    )

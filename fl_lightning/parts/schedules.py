@@ -1,7 +1,7 @@
 """Schedules decide from which model a client starts, and when the server acts.
 
 A schedule changes only in :meth:`Schedule.publish`. Until then it keeps the results of a round apart, so that a round
-that breaks off leaves no trace.
+that breaks off leaves no trace. If the server's move fails in it, ``on_round_abort`` takes its changes back.
 """
 
 from __future__ import annotations

@@ -155,6 +155,7 @@ class SynchronousAlgorithm(Algorithm):
             failed: Slots whose client handed in nothing usable.
             seen: Places of the buffers that clients changed.
         """
+        self.is_torn = True  # from here on nothing can be taken back
         self.changing_buffers.add(seen)
         client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
@@ -167,7 +168,6 @@ class SynchronousAlgorithm(Algorithm):
             if part is not self.schedule:
                 part.on_round_end()
 
-    def on_round_abort(self) -> None:
-        """Forget the results of a round that broke off."""
+    def _abort(self) -> None:
         self._done, self._failed = {}, []
-        super().on_round_abort()
+        super()._abort()

@@ -141,12 +141,13 @@ def test_reordered_clients_are_refused(tmp_path: Path) -> None:
         resume(tmp_path, FedAvg(2), FedAvg(2), data=labelled((0, 1, 2)), other=labelled((1, 0, 2)))
 
 
-def test_a_checkpoint_of_an_earlier_release_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unknown", ["evaluation", "module_changed"])
+def test_a_checkpoint_of_an_earlier_release_is_refused(unknown: str, tmp_path: Path) -> None:
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
     trainer.fit(QUADRATIC(), datamodule=toy())
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     checkpoint = torch.load(tmp_path / "run.ckpt", weights_only=True)
-    del checkpoint["callbacks"]["FedAvg"]["evaluation"]
+    del checkpoint["callbacks"]["FedAvg"][unknown]
     torch.save(checkpoint, tmp_path / "run.ckpt")
     following = quiet_trainer(max_epochs=2, callbacks=[FedAvg(2)])
     with pytest.raises(ValueError, match=r"earlier release of fl-lightning .*Its weights can be loaded"):

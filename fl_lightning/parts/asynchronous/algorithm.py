@@ -150,14 +150,14 @@ class AsynchronousAlgorithm(Algorithm):
         """End the round and return the model that the user sees, shape ``(size,)``."""
         if self.schedule.flush_rounds:
             self._move()
+        self.is_torn = True  # from here on nothing can be taken back
         for part in self.parts.values():
             part.on_round_end()
         self._boundary = None
         return self._publish(self.server.model)
 
-    def on_round_abort(self) -> None:
-        """Go back to the round's start."""
-        super().on_round_abort()
+    def _abort(self) -> None:
+        super()._abort()
         if self._boundary is not None:
             boundary, self._boundary = self._boundary, None
             self._restore_changing({**boundary, "schedule": boundary["schedule"]()})
@@ -274,10 +274,8 @@ class AsynchronousAlgorithm(Algorithm):
 
     # ---- checkpoints ----
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """Return the state at the last round boundary, with all work under way."""
-        if self._server is None or self._restored is not None:
-            return self._restored or {}
         state = self._boundary or self._changing_state(self.schedule.state_dict)
         rest = {name: part.readable_state() for name, part in self.parts.items() if name not in state}
         return {**rest, **state, "schedule": state["schedule"]()}

@@ -1,0 +1,53 @@
+"""Checks of the states that a fit saves or goes on from."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fl_lightning.parts.federation import Federation
+
+
+def check_whole(is_torn: bool) -> None:
+    """Raise ``RuntimeError`` for a state between two rounds.
+
+    Args:
+        is_torn: Whether the end of a round has begun to change the state and has failed.
+    """
+    if is_torn:
+        raise RuntimeError(
+            "The end of a round failed after states had begun to change, so the algorithm's state lies between two "
+            "rounds. It is not saved, and no fit goes on from it. Resume from the last checkpoint with a new callback: "
+            "`trainer.fit(..., ckpt_path=...)`. Without a checkpoint start anew, with a new Trainer."
+        )
+
+
+def check_size(saved: Tensor, federation: Federation) -> None:
+    """Raise ``ValueError`` if a checkpoint's model, shape ``(size,)``, has another size than the module."""
+    if saved.shape != federation.model.shape:
+        raise ValueError(
+            f"The checkpoint's server model has {saved.numel()} values, the module {federation.model.numel()}. "
+            "Resume with the same module and the same frozen layers."
+        )
+
+
+def check_clients(before: Federation, now: Federation) -> None:
+    """Raise ``ValueError`` if a fit that goes on has other clients than the one before."""
+    if len(before.sizes) != len(now.sizes) or (before.sizes != now.sizes).any():
+        raise ValueError(
+            f"An earlier fit with this callback trained {len(before.sizes)} clients. Now there are "
+            f"{len(now.sizes)} clients, or their sizes differ. Give the Trainer a new callback for new data."
+        )
+
+
+def check_adoption(shows_other: bool) -> None:
+    """Raise ``RuntimeError`` if weights that were written into the module cannot become the server's.
+
+    Args:
+        shows_other: Whether models circulate, or the module held another model than the server's.
+    """
+    if shows_other:
+        raise RuntimeError(
+            "The module's weights were changed between two rounds, and this algorithm cannot continue from them: "
+            "clients work on models that were sent earlier, or the module holds another model than the server's. "
+            "Change weights only after an aggregation (`fed/aggregated` is 1)."
+        )

@@ -1,0 +1,197 @@
+"""What hooks do between rounds is as in a fit without an interruption: writes, draws, schedules, early stopping."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.algorithms import Net, data
+from helpers.poked import MAKE, OPTIONS, Poked, fit, outcome
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import Callback, EarlyStopping, OnExceptionCheckpoint
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from fl_lightning import FedAvg, FedBuff, FedDyn, FederatedCheckpoint, RADFed
+
+
+class Halve(Callback):
+    """Halves a weight, and adds to a statistic of BatchNorm, in a hook of each round."""
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, self._write)
+
+    def _write(self, trainer: Any, module: Any) -> None:
+        with torch.no_grad():
+            module.layers[0].weight.mul_(0.5)
+            module.layers[1].running_mean.add_(1.0)
+
+
+@cache
+def halved(name: str, hook: str) -> dict[str, Any]:
+    """Return the outcome of five rounds without an interruption."""
+    return outcome(fit(MAKE[name](Poked()), Halve(hook)))
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_validation_epoch_end"])
+@pytest.mark.parametrize("name", ["FedAvg", "FedDyn", "Scaffold"])
+def test_what_a_hook_wrote_before_a_checkpoint_is_resumed(name: str, hook: str, tmp_path: Path) -> None:
+    kept = FederatedCheckpoint(tmp_path, save_top_k=0)
+    fit(MAKE[name](Poked()), Halve(hook), kept, rounds=3)
+    resumed = fit(MAKE[name](Poked()), Halve(hook), ckpt_path=tmp_path / "last.ckpt")
+    assert outcome(resumed) == halved(name, hook)
+
+
+class Interrupt(Callback):
+    """Fails at the beginning of a batch in the third round, once."""
+
+    armed = True
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 2 and batch_idx == 3 and self.armed:
+            self.armed = False
+            raise ArithmeticError("broken by the test")
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_start", "on_train_epoch_end"])
+@pytest.mark.parametrize("name", ["FedAvg", "FedDyn"])
+def test_a_round_that_broke_off_takes_its_hooks_writes_back(name: str, hook: str, tmp_path: Path) -> None:
+    module, callback, interrupt = Net(), MAKE[name](Poked()), Interrupt()
+    with pytest.raises(ArithmeticError):
+        fit(callback, Halve(hook), interrupt, OnExceptionCheckpoint(tmp_path), module=module)
+    resumed = fit(MAKE[name](Poked()), Halve(hook), ckpt_path=tmp_path / "on_exception.ckpt")
+    assert outcome(resumed) == halved(name, hook)
+
+
+class Constant(Net):
+    """Its learning rate stays: a new fit begins schedules anew."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_the_same_trainer_makes_a_rounds_writes_once() -> None:
+    hook, module = "on_train_epoch_start", Constant()
+    trainer = quiet_trainer(max_epochs=5, callbacks=[MAKE["FedAvg"](Poked()), Halve(hook), Interrupt()])
+    with pytest.raises(ArithmeticError):
+        trainer.fit(module, datamodule=data())
+    trainer.fit(module, datamodule=data())
+    assert outcome(trainer) == outcome(fit(MAKE["FedAvg"](Poked()), Halve(hook), module=Constant()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedDyn(0.1, 4, evaluate="all", **OPTIONS),
+        lambda: RADFed(3, 4, **OPTIONS),
+        lambda: FedBuff(3, 4, **OPTIONS),
+    ],
+    ids=["FedDyn-all", "RADFed", "FedBuff"],
+)
+def test_what_cannot_be_continued_from_is_an_error_after_resuming_too(make: Any, tmp_path: Path) -> None:
+    kept = FederatedCheckpoint(tmp_path, save_top_k=0)
+    fit(make(), Halve("on_train_epoch_end"), kept, rounds=1)
+    with pytest.raises(RuntimeError, match="weights were changed between two rounds"):
+        fit(make(), ckpt_path=tmp_path / "last.ckpt")
+
+
+class Plateau(Net):
+    """Halves its learning rate after every round that does not improve."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+
+def test_reduce_lr_on_plateau_resumes(tmp_path: Path) -> None:
+    whole = fit(MAKE["FedAvg"](Poked()), module=Plateau())
+    assert whole.optimizers[0].param_groups[0]["lr"] < 0.5
+    for rounds in (1, 2, 3, 4):
+        folder = tmp_path / str(rounds)
+        kept = FederatedCheckpoint(folder, save_top_k=0)
+        fit(MAKE["FedAvg"](Poked()), kept, module=Plateau(), rounds=rounds)
+        resumed = fit(MAKE["FedAvg"](Poked()), module=Plateau(), ckpt_path=folder / "last.ckpt")
+        assert outcome(resumed) == outcome(whole), rounds
+
+
+class Draw(Callback):
+    """Draws from all global generators in hooks between clients."""
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[str, float]] = []
+        for hook in ("on_train_epoch_start", "on_round_end", "on_validation_epoch_end", "on_train_epoch_end"):
+            setattr(self, hook, lambda trainer, module, hook=hook: self._draw(hook))
+
+    def _draw(self, hook: str) -> None:
+        self.drawn.append((hook, torch.rand(()).item()))
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "RADFed", "FedBuff"])
+def test_what_hooks_draw_between_rounds_depends_on_the_round_alone(name: str, tmp_path: Path) -> None:
+    whole, first, second = Draw(), Draw(), Draw()
+    torch.manual_seed(1)
+    fit(MAKE[name](Poked()), whole)
+    torch.manual_seed(2)
+    fit(MAKE[name](Poked()), first, FederatedCheckpoint(tmp_path, save_top_k=0), rounds=2)
+    torch.manual_seed(3)
+    fit(MAKE[name](Poked()), second, ckpt_path=tmp_path / "last.ckpt")
+    assert first.drawn + second.drawn == whole.drawn
+    assert len({number for _, number in whole.drawn}) == 20
+
+
+def stopping(patience: int = 0) -> EarlyStopping:
+    """Ends a fit after a round that improves the loss by less than 100."""
+    return EarlyStopping("val_loss", patience=patience, min_delta=100.0)
+
+
+def test_a_run_that_early_stopping_has_ended_stays_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = []
+    for patience in (0, 0, 5):  # patience comes from the checkpoint
+        kept = FederatedCheckpoint(tmp_path, save_top_k=0)
+        with caplog.at_level(logging.INFO, "lightning.pytorch"):
+            ended = fit(FedAvg(4, **OPTIONS), stopping(patience), kept, ckpt_path="last")
+        # the first round's loss is the best so far; the second does not improve it
+        outcomes.append((ended.current_epoch, outcome(ended)["weights"], "EarlyStopping(" in caplog.text))
+    assert [(rounds, told) for rounds, _, told in outcomes] == [(2, False), (2, True), (2, True)]
+    assert outcomes[0][1] == outcomes[1][1] == outcomes[2][1]
+    assert "after round 2, so no further round is trained. To train on, leave EarlyStopping out" in caplog.text
+    without = fit(FedAvg(4, **OPTIONS), ckpt_path=tmp_path / "last.ckpt")
+    assert without.current_epoch == 5
+
+
+def test_a_run_that_early_stopping_would_end_later_ends_there_when_it_resumes(tmp_path: Path) -> None:
+    class Ends(Callback):
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            if trainer.current_epoch == 2:
+                raise ArithmeticError("broken by the test")
+
+    # stopped after round 2; `min_epochs` gives it a third and a fourth
+    with pytest.raises(ArithmeticError):
+        fit(FedAvg(4, **OPTIONS), stopping(), FederatedCheckpoint(tmp_path, save_top_k=0), Ends(), min_epochs=4)
+    resumed = fit(FedAvg(4, **OPTIONS), stopping(), min_epochs=4, ckpt_path=tmp_path / "last.ckpt")
+    assert resumed.current_epoch == 4
+
+
+def test_a_validation_that_breaks_off_leaves_the_modules_modes(tmp_path: Path) -> None:
+    class Stop(Callback):
+        armed = True
+
+        def on_validation_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            if trainer.current_epoch == 2 and self.armed:
+                self.armed = False
+                raise ArithmeticError("broken by the test")
+
+    module = Net()
+    module.layers.append(nn.Dropout(0.0).eval())  # it stays in eval mode
+    with pytest.raises(ArithmeticError):
+        fit(FedAvg(4, **OPTIONS), Stop(), OnExceptionCheckpoint(tmp_path), module=module)
+    assert [layer.training for layer in module.layers] == [True] * 5 + [False]
+    resumed = fit(FedAvg(4, **OPTIONS), module=module, ckpt_path=tmp_path / "on_exception.ckpt")
+    other = Net()
+    other.layers.append(nn.Dropout(0.0).eval())
+    assert outcome(resumed) == outcome(fit(FedAvg(4, **OPTIONS), module=other))
