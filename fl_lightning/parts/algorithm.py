@@ -98,8 +98,7 @@ class Algorithm(Composition, ABC):
         if restored is None and self.shown is not None and same_values(self.shown, federation.model):
             self.exchange.check_another_fit()
         if restored is not None:
-            check_size(restored["model"], federation)
-            # what clients have that never trained is made of the run's first model
+            check_size(restored["model"], federation)  # clients that never trained have what the first model makes
             federation = replace(federation, model=restored["first"].to(federation.model))
         self._join(federation, fresh=True)
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
@@ -224,8 +223,8 @@ class Algorithm(Composition, ABC):
         if is_finite(result.start[:n]) or not is_finite(server.model[:n]):
             return
         by_schedule = not is_finite(self.schedule.start(result.task.slot, server)[:n])
-        schedule = f"`{type(self.schedule).__name__}.start`"
-        refuse_start(result.task, [schedule] if by_schedule else self.exchange.overriding("download"))
+        schedule = [f"`{type(self.schedule).__name__}.start`"]
+        refuse_start(result.task, schedule if by_schedule else self.exchange.overriding("download"))
 
     @abstractmethod
     def on_round_end(self) -> Tensor:
@@ -263,8 +262,7 @@ class Algorithm(Composition, ABC):
             TypeError: If a part returns anything else than numbers by name.
             ValueError: If two parts give a value the same name, or one gives it that of a count of the round.
         """
-        parts = [part for part in self.parts.values() if part is not self.exchange]
-        logging = [*parts, *self.exchange.members]
+        logging = [*(part for part in self.parts.values() if part is not self.exchange), *self.exchange.members]
         return joined_values([(self, self._counts()), *((part, part.values()) for part in logging)])
 
     def _counts(self) -> dict[str, float]:

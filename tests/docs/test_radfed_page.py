@@ -118,10 +118,13 @@ def test_what_is_said_of_the_long_runs_is_true() -> None:
     least = 2 / 2**folds  # of Wilcoxon's signed ranks, if all differences have one sign
     text = text_of(RADFED)
     assert f"FedAvg-uniform is {gain:.2f} % above FedAvg by size" in text
-    assert min(leads["FedAvg"]) > 0
-    assert f"by {min(leads['FedAvg']):.1f} to {max(leads['FedAvg']):.1f} points" in text
+    won = sum(value > 0 for value in leads["FedAvg"])
+    points = f"by {signed(min(leads['FedAvg']), 1)} to {signed(max(leads['FedAvg']), 1)} points"
+    assert f"in {won} of the {10 * folds} tenths, {points}" in text
+    p_values = [wilcoxon(scores["RADFed"], scores[other]).pvalue for other in METHODS[:2]]
+    assert f"p is {p_values[0]:.2g}, and the smallest possible p is {least:.2g}" in text
+    assert f"p = {p_values[1]:.2g})" in text
     assert f"between {below:.1f} points below and {above:.1f} above" in text
-    assert f"the smallest possible p is {least:.2g}" in text
     assert f"agrees in {steadier} of {folds} folds" in text
 
 
@@ -135,7 +138,8 @@ def test_the_versions_of_the_code_are_named(fold: int) -> None:
 
 def test_the_claims_on_the_long_runs_are_those_of_the_files() -> None:
     scores, folds = {method: list(by_fold.values()) for method, by_fold in long_scores().items()}, len(FOLDS)
-    least = f"p = {2 / 2**folds:.2g} at least"
+    least = 2 / 2**folds  # of Wilcoxon's signed ranks, if all differences have one sign
+    p_values = [wilcoxon(scores["RADFed"], scores[other]).pvalue for other in METHODS[:2]]
 
     def over(other: str) -> str:
         """Return the gain over a baseline, as a mean and by fold."""
@@ -146,15 +150,17 @@ def test_the_claims_on_the_long_runs_are_those_of_the_files() -> None:
     leads = {other: [value for fold in FOLDS for value in lead(fold, other)] for other in METHODS[:2]}
     means = f"{mean(scores['FedAvg']):.2f} and {mean(scores['RADFed']):.2f} %"
     assert by_size["here"].startswith(f"{means}: {over('FedAvg')}; ")
-    assert f"{min(leads['FedAvg']):.1f} to {max(leads['FedAvg']):.1f} points above" in by_size["here"]
+    assert f"{-min(leads['FedAvg']):.1f} points below to {max(leads['FedAvg']):.1f} above" in by_size["here"]
     won = sum(ours > theirs for ours, theirs in zip(scores["RADFed"], scores["FedAvg"], strict=True))
     assert f"in {won} of {folds} folds" in by_size["verdict"]
-    assert least in by_size["verdict"]
+    assert f"p = {p_values[0]:.2g} (Wilcoxon; {least:.2g} at least" in by_size["verdict"]
     assert by_size["seeds"].startswith(f"folds {', '.join(map(str, FOLDS))},")
     assert alike["here"].startswith(f"{over('FedAvg-uniform')}; ")
     below, above = -min(leads["FedAvg-uniform"]), max(leads["FedAvg-uniform"])
     assert f"{below:.1f} points below to {above:.1f} above" in alike["here"]
     gain = relative(scores["FedAvg-uniform"], scores["FedAvg"])
+    above_in = sum(ours > theirs for ours, theirs in zip(scores["RADFed"], scores["FedAvg-uniform"], strict=True))
+    assert f"above in {above_in} of {folds} folds, p = {p_values[1]:.2g}" in alike["verdict"]
     assert f"({signed(gain)} %)" in alike["verdict"]
     sizes, uniform, ours = (listed(f"{spread(fold, method):.3f}" for fold in FOLDS) for method in METHODS)
     assert f"{ours}; FedAvg {sizes} by size, {uniform} alike" in claim("vary less than")["here"]

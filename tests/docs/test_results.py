@@ -6,9 +6,9 @@ import re
 from statistics import mean
 
 import pytest
-from helpers.result_pages import CLAIMS, DOCS, cells, claim, read, rows_of, signed, text_of
+from helpers.result_pages import CLAIMS, DOCS, cells, claim, listed, read, rows_of, signed, text_of, with_spread
 
-PUBLISHED, ASYNCHRONOUS = "published.md", "reproduction/asynchronous.md"
+PUBLISHED, ASYNCHRONOUS, BENCHMARKS = "published.md", "reproduction/asynchronous.md", "benchmarks.md"
 THEIRS = {"SCAFFOLD": 99.0, "FedAvg": 98.9}  # Flower's, after 50 rounds
 LABEL = {"known": "SCAFFOLD, momentum known", "not known": "SCAFFOLD, momentum not known"}
 
@@ -106,3 +106,32 @@ def test_figures_of_dmoz_are_those_of_the_file() -> None:
     scores = [100 * float(row["score"]) for row in rows.values()]
     assert cells("reproduction/dmoz.md", "accuracy, %") == [f"{score:.1f}" for score in scores]
     assert claim("Scores grow with diffusion")["here"] == f"{scores[0]:.1f} to {scores[2]:.1f} %; {scores[3]:.1f} %"
+
+
+def test_distance_and_divergence_of_radfed_are_those_of_the_file() -> None:
+    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in rows_of("mnist_divergence.csv"):
+        curves.setdefault((row["method"], row["seed"]), []).append((float(row["DL"]), float(row["DC"])))
+    assert all(len(curve) == 20 for curve in curves.values())
+    for seed in "012":
+        divergence = [dl for dl, _ in curves["RADFed", seed]]
+        for start in (0, 5, 10, 15):
+            assert divergence[start] < divergence[start + 4]
+            assert start == 0 or divergence[start] < 0.5 * divergence[start - 1]
+    ours, theirs = (listed(f"{curves[m, seed][-1][1]:.3f}" for seed in "012") for m in ("RADFed", "FedAvg"))
+    assert claim("DC of RADFed is below")["here"] == f"{ours} against {theirs} after 20 rounds"
+    assert f"it is {ours}, and FedAvg's {theirs})" in text_of("reproduction/radfed.md")
+    assert f"({ours} against {theirs})" in text_of(BENCHMARKS)
+
+
+def test_the_methods_on_mnist_are_those_of_the_file() -> None:
+    scores: dict[str, list[float]] = {}
+    for row in rows_of("mnist_methods.csv"):
+        scores.setdefault(row["method"], []).append(float(row["score"]))
+    page = text_of(BENCHMARKS).partition("## Every synchronous method on MNIST-0.1")[2].partition("## ")[0]
+    assert len(scores) == 13
+    for method, values in scores.items():
+        seeds = ", ".join(f"{value:.3f}" for value in values)
+        assert re.search(rf"^\| {method}(, [^|]*)? \| {seeds} \| {with_spread(values, 3)} \|", page, re.MULTILINE), (
+            method
+        )
