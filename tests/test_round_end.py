@@ -22,8 +22,8 @@ from fl_lightning.diagnostics import CentralTwin
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Lightning ignores Ctrl-C once it has seen one."""
-    before = signal.getsignal(signal.SIGINT)
+    """Ctrl-C as in a terminal: it is ignored in the background, and by Lightning once it has seen one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 

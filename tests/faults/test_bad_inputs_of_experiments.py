@@ -145,6 +145,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, dict[str, Any]]
         run_sweep: {"path": folder / "sweep.yaml", "output": folder / "sweep", "console": console},
         partition_report: {"datamodule": datamodule},
         describe_plan: {"table": read_table(table), "folder": folder},
+        check_table: {"table": read_table(table)},
         measure_paces: {"table": read_table(table)},
         describe_time: {"table": read_table(table)},
         experiment_report: {"results": folder},
