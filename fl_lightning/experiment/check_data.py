@@ -22,7 +22,7 @@ class NoDataError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """What the checks need of a data set.
+    """The facts about a data set that the checks need.
 
     Attributes:
         num_clients: Number of training clients.

@@ -251,7 +251,6 @@ def _refuse_vector(part: object, method: str, returned: Any, like: Tensor, allow
             f"`vector.to(model.device)`."
         )
     raise ValueError(f"{name} returned a tensor of shape {tuple(returned.shape)}; the server needs {allowed}.")
-    raise ValueError(f"{name} returned a tensor of shape {tuple(returned.shape)}; the server needs {allowed}.")
 
 
 def _refuse_not_finite(part: object, method: str, although: str) -> NoReturn:

@@ -16,7 +16,7 @@ _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
 
 
 class HeldState:
-    """What objects hold that all clients share: data sets, functions, the data module, callbacks.
+    """The state of objects that all clients share: data sets, functions, the data module, callbacks.
 
     Of a long list only the length is looked at, of a large tensor the shape, of a large dictionary nothing.
 

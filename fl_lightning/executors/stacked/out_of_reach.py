@@ -1,4 +1,4 @@
-"""What is not one client's while a stack's batches are read: the module's weights, and counters."""
+"""The module's weights and the trainer's counters are hidden while a stack's batches are read."""
 
 from __future__ import annotations
 

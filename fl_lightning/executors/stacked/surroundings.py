@@ -1,4 +1,4 @@
-"""What code of the user's own can reach: globals, closures, classes, modules."""
+"""Globals, closures, classes and modules that code of the user's own can reach."""
 
 from __future__ import annotations
 
