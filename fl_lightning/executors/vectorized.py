@@ -73,7 +73,8 @@ class VectorizedExecutor(Executor):
         self._steps = make_steps(clients, clients.vector, stacked, Rehearsal(clients))
         self._round: int | None = None
         self._renewed = 0  # rounds in a row that began under other circumstances
-        #: Clients of a mapped step in the last stack of more than a few, in the mean; infinite if there was none.
+        self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
+        #: Clients of a mapped step in the last round without a trial, in the mean; infinite if there was none.
         self.clients_of_step = math.inf
         self._circumstances: Circumstances | None = None
 
@@ -97,7 +98,10 @@ class VectorizedExecutor(Executor):
             rest = self._prove(rest, first_witnesses(rest, lambda task: len(self._windows(task))), algorithm)
         while self._stacks and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
+        self._mapped, self._batches = 0, 0
         self._train_all(rest, algorithm)
+        if self._mapped and len(rest) == len(tasks):
+            self.clients_of_step = self._batches / self._mapped
 
     def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients in stacks, or, from where that fails, one after the other."""
@@ -275,8 +279,7 @@ class VectorizedExecutor(Executor):
         if as_program and not training.by_program:
             raise NoProgram("`training_step` was a program in the trial and is none now")
         trained = Trained(ordered, stack, training.run())
-        if training.mapped and len(members) > 4:
-            self.clients_of_step = training.batches / training.mapped
+        self._mapped, self._batches = self._mapped + training.mapped, self._batches + training.batches
         return trained
 
     def _windows(self, task: Task) -> list[int]:

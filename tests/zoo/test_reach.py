@@ -12,6 +12,7 @@ STACKED = [
     *("BatchNorm1d", "LoRA on a frozen base", "frozen backbone in eval mode", "TransformerEncoder, padding mask"),
     *("AlphaDropout", "stochastic depth", "Gumbel softmax", "variational autoencoder, Adam"),
     *("batch is a dataclass", "batch is a BatchEncoding", "batch is a dict with strings", "bf16-mixed"),
+    "nested batch",
     *("AdamW", "parameter groups", "OneCycleLR by step", "accumulates and clips", "head only, clipped by norm"),
     *("subclass of a progress bar", "EarlyStopping on a step value", "own learning rate for each client"),
     *(

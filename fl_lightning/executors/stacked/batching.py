@@ -26,7 +26,7 @@ class StackedBatch:
     def __init__(self, tensors: list[Tensor], template: Any = None, others: Sequence[Any] = ()) -> None:
         self.tensors, self._others = tensors, others
         self._template = [tensor[0] for tensor in tensors] if template is None else template
-        self._is_plain = type(self._template) in (list, tuple) and not others
+        self._is_plain = _is_plain(self._template)
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """Return a batch that holds the given tensors in the place of its own."""
@@ -92,7 +92,7 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
         CannotVectorize: If a batch holds an object that is neither a tensor, nor a container, nor a plain value.
     """
     first = batches[0]
-    if type(first) in (list, tuple) and all(isinstance(part, Tensor) for part in first):
+    if _is_plain(first):
         return StackedBatch([torch.stack(parts) for parts in zip(*batches, strict=True)], first)
     tensors: list[Tensor] = []
     others: list[Any] = []
@@ -102,6 +102,11 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
         else:
             others.append(_in_common(values))
     return StackedBatch(tensors, first, others)
+
+
+def _is_plain(batch: Any) -> bool:
+    """Whether a batch is a list or tuple of tensors."""
+    return type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch)
 
 
 def _is_known(value: Any) -> bool:
@@ -162,7 +167,7 @@ def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[A
 
 
 def _shape(batch: Any) -> Any:
-    if type(batch) in (list, tuple) and all(isinstance(part, Tensor) for part in batch):
+    if _is_plain(batch):
         return type(batch), *((part.shape, part.dtype) for part in batch)
     if isinstance(batch, _Leaf):
         return (batch.shape, batch.dtype) if isinstance(batch, Tensor) else type(batch)
