@@ -24,6 +24,7 @@ from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.federation import ClientResult, Task, same_values
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
@@ -175,7 +176,7 @@ class LocalTraining:
         """
         sampler, length = self.algorithm.sampler, self.vector.num_parameters
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
-        if sampler.needs_scores and self.algorithm.changing_buffers.are_finite(result):
+        if sampler.needs_scores and are_finite(result):
             result = replace(result, score=sampler.score(client))
         self.hooks.on_client_end(result)
         return result

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole
 from fl_lightning.parts.composition import Composition
-from fl_lightning.parts.contracts import call, call_for_vector, is_finite
+from fl_lightning.parts.contracts import are_finite, call, call_for_vector, is_finite
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.logged_values import counts, joined_values
 from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_result, refuse_start
@@ -208,7 +208,7 @@ class Algorithm(Composition, ABC):
         if self._received.was_changed(result.task):
             refuse_changed(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
         loss = self.objective.loss_of(result.task)
-        if not self.changing_buffers.are_finite(result) or (loss is not None and not math.isfinite(loss)):
+        if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
             self._refuse_start(result)
             if self.invalid_updates == "raise":
                 refuse_result(result.task)

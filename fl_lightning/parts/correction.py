@@ -1,4 +1,4 @@
-"""What a local objective adds to a client's gradient."""
+"""Terms that a local objective adds to a client's gradient."""
 
 from __future__ import annotations
 

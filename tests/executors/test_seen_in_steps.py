@@ -1,4 +1,4 @@
-"""What a training step does with metric objects, logged numbers and state that is hard to see."""
+"""Steps that use metric objects, logged numbers and state that is hard to see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients of a stack share, and what is each client's own."""
+"""Things that the clients of a stack share, and things that are each client's own."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection, is_dataclass_instance
 from torch import Tensor
 
+from fl_lightning._lightning.recording import Unusable
 from fl_lightning.executors.base import CannotVectorize
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -58,7 +59,7 @@ class StackedBatch:
         return self._template
 
 
-class Differing:
+class Differing(Unusable):
     """Stands in a batch for a value that is no tensor and differs among clients; using it is an error.
 
     Args:
@@ -66,21 +67,15 @@ class Differing:
     """
 
     def __init__(self, value: Any) -> None:
-        self.__dict__["_kind"] = type(value)
-        self.__dict__["_text"] = f"batches hold values that are no tensors and differ among clients ({value!r}, ...)"
+        text = f"batches hold values that are no tensors and differ among clients ({value!r}, ...)"
+        self.__dict__.update(kind=type(value), use=text)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """The type of the value, for ``isinstance``."""
-        return self.__dict__["_kind"]  # type: ignore[no-any-return]
+        return self.__dict__["kind"]  # type: ignore[no-any-return]
 
-    def _use(self, *args: Any, **kwargs: Any) -> Any:
-        raise CannotVectorize(self.__dict__["_text"])
-
-    __getattr__ = __setattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _use
-    __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __hash__ = __contains__ = _use  # type: ignore[assignment]
-    __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = _use  # type: ignore[assignment]
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _use
+    __setattr__ = __call__ = Unusable._use
 
 
 def stack_batches(batches: Sequence[Any]) -> StackedBatch:
@@ -122,12 +117,17 @@ def _identity(value: Any) -> Any:
 
 def _container(batch: Any) -> Any:
     """Return what is equal for batches of the same containers and keys."""
+    return _structure(batch, lambda leaf: Tensor if isinstance(leaf, Tensor) else None)
+
+
+def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """Return a batch's containers and keys, with what stands for each leaf."""
     if isinstance(batch, _Leaf):
-        return Tensor if isinstance(batch, Tensor) else None
+        return of_leaf(batch)
     if isinstance(batch, Mapping):
-        return type(batch), *((key, _container(value)) for key, value in batch.items())
+        return type(batch), *((key, _structure(value, of_leaf)) for key, value in batch.items())
     parts = vars(batch).values() if is_dataclass_instance(batch) else batch
-    return type(batch), *map(_container, parts)
+    return type(batch), *(_structure(part, of_leaf) for part in parts)
 
 
 def _in_common(values: Sequence[Any]) -> Any:
@@ -169,12 +169,7 @@ def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[A
 def _shape(batch: Any) -> Any:
     if _is_plain(batch):
         return type(batch), *((part.shape, part.dtype) for part in batch)
-    if isinstance(batch, _Leaf):
-        return (batch.shape, batch.dtype) if isinstance(batch, Tensor) else type(batch)
-    if isinstance(batch, Mapping):
-        return type(batch), *((key, _shape(value)) for key, value in batch.items())
-    parts = vars(batch).values() if is_dataclass_instance(batch) else batch
-    return type(batch), *map(_shape, parts)
+    return _structure(batch, lambda leaf: (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf))
 
 
 def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:

@@ -58,9 +58,8 @@ def _same_environment() -> Iterator[None]:
     before = os.environ.copy()
     try:
         yield
-        changed = os.environ.copy() != before
     finally:
-        if os.environ.copy() != before:
+        if changed := os.environ.copy() != before:
             os.environ.clear()
             os.environ.update(before)
     if changed:

@@ -1,4 +1,4 @@
-"""What travels between the server and its clients."""
+"""Exchanges: they decide what travels between the server and its clients."""
 
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers

@@ -1,4 +1,4 @@
-"""What travels between the server and its clients: the base of all exchanges."""
+"""The base of all exchanges, which decide what travels between the server and its clients."""
 
 from __future__ import annotations
 

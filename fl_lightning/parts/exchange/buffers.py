@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.part import Part
@@ -103,10 +102,6 @@ class ChangingBuffers(Part):
             self._varies = varies.to(model.device)
         n = self.federation.num_parameters
         return torch.cat([model[:n], torch.where(self._varies, model[n:], server_model[n:].to(model.dtype))])
-
-    def are_finite(self, result: ClientResult) -> bool:
-        """Return whether a client's parameters, and the buffers that it changed, are finite."""
-        return are_finite(result)
 
     def lengths(self) -> list[tuple[str, int]]:
         """Return name and number of values of each buffer that changes."""
