@@ -117,13 +117,13 @@ class Trial:
         Raises:
             CannotVectorize: If anything differs.
         """
-        module = self._clients.vector
-        held = module.read()
-        _spoil(module.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
+        vector = self._clients.vector
+        held = vector.read()
+        _spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
         try:
             self._compare_both()
         finally:
-            module.write(held)
+            vector.write(held)
 
     def _compare_both(self) -> None:
         self._compare()
@@ -288,7 +288,7 @@ def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
 
 
 def _spoil(tensors: Iterable[Tensor]) -> None:
-    """Make the copy's own tensors useless: a step that takes them in another way than from the stack is then seen."""
+    """Make a module's own tensors useless: a step that takes them in another way than from the stack is then seen."""
     with torch.no_grad():
         for tensor in tensors:
             if tensor.is_floating_point():
