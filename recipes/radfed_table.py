@@ -3,7 +3,8 @@
     python recipes/radfed_table.py --workers 2                             # every cell in its smallest form
     python recipes/radfed_table.py --preset reduced --workers 2            # in hours
     python recipes/radfed_table.py --preset long --workers 2               # COVFEAT: 400 rounds
-    python recipes/radfed_table.py --preset probe                          # COVFEAT-L at 20,000 rounds
+    python recipes/radfed_table.py --preset probe --data COVFEAT-L         # COVFEAT at 20,000 rounds
+    python recipes/radfed_table.py --preset steps_short                    # COVFEAT-L: steps and S, 5,000 rounds
     python recipes/radfed_table.py --preset steps --workers 2              # COVFEAT-L: 1 or 5 steps, or one epoch
     python recipes/radfed_table.py --preset rounds --data MNIST-0.1 --methods FedAvg FedAvg-uniform RADFed
     python recipes/radfed_table.py --preset paper --estimate               # the time of the paper's setting
@@ -28,7 +29,8 @@ from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
 PRESETS = {
-    name: TABLES / f"radfed_{name}.yaml" for name in ("small", "reduced", "long", "probe", "steps", "rounds", "paper")
+    name: TABLES / f"radfed_{name}.yaml"
+    for name in ("small", "reduced", "long", "probe", "steps_short", "steps", "rounds", "paper")
 }
 WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
 

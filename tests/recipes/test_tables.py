@@ -34,11 +34,12 @@ CELLS = {
     "published_nvflare": (48, "76d19c955ec45cde"),
     "radfed_long": (48, "a6973e0188bda342"),
     "radfed_paper": (2403, "52830e35b1407210"),
-    "radfed_probe": (3, "5deaf721d5eec1dc"),
+    "radfed_probe": (14, "26edb360686552d2"),
     "radfed_reduced": (741, "12dd0faa36ed177a"),
-    "radfed_rounds": (305, "aa6ead4c75d16def"),
+    "radfed_rounds": (305, "b69edf81f99327f9"),
     "radfed_small": (309, "5f4580850703b447"),
     "radfed_steps": (48, "0d92bef2efc7f722"),
+    "radfed_steps_short": (24, "6d4f84d658996b47"),
 }
 
 
@@ -101,10 +102,12 @@ def test_radfeds_tables_of_the_papers_length() -> None:
     assert [rounds.data[name].values["E"] for name in ("MNIST-1", "MNIST-0.1")] == [10, 10]
     assert rounds.data["Cifar10"].model["init_args"]["image_size"] == 128
     assert (rounds.folds, rounds.seeds, rounds.tuning.max_epochs) == ([0, 1, 2, 3, 4], [0], None)
-    # cells of the probe, with its rate and its S, are cells of the long table
+    # cells of the probe, with its rate, mu and S, are cells of the long table where that searches them itself
     of_rounds = {cell for entry in planned(rounds) for cell in entry.cells}
     probe = read_table(RECIPES / "tables" / "radfed_probe.yaml")
-    assert {cell for entry in planned(probe) for cell in entry.cells} <= of_rounds
+    searched = probe.only(methods=["FedAvg", "FedAvg-uniform", "FedProx", "FedProx-uniform", "RADFed"])
+    cells = {cell for entry in planned(searched) for cell in entry.cells}
+    assert (len(cells), cells <= of_rounds) == (10, True)
 
 
 def test_feddyns_table_is_as_in_the_authors_code() -> None:
@@ -182,7 +185,7 @@ def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("recipe", "names"),
     [
-        ("radfed_table", ["small", "reduced", "long", "probe", "steps", "rounds", "paper"]),
+        ("radfed_table", ["small", "reduced", "long", "probe", "steps_short", "steps", "rounds", "paper"]),
         ("feddyn_communication", ["small", "reduced", "cifar", "paper"]),
         ("dmoz_distributions", ["small", "paper"]),
     ],
