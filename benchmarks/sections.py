@@ -33,6 +33,7 @@ from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.executors.stacked.program.maker import ProgramMaker
 from fl_lightning.executors.stacked.program.program import Program
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
+from fl_lightning.executors.stacked.results import Results
 from fl_lightning.executors.stacked.training import StackTraining
 
 #: The parts. The time of a part is without that of others inside it.
@@ -44,7 +45,7 @@ SECTIONS = {
     "the loop over steps": [(StackTraining, "run")],
     "telling Lightning": [(Journal, "tell")],
     "the look for changes": [(VectorizedExecutor, "_look_for_changes")],
-    "clients: start and result": [(LocalTraining, "begin"), (VectorizedExecutor, "_hand_in")],
+    "clients: start and result": [(LocalTraining, "begin"), (Results, "hand_in")],
     "other work of the executor": [(VectorizedExecutor, "run")],
 }
 SKIPPED = 10

@@ -23,7 +23,8 @@ class StackedCorrections:
 
     def __init__(self, corrections: Sequence[Correction | None], starts: Sequence[Tensor], vector: StateVector) -> None:
         self._active = any(correction is not None for correction in corrections)
-        given = [correction or Correction() for correction in corrections]
+        nothing = Correction()
+        given = [correction or nothing for correction in corrections]
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
         self._pulls = [correction.pull for correction in given]
         #: Each client's additional weight decay.

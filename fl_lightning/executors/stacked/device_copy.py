@@ -23,7 +23,7 @@ class DeviceCopy:
         self._device = device
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         pinned = self._copied is not None
-        self._host = [torch.zeros(tuple(s), dtype=d, pin_memory=pinned) for s, d in zip(shapes, dtypes, strict=True)]
+        self._host = [torch.empty(tuple(s), dtype=d, pin_memory=pinned) for s, d in zip(shapes, dtypes, strict=True)]
         #: Of the tensors.
         self.shapes = list(shapes)
 

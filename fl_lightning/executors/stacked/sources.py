@@ -186,7 +186,11 @@ class GatheredBatches:
         for row in range(active[0]):
             while active[steps - 1] <= row:  # fewer clients take part in later steps
                 steps -= 1
-            self._clients[row].read([rows[row] for rows in tables], steps, size, sizes)
+            own = [rows[row] for rows in tables]
+            self._clients[row].read(own, steps, size, sizes)
+            if steps < len(active):
+                for rows in own:
+                    rows[steps * size :].zero_()
         return self._upload.send(), sizes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -161,12 +160,9 @@ class ProgramSteps:
             (next(found), self._is_of_samples(value)) if isinstance(value, int) else (value.expand(len(active)), False)
             for value in self._traced.tensors
         ]
-        ends = list(accumulate(map(len, self._sizes)))
-        spans = [slice(end - len(own), end) for end, own in zip(ends, self._sizes, strict=True)]
-        return [
-            self._entry(place, [(table[span], of_samples) for table, of_samples in tables], slots)
-            for place, span in enumerate(spans)
-        ]
+        lengths = list(map(len, self._sizes))
+        of_steps = [[(rows, of_samples) for rows in table.split(lengths)] for table, of_samples in tables]
+        return [self._entry(place, own, slots) for place, own in enumerate(zip(*of_steps, strict=True))]
 
     def _is_of_samples(self, number: int) -> bool:
         graph = self._plan.graph

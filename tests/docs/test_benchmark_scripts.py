@@ -1,0 +1,31 @@
+"""The benchmarks that the page of measurements names can be run."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if not path.stem.startswith("peer_"))  # they want other packages
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_find_what_they_import(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    assert runpy.run_path(str(path), run_name="imported")["__doc__"]
+
+
+def test_a_rounds_time_is_told_by_parts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    monkeypatch.setattr(sys, "argv", ["sections.py", "--workloads", "H2", "--rounds", "2"])
+    runpy.run_path(str(FOLDER / "sections.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    whole = float(lines[0].removeprefix("H2: ").partition(" ms")[0])
+    parts = {line[:49].strip(): float(line[49:].split()[0]) for line in lines[1:] if line.startswith("    ")}
+    assert sum(parts.values()) == pytest.approx(whole, abs=0.1)
+    assert all(
+        parts[name] > 0 for name in ("products: forward, backward, step", "gathering batches", "telling Lightning")
+    )
