@@ -40,8 +40,8 @@ class ShowsSignature:
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Check the names of the arguments before ``__init__`` runs."""
-        if options and (known := _names_taken(cls)) is not None:
-            _refuse_unknown(cls, options, known)
+        if options:
+            _check_names(cls, options)
         if given and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return super().__new__(cls)
@@ -62,6 +62,12 @@ def names_unknown(constructor: _Constructor) -> _Constructor:
     return cast(_Constructor, checked)
 
 
+def _check_names(cls: type, options: Mapping[str, object]) -> None:
+    known = _names_taken(cls)
+    if known is not None:
+        _refuse_unknown(cls, options, known)
+
+
 def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -> None:
     """Raise ``TypeError`` in the name of the class that the user called, if it does not know an argument."""
     unknown = [name for name in options if name not in known]
@@ -71,7 +77,8 @@ def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -
         raise TypeError(f"{cls.__name__} has no argument `{unknown[0]}`.{meant}")
 
 
-def _names_taken(cls: type) -> set[str] | None:
+@functools.cache
+def _names_taken(cls: type) -> Set[str] | None:
     """Return the names that a class's constructor takes, shown or not; ``None`` if that cannot be known."""
     names: set[str] = set()
     for owner in _owners(cls):

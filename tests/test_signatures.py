@@ -120,7 +120,7 @@ def public_classes() -> dict[str, type]:
     packages = [fl_lightning, datamodules, *(import_module(f"fl_lightning.{room}") for room in ROOMS)]
     exported = {name: getattr(package, name) for package in packages for name in package.__all__}
     classes = {name: cls for name, cls in exported.items() if inspect.isclass(cls) and not is_protocol(cls)}
-    return {name: cls for name, cls in classes.items() if name not in MADE_BY_THE_LIBRARY | WITH_PYTHONS_ERROR}
+    return {name: cls for name, cls in classes.items() if name not in MADE_BY_THE_LIBRARY}
 
 
 ROOMS = ("callbacks", "data", "diagnostics", "executors", "experiment", "models", "partitioners", "parts", "report")
@@ -128,11 +128,6 @@ MADE_BY_THE_LIBRARY = {
     *("ArrivalRecord", "CannotVectorize", "ClientResult", "ClientStates", "FederatedLoop", "Federation", "Findings"),
     *("LabelPlot", "PartitionReport", "PartitionStatistics", "PartitionSummary", "Payload", "ReportPage"),
     *("RoundReport", "RunPicture", "RunningMean", "Server", "Task", "Traffic"),
-}
-#: Python's own error names the class and the argument.
-WITH_PYTHONS_ERROR = {
-    *("Algorithm", "AsynchronousAlgorithm", "AutoExecutor", "Correction", "Executor", "SequentialExecutor"),
-    *("SynchronousAlgorithm", "VectorizedExecutor", "VirtualClock"),
 }
 
 

@@ -10,11 +10,12 @@ from fl_lightning._lightning.recording import CannotVectorize
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
+from fl_lightning.signatures import ShowsSignature
 
 __all__ = ["CannotVectorize", "Executor"]
 
 
-class Executor(ABC):
+class Executor(ShowsSignature, ABC):
     """Computes the tasks of a round on one process. A subclass defines :meth:`run`."""
 
     def reset(self) -> None:

@@ -19,11 +19,12 @@ from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.summed_updates import of_sums
+from fl_lightning.signatures import ShowsSignature
 
 Invalid = Literal["skip", "raise"]
 
 
-class Composition:
+class Composition(ShowsSignature):
     """The six parts of an algorithm.
 
     Args:

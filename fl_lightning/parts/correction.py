@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_finite, got
+from fl_lightning.signatures import ShowsSignature
 
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(ShowsSignature):
     """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
 
     Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fl_lightning.arguments import got, got_number, is_number, plain
+from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.correction import Correction
 from fl_lightning.parts.federation import LocalClient
 from fl_lightning.representation import who_train
@@ -42,6 +43,7 @@ def checked_correction(objective: Any, method: str, arguments: Any, returned: An
     Raises:
         TypeError: If it is neither a :class:`Correction` nor ``None``.
         ValueError: If its linear term has not one coefficient for each trained parameter.
+        FloatingPointError: If a user's own objective gives the linear term NaN or infinite values.
     """
     if returned is None:
         return None
@@ -56,6 +58,11 @@ def checked_correction(objective: Any, method: str, arguments: Any, returned: An
         raise ValueError(
             f"{name} returned a Correction whose `linear` has shape {tuple(linear.shape)}; it needs ({n},), one "
             "coefficient for each trained parameter. Cut buffers off with `vector[: self.federation.num_parameters]`."
+        )
+    if linear is not None and not objective.is_of_library and not is_finite(linear):
+        raise FloatingPointError(
+            f"{name} returned a Correction whose `linear` has NaN or infinite values, with which no client can train. "
+            "Check its arithmetic: a division by 0, a root or a logarithm, a number that grows without bounds."
         )
     return returned
 

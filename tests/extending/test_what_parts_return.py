@@ -5,6 +5,7 @@ Two clients reach their optima 2 and 4 in one step, so that a round of FedAvg mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -178,6 +179,11 @@ class Given(LocalObjective):
         (lambda: 0.1, TypeError, "`Given.correction` must return a Correction"),
         (lambda: Correction, TypeError, "`Given.correction` must return a Correction"),
         (lambda: Correction(linear=torch.zeros(2)), ValueError, r"`Given.correction` .* shape \(2,\); it needs \(1,\)"),
+        (
+            lambda: Correction(linear=torch.tensor([math.nan])),
+            FloatingPointError,
+            "`linear` has NaN or infinite values",
+        ),
         (lambda: Correction(linear=[0.0]), TypeError, "`linear` must be a floating-point tensor"),  # type: ignore[arg-type]
         (lambda: Correction(pull=float("nan")), ValueError, "`pull` must be a finite number"),
     ],
