@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import sqlite3
+import subprocess
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +93,63 @@ def test_lines_of_a_file(executor: str, opened: Any, tmp_path: Path) -> None:
 
     fit(Speaks(writes), executor)
     assert blocks(path.read_text().splitlines()) == BLOCKS
+
+
+def by_system_calls(path: Path, text: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, f"{text}\n".encode())
+    os.close(file)
+
+
+def by_folders(path: Path, text: str) -> None:
+    path.mkdir(exist_ok=True)
+    (path / f"{len(list(path.iterdir())):03} {text}").mkdir()
+
+
+def by_a_database(path: Path, text: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("create table if not exists lines (line text)")
+        connection.execute("insert into lines values (?)", (text,))
+
+
+def by_a_process(path: Path, text: str) -> None:
+    subprocess.run(["sh", "-c", f"echo '{text}' >> {path}"], check=True)
+
+
+@pytest.mark.auto_decides
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize("by", [by_system_calls, by_folders, by_a_database, by_a_process])
+def test_what_goes_to_the_system(executor: str, caught: bool, by: Any, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+
+    def speaks(text: str) -> None:
+        with suppress(Exception) if caught else nullcontext():
+            by(path, text)
+
+    fit(Speaks(speaks), executor)
+    if by is by_a_database:
+        with closing(sqlite3.connect(path)) as connection:
+            lines = [line for (line,) in connection.execute("select line from lines order by rowid")]
+    elif by is by_folders:
+        lines = [each.name[4:] for each in sorted(path.iterdir())]
+    else:
+        lines = path.read_text().splitlines()
+    assert blocks(lines) == BLOCKS
+
+
+@pytest.mark.auto_decides
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_datagrams(executor: str) -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(10)
+        fit(Speaks(lambda text: sender.sendto(text.encode(), receiver.getsockname())), executor)
+        lines = [receiver.recv(99).decode() for _ in range(sum(map(len, BLOCKS)))]
+    assert blocks(lines) == BLOCKS
 
 
 @pytest.mark.auto_decides

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import io
+import functools
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
@@ -19,25 +18,42 @@ import torch
 from fl_lightning.executors.base import CannotVectorize
 
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lightning")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # flags of opened files
+#: What Python's audit events, of which most functions of the operating system have one, say that a step does.
+_EVENTS = {
+    **dict.fromkeys(("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"), "changes files"),
+    **dict.fromkeys(("os.link", "os.symlink", "os.utime", "os.chmod"), "changes files"),
+    **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"), "uses the network"),
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.fork", "os.posix_spawn", "os.exec"), "starts a process"),
+    "sqlite3.connect": "opens a database",
+}
+_watching = threading.local()  # `refuse`: called with what this thread does, where that is not allowed
 
 
 @contextmanager
 def no_effects() -> Iterator[None]:
-    """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to a file.
+    """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to files.
 
-    Also for environment variables that are set. Only for what this thread does: loggers and checkpoints may be written
-    by others meanwhile. Warnings are left out: the step has been taken in earnest before.
+    Also for environment variables that are set, databases, the network, and processes that are started. Only for what
+    this thread does: loggers and checkpoints may be written by others meanwhile. Warnings are left out: the step has
+    been taken in earnest before.
     """
     mine = threading.get_ident()
+    found: list[str] = []
+
+    def stop(what: str) -> NoReturn:
+        found.append(f"`training_step` {what}, which a stack would do once for all clients")
+        raise CannotVectorize(found[-1])
 
     def refuse(what: str, allowed: Callable[..., bool], stock: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == mine and not allowed(*args, **kwargs):
-                raise CannotVectorize(f"`training_step` {what}, which a stack would do once for all clients")
+                stop(what)
             return stock(*args, **kwargs)
 
         return called
 
+    _listen()
     with ExitStack() as effects:
         effects.enter_context(_same_environment())
         effects.enter_context(warnings.catch_warnings())
@@ -45,12 +61,29 @@ def no_effects() -> Iterator[None]:
         for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
             write = refuse("prints", lambda text: not text, stream.write)
             effects.enter_context(redirect(_Stream(stream, write)))  # type: ignore[type-var, operator]
-        for place in (builtins, io):
-            effects.enter_context(patch.object(place, "open", refuse("writes to a file", _reads, open)))
+        effects.enter_context(patch.object(_watching, "refuse", stop, create=True))
         effects.enter_context(patch.object(torch, "save", refuse("writes to a file", _never, torch.save)))
         handle = refuse("logs by `logging`", _is_of_library, logging.Logger.handle)
         effects.enter_context(patch.object(logging.Logger, "handle", handle))
         yield
+    if found:  # the step has caught the exception
+        raise CannotVectorize(found[0])
+
+
+@functools.cache
+def _listen() -> None:
+    """Hear of files, processes and the network; a hook cannot be taken back, and does nothing outside of a watch."""
+    sys.addaudithook(_hear)
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    refuse = getattr(_watching, "refuse", None)
+    if refuse is None:
+        return
+    if event == "open" and arguments[2] & _WRITING:
+        refuse("writes to a file")
+    elif event in _EVENTS:
+        refuse(_EVENTS[event])
 
 
 @contextmanager
@@ -74,10 +107,6 @@ class _Stream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _reads(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> bool:
-    return not set(mode) & set("wax+")
 
 
 def _never(*args: Any, **kwargs: Any) -> bool:
