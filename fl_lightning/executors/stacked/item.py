@@ -2,33 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 
 from fl_lightning._lightning.recording import CannotVectorize
+
+_KINDS = (bool, int, float)
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 class Item:
     """Stands for a number of each client: it may be computed with and logged; other uses raise ``CannotVectorize``.
 
+    Python computes with the numbers of each client, and so do stacks: where it raises an exception for one of them, or
+    returns another kind of number, such as a complex one, the clients have to train one by one.
+
     Args:
-        tensor: The numbers, as the tensor of one client, in double precision.
         kind: What the number is.
+        tensor: The numbers, as the tensor of one client; made of ``rows`` if ``None``.
+        rows: The clients' numbers; ``None`` while a step is traced, where nobody knows them.
+        one: Makes the tensor of one client of a tensor of all clients' numbers, shape ``(K,)``.
     """
 
-    __slots__ = ("kind", "tensor")
+    __slots__ = ("__weakref__", "_one", "_tensor", "kind", "rows")
 
-    def __init__(self, tensor: Tensor, kind: type = float) -> None:
-        self.tensor, self.kind = tensor, kind
+    def __init__(
+        self,
+        kind: type,
+        tensor: Tensor | None = None,
+        rows: list[Any] | None = None,
+        one: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.kind, self.rows, self._tensor, self._one = kind, rows, tensor, one
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Item:
-        """Return what ``tensor.item()`` returns."""
+    def of(cls, tensor: Tensor) -> Any:
+        """Return what ``tensor.item()`` returns under ``vmap``: a number, if it is the same for all clients."""
+        values, level, batched = tensor.detach(), 0, 0
+        while _functorch.is_functorch_wrapped_tensor(values):
+            if _functorch.is_batchedtensor(values):
+                level, place, batched = (
+                    _functorch.maybe_get_level(values),
+                    _functorch.maybe_get_bdim(values),
+                    batched + 1,
+                )
+                values = _functorch.get_unwrapped(values).movedim(place, 0)
+            else:
+                values = _functorch.get_unwrapped(values)
+        if not batched or tensor.numel() != 1:
+            return (values[0] if batched else values).item()  # which raises what it raises for one client
+        if batched > 1:
+            raise CannotVectorize("`training_step` calls `.item()` in a `vmap` of its own")
+        device = values.device
+
+        def one(numbers: Tensor) -> Tensor:
+            return _functorch._add_batch_dim(numbers.to(device), 0, level)  # type: ignore[no-any-return]
+
+        return cls._of_rows(values.reshape(-1).tolist(), one)
+
+    @classmethod
+    def traced(cls, tensor: Tensor) -> Item:
+        """Return what ``tensor.item()`` returns while a step is traced."""
         kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
-        return cls(tensor.detach().double(), kind)
+        return cls(kind, tensor.detach().double())
+
+    @classmethod
+    def _of_rows(cls, rows: list[Any], one: Callable[[Tensor], Tensor] | None) -> Item:
+        kinds = {next((kind for kind in _KINDS if isinstance(row, kind)), None) for row in rows}
+        kind = kinds.pop()
+        if kinds or kind is None:
+            raise CannotVectorize("`training_step` computes other kinds of numbers for some clients than for others")
+        return cls(kind, rows=rows, one=one)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The numbers, as the tensor of one client."""
+        if self._tensor is None:
+            assert self.rows is not None and self._one is not None
+            try:
+                self._tensor = self._one(torch.tensor(self.rows, dtype=_DTYPES[self.kind]))
+            except (OverflowError, RuntimeError) as error:
+                raise CannotVectorize("`training_step` computes with whole numbers of many digits") from error
+        return self._tensor
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -36,8 +98,8 @@ class Item:
         return self.kind
 
     def detach(self) -> Tensor:
-        """Return the tensor: what takes a tensor to log it takes an item, too."""
-        return self.tensor
+        """Return the tensor in double precision: what takes a tensor to log it takes an item, too."""
+        return self.tensor.double()
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,8 +109,12 @@ class Item:
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         raise CannotVectorize("`training_step` uses what `.item()` returns, of which there is one for each client")
 
-    __bool__ = __index__ = __int__ = __float__ = __complex__ = __round__ = __trunc__ = __floor__ = __ceil__ = _use
-    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = __divmod__ = _use  # type: ignore[assignment]
+    __bool__ = __index__ = __int__ = __float__ = __complex__ = __array__ = _use
+    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use  # type: ignore[assignment]
+    __divmod__ = __rdivmod__ = _use
+    real = imag = numerator = denominator = property(_use)
+    conjugate = is_integer = as_integer_ratio = hex = bit_length = bit_count = to_bytes = _use
+    __array_ufunc__ = None  # numpy's numbers leave operators to this class
 
 
 def _tensor(value: Any) -> Any:
@@ -57,21 +123,54 @@ def _tensor(value: Any) -> Any:
     return value.tensor if type(value) is Item else value
 
 
-def _by_tensor(name: str) -> Callable[..., Any]:
+def _rows(value: Any) -> Any:
+    return value.rows if type(value) is Item else repeat(value)
+
+
+def _computed(name: str, function: Callable[..., Any], reflected: bool = False) -> Callable[..., Any]:
+    """Return an operator of items: Python's for each client, or torch's beside a tensor."""
+
     def compute(self: Item, *others: Any) -> Any:
-        result = getattr(self.tensor, name)(*map(_tensor, others))
-        if any(isinstance(other, Tensor) for other in others) or not isinstance(result, Tensor):
-            return result
-        if name in _COMPARISONS:
-            return Item(result, bool)
-        is_float = "truediv" in name or any(isinstance(number, float) for number in (self, *others))
-        return Item(result, float if is_float else int)
+        if any(isinstance(other, Tensor) for other in others):
+            return getattr(self.tensor, name)(*others)
+        if self.rows is None:
+            return _of_trace(name, self, others)
+        sides: list[Iterable[Any]] = [self.rows, *map(_rows, others)]
+        try:
+            rows = [function(*row) for row in zip(*(reversed(sides) if reflected else sides), strict=False)]
+        except Exception as error:
+            raise CannotVectorize(
+                f"`training_step` computes with what `.item()` returns, and for some clients Python raises "
+                f"{type(error).__name__} ({error})"
+            ) from error
+        return Item._of_rows(rows, self._one)
 
     return compute
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-_ARITHMETIC = [f"__{part}{name}__" for name in _BINARY for part in ("", "r")] + ["__neg__", "__abs__"]
-_COMPARISONS = ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"]
-for _name in (*_ARITHMETIC, *_COMPARISONS):
-    setattr(Item, _name, _by_tensor(_name))
+def _of_trace(name: str, item: Item, others: tuple[Any, ...]) -> Any:
+    """Compute with an item of a traced step: only what Python computes for all numbers."""
+    divides = name == "__truediv__"
+    if (not divides and name not in _TRACED) or (divides and (type(others[0]) is Item or not others[0])):
+        raise CannotVectorize(f"whether `{name}` of what `.item()` returns raises an exception depends on values")
+    result = getattr(item.tensor, name)(*map(_tensor, others))
+    if not isinstance(result, Tensor):
+        return result
+    if name in _COMPARISONS:
+        return Item(bool, result)
+    return Item(float if divides or any(isinstance(value, float) for value in (item, *others)) else int, result)
+
+
+_COMPARISONS = [f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge")]
+_TRACED = ["__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__neg__", "__abs__", *_COMPARISONS]
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "lshift", "rshift")
+_BINARY_FUNCTIONS = {name: getattr(operator, name) for name in _BINARY}
+_BINARY_FUNCTIONS |= {"pow": pow, "and": operator.and_, "or": operator.or_, "xor": operator.xor}
+_UNARY_FUNCTIONS = {"neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert}
+_UNARY_FUNCTIONS |= {"round": round, "trunc": math.trunc, "floor": math.floor, "ceil": math.ceil}
+for _name, _function in {**_BINARY_FUNCTIONS, **_UNARY_FUNCTIONS}.items():
+    setattr(Item, f"__{_name}__", _computed(f"__{_name}__", _function))
+for _name, _function in _BINARY_FUNCTIONS.items():
+    setattr(Item, f"__r{_name}__", _computed(f"__r{_name}__", _function, reflected=True))
+for _name in _COMPARISONS:
+    setattr(Item, _name, _computed(_name, getattr(operator, _name)))

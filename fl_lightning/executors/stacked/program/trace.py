@@ -110,7 +110,7 @@ class Traced(Tensor):
                 return function(*args, **kwargs)
         name = getattr(function, "__name__", str(function))
         if function is Tensor.item:
-            return Item.of(args[0])
+            return Item.traced(args[0])
         if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
             raise CannotVectorize(f"{name} changes a tensor in place")
         given: list[Traced] = []
