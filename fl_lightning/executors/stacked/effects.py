@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from unittest.mock import patch
 import torch
 
 from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.trackers import unused_trackers
 
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lightning")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # flags of opened files
@@ -34,8 +36,9 @@ _watching = threading.local()  # `refuse`: called with what this thread does, wh
 def no_effects() -> Iterator[None]:
     """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to files.
 
-    Also for environment variables that are set, databases, the network, and processes that are started. Only for what
-    this thread does: loggers and checkpoints may be written by others meanwhile. Warnings are left out: the step has
+    Also for environment variables that are set, databases, the network, processes that are started, loggers of
+    Lightning's kind, and packages that track experiments. Only for what this thread does: loggers and checkpoints may
+    be written by others meanwhile. Warnings are left out: the step has
     been taken in earnest before.
     """
     mine = threading.get_ident()
@@ -65,6 +68,7 @@ def no_effects() -> Iterator[None]:
         effects.enter_context(patch.object(torch, "save", refuse("writes to a file", _never, torch.save)))
         handle = refuse("logs by `logging`", _is_of_library, logging.Logger.handle)
         effects.enter_context(patch.object(logging.Logger, "handle", handle))
+        effects.enter_context(unused_trackers(stop))
         yield
     if found:  # the step has caught the exception
         raise CannotVectorize(found[0])
@@ -114,4 +118,11 @@ def _never(*args: Any, **kwargs: Any) -> bool:
 
 
 def _is_of_library(logger: logging.Logger, record: logging.LogRecord) -> bool:
-    return logger.name.split(".")[0] in _LIBRARIES and not logger.name.endswith("rank_zero")  # `rank_zero_info`
+    """Whether a library's own code logs, and not a function of it such as ``rank_zero_info`` for its caller."""
+    return record.pathname.startswith(_folders())
+
+
+@functools.cache
+def _folders() -> tuple[str, ...]:
+    found = map(importlib.util.find_spec, _LIBRARIES)
+    return tuple(folder + os.sep for spec in found if spec for folder in spec.submodule_search_locations or ())

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.module_state import At, Camera, same
 from fl_lightning.executors.stacked.surroundings import surroundings
 
@@ -51,7 +52,8 @@ def _contents(root: Any) -> Any:
     if not isinstance(root, (Callback, LightningDataModule)):
         return root
     own = {key: value for key, value in vars(root).items() if key not in _LIGHTNINGS}
-    return {**own, **surroundings(type(root))}
+    own = {key: value for key, value in own.items() if not isinstance(value, BatchWorkers)}
+    return {**surroundings(type(root)), **own}  # new attributes come last
 
 
 class _Camera(Camera):

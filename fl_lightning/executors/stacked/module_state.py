@@ -210,7 +210,7 @@ class Camera:
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
         if not held:
             parts = _parts(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
-            return At.of(value) if parts is None else (type(value), self.image(parts))
+            return At.of(value) if not parts else (type(value), self.image(parts))
         return self.image(type(value)), self.image(held)
 
     def _long(self, value: Any) -> Any:
@@ -245,12 +245,13 @@ class Camera:
 
 
 def _parts(value: Any) -> Any:
-    """Return what a copy of an object without attributes is made of, ``None`` if it does not tell."""
+    """Return what a copy of an object without attributes is made of, or what it refers to; ``None`` for nothing."""
     with suppress(Exception):
         parts = value.__reduce_ex__(4)
         stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
         return None if stateless else parts
-    return None
+    # such as the file of a `csv.writer`
+    return [held for held in gc.get_referents(value) if not isinstance(held, type)]
 
 
 def _slots(value: Any) -> dict[str, Any]:
