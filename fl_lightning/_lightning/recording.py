@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torchmetrics import Metric, MetricCollection
 
+from fl_lightning._lightning.stand_ins import stands_in
+
 _REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum"}
 _REDUCTIONS |= {"max": "max", torch.max: "max", "min": "min", torch.min: "min"}
 _ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
@@ -39,7 +41,7 @@ class BatchValue(NamedTuple):
 class Unusable:
     """Stands for a value that is not known: it may be handed around, and any use raises ``CannotVectorize``."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
     use = ""
     """The error's message."""
 
@@ -68,6 +70,7 @@ class Returned(Unusable):
 
     def __init__(self, place: BatchValue) -> None:
         self.place = place
+        stands_in(self, lambda value: float("nan"))
 
 
 @dataclass

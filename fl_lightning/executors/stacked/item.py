@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._C import _functorch
 
 from fl_lightning._lightning.recording import CannotVectorize
+from fl_lightning._lightning.stand_ins import stands_in
 
 _KINDS = (bool, int, float)
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -41,6 +42,7 @@ class Item:
         one: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.kind, self.rows, self._tensor, self._one = kind, rows, tensor, one
+        stands_in(self, lambda item: item.kind() if item.rows is None else item.rows[0])
 
     @classmethod
     def of(cls, tensor: Tensor) -> Any:

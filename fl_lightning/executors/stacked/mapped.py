@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 
 from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning._lightning.stand_ins import stands_in
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
@@ -58,6 +60,7 @@ class MappedStep:
 
         def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             logged.clear()
+            _watched([*state, *tensors])
             with substituted(self._places, state), _OfOneClient(zero):
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
                 after = [spots[0][0][spots[0][1]] for spots in self._places[number:]]
@@ -101,7 +104,21 @@ class _OfOneClient(TorchFunctionMode):
             return Item.of(args[0])
         if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
             args = args[0] + self._zero.to(args[0].dtype), *args[1:]
-        return function(*args, **(kwargs or {}))
+        return _watched(function(*args, **(kwargs or {})))
+
+
+def _watched(result: Any) -> Any:
+    """Return a result whose tensors are noted: none of one client may be left after the step."""
+    for tensor in result if isinstance(result, (list, tuple)) else (result,):
+        if isinstance(tensor, Tensor) and _functorch.is_batchedtensor(tensor):
+            stands_in(tensor, _of_first)
+    return result
+
+
+def _of_first(tensor: Tensor) -> Tensor:
+    """Return the first client's values of a tensor under ``vmap``."""
+    place = _functorch.maybe_get_bdim(tensor)
+    return _functorch.get_unwrapped(tensor).select(place, 0).detach().clone()
 
 
 def _tried(step: Callable[[], Any]) -> Any:

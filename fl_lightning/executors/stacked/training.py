@@ -16,6 +16,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
 from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
@@ -102,7 +103,7 @@ class StackTraining:
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
         """
-        with nothing_drawn():
+        with nothing_kept(), nothing_drawn():
             return self._run()
 
     def _run(self) -> list[list[float]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.recording import LogCall, Logged, Unusable
 from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning._lightning.stand_ins import given_out, stands_in
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
@@ -209,7 +210,7 @@ def _record(
 
     def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
         with substituted(places, weights), torch.enable_grad():
-            index: Any = _BatchIndex()
+            index: Any = stands_in(_BatchIndex(), lambda index: 0)
             return stacked.training_step(form.rebuild(list(tensors)), index)
 
     found: list[_Recorded] = []
@@ -219,6 +220,7 @@ def _record(
                 graph, loss = trace(vector.parameters, form.zeros(size, vector.device), step)
             if not isinstance(loss, Traced) or custom_functions(loss):
                 raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
+            given_out(logged.tensors)
             found.append((graph, loss.number, logged))
     return found
 

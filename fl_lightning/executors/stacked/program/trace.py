@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fl_lightning._lightning.stand_ins import stands_in
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.item import Item
 
@@ -99,7 +100,7 @@ class Traced(Tensor):
         """Return a traced tensor."""
         made = like.as_subclass(cls)
         made.graph, made.number = graph, number
-        return made
+        return stands_in(made, _zeros)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -133,6 +134,11 @@ class Traced(Tensor):
             ]
             return type(result)(parts) if hasattr(result, "n_fields") else tuple(parts)
         raise CannotVectorize(f"{name} turns a tensor into something else")
+
+
+def _zeros(traced: Traced) -> Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.zeros(traced.shape, dtype=traced.dtype, device=traced.device)
 
 
 def _noted(value: Any, given: list[Traced], name: str) -> Any:
