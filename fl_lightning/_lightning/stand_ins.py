@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-_Value = TypeVar("_Value")
+_StandIn = TypeVar("_StandIn")
 _Made = tuple["weakref.ref[Any]", Callable[[Any], Any]]
 _MOST = 10_000  # that are noted before the dead ones are dropped
 
@@ -26,7 +26,7 @@ class _OfThread(threading.local):
 _here = _OfThread()
 
 
-def stands_in(value: _Value, plain: Callable[[_Value], Any]) -> _Value:
+def stands_in(value: _StandIn, plain: Callable[[_StandIn], Any]) -> _StandIn:
     """Note and return a stand-in.
 
     Args:

@@ -32,6 +32,10 @@ _EVENTS = {
 _watching = threading.local()  # `refuse`: called with what this thread does, where that is not allowed
 
 
+class SideEffect(CannotVectorize):
+    """A step does more than to compute, however it runs."""
+
+
 @contextmanager
 def no_effects() -> Iterator[None]:
     """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to files.
@@ -46,7 +50,7 @@ def no_effects() -> Iterator[None]:
 
     def stop(what: str) -> NoReturn:
         found.append(f"`training_step` {what}, which a stack would do once for all clients")
-        raise CannotVectorize(found[-1])
+        raise SideEffect(found[-1])
 
     def refuse(what: str, allowed: Callable[..., bool], stock: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -71,7 +75,7 @@ def no_effects() -> Iterator[None]:
         effects.enter_context(unused_trackers(stop))
         yield
     if found:  # the step has caught the exception
-        raise CannotVectorize(found[0])
+        raise SideEffect(found[0])
 
 
 @functools.cache

@@ -38,6 +38,7 @@ _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_train
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _PLAIN = frozenset(_NUMBERS)
 _CONTAINERS = (dict, list, tuple)
+_METHODS = (BuiltinFunctionType, MethodType)
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 _OPAQUE = (*_TRAINING, logging.Logger, Path, BuiltinFunctionType, ModuleType)
@@ -245,13 +246,12 @@ class Camera:
 
 
 def _parts(value: Any) -> Any:
-    """Return what a copy of an object without attributes is made of, or what it refers to; ``None`` for nothing."""
+    """Return what a copy of an object without attributes is made of, or the methods that it calls; else ``None``."""
     with suppress(Exception):
         parts = value.__reduce_ex__(4)
         stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
         return None if stateless else parts
-    # such as the file of a `csv.writer`
-    return [held for held in gc.get_referents(value) if not isinstance(held, type)]
+    return [held for held in gc.get_referents(value) if isinstance(held, _METHODS)]  # as a `csv.writer` its file's
 
 
 def _slots(value: Any) -> dict[str, Any]:

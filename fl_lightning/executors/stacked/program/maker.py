@@ -14,6 +14,7 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import given_out, stands_in
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
 from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
@@ -112,6 +113,8 @@ class ProgramMaker:
                 [(graph, loss, logged)] = self._record(form, [size])
                 if self._step is None or self._key != key or not self._is_same(graph, logged, size):
                     self._step = self._make(form, size, graph, loss, logged)
+            except SideEffect:
+                raise
             except Exception:  # whatever a training step raises that is asked for its values
                 self._possible, self._step = False, None
             self._key, self._round = key, round_index
@@ -122,6 +125,7 @@ class ProgramMaker:
 
         Raises:
             NoProgram: If it does not; from now on it is no program.
+            SideEffect: If it does more than to compute.
         """
         new = sorted(sizes - self._sizes)
         if not new:
@@ -132,6 +136,8 @@ class ProgramMaker:
                 if loss != self._first[1]:
                     raise CannotVectorize("another loss for another size")
                 self._joint(self._first[2], logged, self._first_size, size)
+        except SideEffect:
+            raise
         except Exception as error:
             self.refuse("what is computed depends on a batch's size", error)
         self._sizes.update(new)
