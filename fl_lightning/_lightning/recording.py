@@ -28,10 +28,10 @@ class CannotVectorize(Exception):
 
     def __init__(self, *message: object) -> None:
         super().__init__(*message)
-        _raised.last = self
+        _raised.last = type(self), message  # the exception itself would hold what its functions held
 
 
-_raised = threading.local()  # `last`: the last :class:`CannotVectorize` of this thread
+_raised = threading.local()  # `last`: kind and message of this thread's last :class:`CannotVectorize`
 
 
 @contextmanager
@@ -40,7 +40,8 @@ def nothing_caught() -> Iterator[None]:
     _raised.last = None
     yield
     if _raised.last is not None:
-        raise _raised.last
+        kind, message = _raised.last
+        raise kind(*message)
 
 
 class BatchValue(NamedTuple):
