@@ -18,6 +18,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.utils.data import Dataset
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
@@ -211,9 +212,36 @@ def test_what_a_package_out_of_sight_keeps_are_numbers(tell: Any, installed: Any
     assert all(torch.equal(weights[0], others) for others in weights[1:])
 
 
+def of_a_gradient(own: Any, index: int, size: int, loss: Tensor) -> None:
+    def kept(x: Tensor) -> Tensor:
+        PACKAGE.log(2 * x)
+        return x.square()
+
+    torch.func.grad(kept)(loss.detach())
+
+
+def before_printing(own: Any, index: int, size: int, loss: Tensor) -> None:
+    PACKAGE.log(loss.item())
+    print(index)
+
+
+@pytest.mark.parametrize("tell", [of_a_gradient, before_printing])
+def test_nothing_is_left_of_a_stack_that_breaks(tell: Any, installed: Any) -> None:
+    package = installed("unheard_of")
+    assert fit(Tells(tell), "vectorized").cause is not None
+    assert len(package.ROWS) > len(BATCHES)
+    for (value,) in package.ROWS:
+        while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):  # a gradient's own
+            assert not functorch.is_batchedtensor(value)
+            value = functorch.get_unwrapped(value)
+        assert type(value) in (float, Tensor)
+        float(value)
+
+
 def test_what_a_package_out_of_sight_forgets_does_not_stop_stacks(installed: Any) -> None:
     package = installed("unheard_of")
-    assert fit(Tells(lambda own, index, size, loss: (PACKAGE.log(loss.item()), package.ROWS.clear())), "vectorized")
+    found = fit(Tells(lambda own, index, size, loss: (PACKAGE.log(loss.item()), package.ROWS.clear())), "vectorized")
+    assert found.cause is None
 
 
 class Samples(Dataset[Any]):

@@ -153,15 +153,18 @@ def _requires_grad(tensor: Tensor) -> bool:
 def _watched(result: Any) -> Any:
     """Return a result whose tensors are noted: none of one client may be left after the step."""
     for tensor in result if isinstance(result, (list, tuple)) else (result,):
-        if isinstance(tensor, Tensor) and _functorch.is_batchedtensor(tensor):
+        if isinstance(tensor, Tensor) and _functorch.is_functorch_wrapped_tensor(tensor):
             stands_in(tensor, _of_first)
     return result
 
 
 def _of_first(tensor: Tensor) -> Tensor:
     """Return the first client's values of a tensor under ``vmap``."""
-    place = _functorch.maybe_get_bdim(tensor)
-    return _functorch.get_unwrapped(tensor).select(place, 0).detach().clone()
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        place = _functorch.maybe_get_bdim(tensor) if _functorch.is_batchedtensor(tensor) else None
+        tensor = _functorch.get_unwrapped(tensor)
+        tensor = tensor if place is None else tensor.select(place, 0)
+    return tensor.detach().clone()
 
 
 def _tried(step: Callable[[], Any]) -> Any:

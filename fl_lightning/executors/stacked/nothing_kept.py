@@ -31,6 +31,8 @@ def nothing_kept() -> Iterator[None]:
 
 def _clear_frames(error: BaseException | None) -> None:
     """Forget the variables of functions that an exception has ended."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

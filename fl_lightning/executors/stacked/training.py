@@ -133,7 +133,8 @@ class StackTraining:
         clients, stack = self._clients, self._stack
         form = stack.source.form() if self._accumulate == 1 else None
         size, round_index = stack.batch_size, clients.trainer.current_epoch
-        traced = None if form is None else self._steps.programs.make(form, size, round_index)
+        with nothing_kept():
+            traced = None if form is None else self._steps.programs.make(form, size, round_index)
         if form is None or traced is None or (traced.plan.draws and not self._may_draw()):
             return None
         self.drew = traced.plan.draws
