@@ -212,6 +212,41 @@ def test_what_a_package_out_of_sight_keeps_are_numbers(tell: Any, installed: Any
     assert all(torch.equal(weights[0], others) for others in weights[1:])
 
 
+class TellsTheMark(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        PACKAGE.log(batch[2])
+        return super().training_step(batch, batch_idx)
+
+
+class MarkedSamples(Dataset[Any]):
+    """Samples with a text, another one for each client."""
+
+    def __init__(self, tensors: tuple[Tensor, Tensor], mark: str) -> None:
+        self.tensors, self.mark = tensors, mark
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, place: int) -> Any:
+        return self.tensors[0][place], self.tensors[1][place], self.mark
+
+
+def with_first_mark(samples: Any) -> Any:
+    x, y, marks = zip(*samples, strict=True)
+    return torch.stack(x), torch.stack(y), marks[0]
+
+
+@pytest.mark.auto_decides
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_texts_of_batches_that_a_package_keeps(executor: str, installed: Any) -> None:
+    package = installed("unheard_of")
+    marked = [MarkedSamples(own, f"client {k}") for k, own in enumerate(clients_of((6,), SIZES))]
+    data = ClientDatasetsModule(marked, batch_size=4, collate_fn=with_first_mark)
+    found = fit(TellsTheMark(nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3))), executor, data)
+    assert executor != "vectorized" or OUT_OF_SIGHT in found.cause
+    assert {type(mark) for (mark,) in package.ROWS} == {str}
+
+
 def of_a_gradient(own: Any, index: int, size: int, loss: Tensor) -> None:
     def kept(x: Tensor) -> Tensor:
         PACKAGE.log(2 * x)

@@ -10,6 +10,7 @@ from lightning_utilities.core.apply_func import apply_to_collection, is_dataclas
 from torch import Tensor
 
 from fl_lightning._lightning.recording import Unusable
+from fl_lightning._lightning.stand_ins import stands_in
 from fl_lightning.executors.base import CannotVectorize
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -31,11 +32,15 @@ class StackedBatch:
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """Return a batch that holds the given tensors in the place of its own."""
-        return type(self._template)(tensors) if self._is_plain else self._with(tensors, self._others)
+        if self._is_plain:
+            return type(self._template)(tensors)
+        return self._with(
+            tensors, [Differing.given(vars(o)["first"]) if type(o) is Differing else o for o in self._others]
+        )
 
     def rebuild_veiled(self, tensors: Sequence[Any]) -> Any:
         """Return a batch that holds the given tensors, and in the place of texts and numbers such as cannot be used."""
-        return self._with(tensors, [value if _is_known(value) else Differing(value) for value in self._others])
+        return self._with(tensors, [value if _is_known(value) else Differing.given(value) for value in self._others])
 
     def _with(self, tensors: Sequence[Any], others: Sequence[Any]) -> Any:
         given, kept = iter(tensors), iter(others)
@@ -68,7 +73,12 @@ class Differing(Unusable):
 
     def __init__(self, value: Any) -> None:
         text = f"batches hold values that are no tensors and differ among clients ({value!r}, ...)"
-        self.__dict__.update(kind=type(value), use=text)
+        self.__dict__.update(first=value, kind=type(value), use=text)
+
+    @classmethod
+    def given(cls, value: Any) -> Differing:
+        """Return one that is given to a step, after which nobody may have it."""
+        return stands_in(cls(value), lambda differing: vars(differing)["first"])
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
