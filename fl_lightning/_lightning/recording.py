@@ -192,6 +192,7 @@ class Recorder:
         try:
             yield self._logged
         finally:
+            self._logged = Logged()
             for (attributes, own), values in zip(held, before, strict=True):
                 for name in own:
                     del attributes[name]
