@@ -49,10 +49,11 @@ class ModuleState:
     Args:
         vector: The federated state of the module.
         brief: Whether a quick look is enough: of large tensors only the shape, and not at very many objects.
+        samples: Whether a quick look takes samples of large tensors.
     """
 
-    def __init__(self, vector: StateVector, brief: bool = False) -> None:
-        self._vector, self._brief = vector, brief
+    def __init__(self, vector: StateVector, brief: bool = False, samples: bool = False) -> None:
+        self._vector, self._brief, self._samples = vector, brief, samples
         #: What was seen, by name.
         self.images = self._look()
 
@@ -60,9 +61,9 @@ class ModuleState:
         """Return the name of something that is another now, ``None`` if nothing is."""
         return self._difference(self._look())
 
-    def same_as(self, other: ModuleState) -> bool:
-        """Whether two looks at a module saw the same."""
-        return self._difference(other.images) is None
+    def difference(self, other: ModuleState) -> str | None:
+        """Return the name of something that is another in another look at the module, ``None`` if nothing is."""
+        return self._difference(other.images)
 
     def _difference(self, now: dict[str, Any]) -> str | None:
         """Return the name of something that is another in other images, ``None`` if nothing is."""
@@ -75,7 +76,7 @@ class ModuleState:
     def _look(self) -> dict[str, Any]:
         """Return an image of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
-        camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES)
+        camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES, self._samples)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             path = f"self.{prefix}." if prefix else "self."
@@ -141,10 +142,11 @@ class Camera:
         own: Identities of what is compared by identity.
         brief: Whether of large tensors the shape is enough.
         nodes: Objects that are looked at; others are compared by identity.
+        samples: Whether samples of large tensors are taken, where the shape is enough.
     """
 
-    def __init__(self, own: set[int], brief: bool, nodes: int) -> None:
-        self._own, self._brief, self._left = own, brief, nodes
+    def __init__(self, own: set[int], brief: bool, nodes: int, samples: bool = False) -> None:
+        self._own, self._brief, self._left, self._samples = own, brief, nodes, samples
         self._seen: dict[int, tuple[int, Any]] = {}
         self._depth = 0
 
@@ -186,9 +188,14 @@ class Camera:
         if isinstance(value, MethodType):
             return "method", self.image(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
-            return value.detach().clone() if self._shown(value.numel()) else (value.shape, value.dtype)
+            if self._shown(value.numel()):
+                return value.detach().clone()
+            return value.shape, value.dtype, _sample(value) if self._samples else None
         if isinstance(value, np.ndarray):
-            return value.copy() if self._shown(value.size) else (value.shape, value.dtype)
+            if self._shown(value.size):
+                return value.copy()
+            taken = self._samples and not isinstance(value, np.memmap)
+            return value.shape, value.dtype, value.flat[:: value.size // _BRIEF_VALUES] if taken else None
         if isinstance(value, (set, frozenset)):
             return type(value), frozenset(value)
         if type(value) in _CONTAINERS and len(value) > _BRIEF_VALUES:
@@ -251,6 +258,13 @@ def _parts(value: Any) -> Any:
         stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
         return None if stateless else parts
     return None
+
+
+def _sample(tensor: Tensor) -> Any:
+    """Return some values of a large tensor, and how often it has been written to."""
+    step = tensor.numel() // _BRIEF_VALUES
+    values = tensor.detach().view(-1)[::step].clone() if tensor.is_contiguous() else None
+    return None if tensor.is_inference() else tensor._version, values
 
 
 def _slots(value: Any) -> dict[str, Any]:
