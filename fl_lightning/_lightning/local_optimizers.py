@@ -18,7 +18,7 @@ Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, an
 
 
 @dataclass(frozen=True, eq=False)
-class Progress:
+class OptimizerProgress:
     """What optimizers and schedules have kept of steps.
 
     Attributes:
@@ -105,11 +105,11 @@ class LocalOptimizers:
             for group, values in zip(optimizer.param_groups, groups, strict=True):
                 group.update(_own(values))
 
-    def progress(self) -> Progress:
+    def progress(self) -> OptimizerProgress:
         """Return what optimizers and schedules hold; the optimizers' tensors are not copied."""
-        return Progress([dict(optimizer.state) for optimizer in self._trainer.optimizers], self._settings()[1])
+        return OptimizerProgress([dict(optimizer.state) for optimizer in self._trainer.optimizers], self._settings()[1])
 
-    def set_progress(self, progress: Progress) -> None:
+    def set_progress(self, progress: OptimizerProgress) -> None:
         """Let optimizers and schedules go on from there."""
         for optimizer, state in zip(self._trainer.optimizers, progress.states, strict=True):
             optimizer.state.clear()

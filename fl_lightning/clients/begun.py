@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fl_lightning._lightning.local_optimizers import Options, Progress
+from fl_lightning._lightning.local_optimizers import OptimizerProgress, Options
 from fl_lightning.parts.federation import LocalClient, Task
 from fl_lightning.parts.objectives import Correction
 
@@ -29,7 +29,7 @@ class Begun:
     correction: Correction | None
     model: Tensor
     options: Options | None = None
-    progress: Progress | None = None
+    progress: OptimizerProgress | None = None
 
     @property
     def task(self) -> Task:
@@ -53,7 +53,7 @@ class Ended:
     """
 
     gradients: Sequence[Tensor | None]
-    progress: Progress
+    progress: OptimizerProgress
     options: Options | None = None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fl_lightning._lightning.local_optimizers import LocalOptimizers, Options, Progress
+from fl_lightning._lightning.local_optimizers import LocalOptimizers, OptimizerProgress, Options
 from fl_lightning.clients.begun import Ended
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 
@@ -46,7 +46,9 @@ class ClientEnds:
     def of(self, row: int) -> Ended:
         """Return what hooks find after a row's client."""
         if row not in self._states:  # a client without a step
-            return Ended([None] * len(self._parameters), Progress([{}]))
+            return Ended([None] * len(self._parameters), OptimizerProgress([{}]))
         options, schedules = self._settings[row]
         state = {p: held for p, held in zip(self._parameters, self._states[row], strict=True) if held}
-        return Ended(self._gradients[row], Progress([state], schedules), options if self._optimizers.by_step else None)
+        return Ended(
+            self._gradients[row], OptimizerProgress([state], schedules), options if self._optimizers.by_step else None
+        )

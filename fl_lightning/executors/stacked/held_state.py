@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -23,10 +23,11 @@ class HeldState:
     Args:
         roots: The objects.
         samples: Whether samples of large tensors are looked at, too.
+        names: What is looked at of callbacks and data modules; ``None`` for everything.
     """
 
-    def __init__(self, *roots: Any, samples: bool = False) -> None:
-        self._roots, self._samples = roots, samples
+    def __init__(self, *roots: Any, samples: bool = False, names: Collection[str] | None = None) -> None:
+        self._roots, self._samples, self._names = roots, samples, names
         self.look()
 
     def look(self) -> None:
@@ -47,7 +48,10 @@ class HeldState:
     def _image(self) -> Any:
         contents: dict[str, list[Any]] = {}
         for root in self._roots:
-            contents.setdefault(type(root).__name__, []).append(contents_of(root))
+            held, names = contents_of(root), self._names
+            if names is not None and isinstance(held, dict):
+                held = {key: value for key, value in held.items() if key.split(".")[-1] in names}
+            contents.setdefault(type(root).__name__, []).append(held)
         return _Camera(set(), True, _NODES, self._samples).image(contents)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from fl_lightning.clients.begun import Begun
+from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.common_ground import CommonGround
 from fl_lightning.executors.stacked.held_state import HeldState
+from fl_lightning.executors.stacked.surroundings import names_reached
 from fl_lightning.parts.federation import Task
 
 _OF_ALL = "of which there is one for all clients"
@@ -31,7 +33,7 @@ class HookTrial:
         self.prepares = False
         found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_what_was_said}
         self.names = [name for name, own in found.items() if own]
-        self._callbacks = HeldState(*hooks.starters, samples=True)
+        self._callbacks, self._read = HeldState(*hooks.starters, samples=True), read_at_start(hooks)
         self._goes_on = False
         # what hooks changed of the callbacks, at a client's start and at its end, and of all else
         self._noted: str | None = None
@@ -50,13 +52,13 @@ class HookTrial:
         self._common = self._common or ground.changed(task)
         self.prepares = self.prepares or begun.is_prepared
         self._goes_on = self._goes_on or begun.progress is not None
-        self._callbacks.look()
+        self._read.look()
         return begun
 
     def end(self, task: Task) -> None:
         """Look at what was changed when a client ended."""
         if self._clients.hooks.starts:
-            self._noted_at_end = self._noted_at_end or self._callbacks.changed(task.client)
+            self._noted_at_end = self._noted_at_end or self._read.changed(task.client)
 
     def check(self) -> None:
         """Raise ``CannotVectorize`` if clients cannot train at once.
@@ -73,6 +75,13 @@ class HookTrial:
             raise CannotVectorize(f"`on_client_start` changes `{self._noted}`, {_OF_ALL}")
         if self.prepares and self._noted_at_end:
             raise CannotVectorize(
-                f"`on_client_end` changes `{self._noted_at_end}`, on which `on_client_start` of the next client may "
-                "depend, which sets weights or learning rates"
+                f"`on_client_end` changes `{self._noted_at_end}`, on which the weights or learning rates may depend "
+                "that `on_client_start` sets for the next client"
             )
+
+
+def read_at_start(hooks: ClientHooks) -> HeldState:
+    """Return the state of callbacks that their ``on_client_start`` may read."""
+    reached = [names_reached(hook) for hook in hooks.starts]
+    names = None if None in reached else {name for own in reached for name in own or ()}
+    return HeldState(*hooks.starters, samples=True, names=names)

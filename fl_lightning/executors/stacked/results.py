@@ -14,6 +14,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.common_ground import CommonGround
 from fl_lightning.executors.stacked.ends import ClientEnds
 from fl_lightning.executors.stacked.held_state import HeldState
+from fl_lightning.executors.stacked.hook_trial import read_at_start
 from fl_lightning.executors.stacked.training import Stack
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
@@ -91,7 +92,7 @@ class Results:
             journal.tell(clients.loop)
         if each or self._early:
             self._ground = CommonGround(clients, [member.task for member, _, _ in self._rows.values()])
-        noted = HeldState(*clients.hooks.starters, samples=True) if self._early else None
+        noted = read_at_start(clients.hooks) if self._early else None
         for slot in sorted(self._rows):
             member, trained, row = self._rows[slot]
             if self._late:
@@ -134,8 +135,8 @@ def _check_order(noted: HeldState, task: Task) -> None:
     """
     if found := noted.changed(task.client):
         raise RuntimeError(
-            f"A callback's `on_client_end` changes `{found}` for some clients only, on which its `on_client_start` may "
-            "depend, which is called first for clients that train at once. Give the aggregation "
-            '`executor="sequential"`.'
+            f"A callback's `on_client_end` changes `{found}` for some clients only, on which the weights or learning "
+            "rates may depend that `on_client_start` has set for the next ones, which train at once. Give the "
+            'aggregation `executor="sequential"`.'
         )
     noted.look()
