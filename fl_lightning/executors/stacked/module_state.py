@@ -33,7 +33,8 @@ from fl_lightning.executors.stacked.surroundings import globals_of, held_by, is_
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
 _DEPTH = 60  # objects within objects, beyond which they are compared by identity, too
-_BRIEF_VALUES = 1_000  # tensors up to this size may be settings
+#: Tensors up to this size may be settings.
+BRIEF_VALUES = 1_000
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _PLAIN = frozenset(_NUMBERS)
@@ -150,6 +151,11 @@ class Camera:
         self._seen: dict[int, tuple[int, Any]] = {}
         self._depth = 0
 
+    @property
+    def visited(self) -> list[Any]:
+        """The objects into which it has looked."""
+        return [value for _, value in self._seen.values()]
+
     def image(self, value: Any) -> Any:
         """Return an image of a value."""
         kind = type(value)
@@ -195,10 +201,10 @@ class Camera:
             if self._shown(value.size):
                 return value.copy()
             taken = self._samples and not isinstance(value, np.memmap)
-            return value.shape, value.dtype, value.flat[:: value.size // _BRIEF_VALUES] if taken else None
+            return value.shape, value.dtype, value.flat[:: value.size // BRIEF_VALUES] if taken else None
         if isinstance(value, (set, frozenset)):
             return type(value), frozenset(value)
-        if type(value) in _CONTAINERS and len(value) > _BRIEF_VALUES:
+        if type(value) in _CONTAINERS and len(value) > BRIEF_VALUES:
             if self._brief:
                 return self._long(value)
             if _is_plain(value):
@@ -212,7 +218,7 @@ class Camera:
         place = self._place_of(value)
         if place is not None:
             return place
-        held = {**_slots(value), **getattr(value, "__dict__", {})}
+        held = _attributes_of(value)
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
         if not held:
@@ -248,7 +254,7 @@ class Camera:
         return None
 
     def _shown(self, values: int) -> bool:
-        return not self._brief or values <= _BRIEF_VALUES
+        return not self._brief or values <= BRIEF_VALUES
 
 
 def _parts(value: Any) -> Any:
@@ -262,14 +268,15 @@ def _parts(value: Any) -> Any:
 
 def _sample(tensor: Tensor) -> Any:
     """Return some values of a large tensor, and how often it has been written to."""
-    step = tensor.numel() // _BRIEF_VALUES
+    step = tensor.numel() // BRIEF_VALUES
     values = tensor.detach().view(-1)[::step].clone() if tensor.is_contiguous() else None
     return None if tensor.is_inference() else tensor._version, values
 
 
-def _slots(value: Any) -> dict[str, Any]:
+def _attributes_of(value: Any) -> dict[str, Any]:
     names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if isinstance(name, str)]
-    return {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
+    slots = {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
+    return {**slots, **getattr(value, "__dict__", {})}
 
 
 def same(before: Any, after: Any) -> bool:
