@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,22 @@ _METHODS = ("forward", "update", "compute", "reset")
 
 class CannotVectorize(Exception):
     """Something needs one model at a time; the message names it, and the way out where there is one."""
+
+    def __init__(self, *message: object) -> None:
+        super().__init__(*message)
+        _raised.last = self
+
+
+_raised = threading.local()  # `last`: the last :class:`CannotVectorize` of this thread
+
+
+@contextmanager
+def nothing_caught() -> Iterator[None]:
+    """Raise again what code of the user's own, such as ``except Exception``, has caught of :class:`CannotVectorize`."""
+    _raised.last = None
+    yield
+    if _raised.last is not None:
+        raise _raised.last
 
 
 class BatchValue(NamedTuple):

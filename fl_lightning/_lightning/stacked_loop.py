@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
-from fl_lightning._lightning.recording import CannotVectorize, Logged, Recorder
+from fl_lightning._lightning.recording import CannotVectorize, Logged, Recorder, nothing_caught
 from fl_lightning._lightning.transfer import is_plain_transfer
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
@@ -96,9 +96,10 @@ class StackedLoop:
         """Run ``training_step`` with whatever stands in the module's place, and return its loss.
 
         Raises:
-            CannotVectorize: If it returns no loss.
+            CannotVectorize: If it returns no loss, or has caught this exception.
         """
-        output = self._loop._training_step(batch, batch_idx, self._module)
+        with nothing_caught():
+            output = self._loop._training_step(batch, batch_idx, self._module)
         loss: Any = output.get("loss") if isinstance(output, dict) else output
         if not hasattr(loss, "detach"):
             raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")

@@ -166,6 +166,56 @@ def test_the_claims_on_the_long_runs_are_those_of_the_files() -> None:
     assert f"{ours}; FedAvg {sizes} by size, {uniform} alike" in claim("vary less than")["here"]
 
 
+# ---- local steps and S ----
+
+WORK, REDISTRIBUTIONS = ("1 step", "5 steps", "one epoch"), ("1", "5", "10", "20")
+
+
+def of_steps(work: str, redistributions: str) -> dict[str, str]:
+    """Return the fit with the learning rate that was better on validation clients."""
+    fits = [row for row in rows_of("covfeat_l_steps.csv") if (row["local_work"], row["S"]) == (work, redistributions)]
+    assert [row["lr"] for row in fits] == ["0.06", "0.2"]
+    best = max(fits, key=lambda row: float(row["val"]))
+    assert [bool(row["test_f1_clients"]) for row in fits] == [row is best for row in fits]
+    return best
+
+
+def gains(column: str) -> list[float]:
+    """Return by how many points each cell lies above that of S = 1 with the same local work."""
+    return [
+        100 * (float(of_steps(work, s)[column]) - float(of_steps(work, "1")[column]))
+        for work in WORK
+        for s in REDISTRIBUTIONS[1:]
+    ]
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_local_steps_are_those_of_the_raw_file(work: str) -> None:
+    assert cells(RADFED, work) == [
+        f"{float(fit['val']):.3f} ({fit['lr']}); {100 * float(fit['test_f1_clients']):.2f} %"
+        for fit in (of_steps(work, s) for s in REDISTRIBUTIONS)
+    ]
+
+
+def test_what_is_said_of_local_steps_is_true() -> None:
+    test, val, page = gains("test_f1_clients"), gains("val"), text_of(RADFED)
+    above = sum(gain > 0 for gain in test)
+    assert f"{signed(min(test))} to {signed(max(test))} points from that of S = 1" in page
+    assert f"above in {above} of {len(test)} cells. On validation" in page
+    assert (
+        f"it is {signed(min(val))} to {signed(max(val))} points, above in {sum(gain > 0 for gain in val)} of 9" in page
+    )
+    assert max(val[:3]) < 0 < min(val[6:])
+    assert [of_steps("1 step", s)["lr"] for s in REDISTRIBUTIONS] == ["0.2", "0.06", "0.06", "0.06"]
+    row = claim("with a few local steps")
+    few = {s: [100 * float(of_steps(work, s)["test_f1_clients"]) for work in WORK[:2]] for s in REDISTRIBUTIONS}
+    with_s, without = [score for s in REDISTRIBUTIONS[1:] for score in few[s]], few["1"]
+    spans = [f"{min(scores):.2f} to {max(scores):.2f} %" for scores in (with_s, without)]
+    assert row["here"].startswith(f"{spans[0]} and {spans[1]} with one or five steps")
+    assert row["here"].endswith(f"{signed(min(test))} to {signed(max(test))} points at equal work")
+    assert f"above in {above} of {len(test)} cells" in row["verdict"]
+
+
 # ---- the reduced table ----
 
 

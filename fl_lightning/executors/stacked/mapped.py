@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
@@ -58,7 +59,7 @@ class MappedStep:
 
         def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             logged.clear()
-            with substituted(self._places, state), _OfOneClient(zero):
+            with substituted(self._places, state), _OfOneClient(state[:number], zero):
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
                 after = [spots[0][0][spots[0][1]] for spots in self._places[number:]]
             return loss.reshape(()), list(logged.tensors), after
@@ -83,25 +84,67 @@ _FILLED = {
 
 
 class _OfOneClient(TorchFunctionMode):
-    """Makes two things that are done to one client's tensors possible under ``vmap``.
+    """Lets a step see one client's tensors under ``vmap`` as it sees them without.
 
     ``tensor.item()`` returns an :class:`Item`, in double precision, as Python computes with numbers. A new tensor that
-    is filled with random numbers becomes one of each client.
+    is filled with random numbers becomes one of each client. Parameters are parameters, and whether a tensor requires
+    gradients is what it is for one client. An operation that fails does so for all clients at once, so a step that
+    catches the exception, such as that of a matrix that cannot be inverted, has to see clients one by one.
 
     Args:
+        parameters: Those of the client.
         zero: A zero of each client.
     """
 
-    def __init__(self, zero: Tensor) -> None:
+    def __init__(self, parameters: Sequence[Tensor], zero: Tensor) -> None:
         super().__init__()
-        self._zero = zero
+        self._parameters, self._zero = set(map(id, parameters)), zero
+        self._filled: dict[int, tuple[Tensor, Tensor]] = {}  # by id: what was filled, and what stands for it
+        for parameter in parameters:
+            parameter._is_param = True  # type: ignore[attr-defined]  # what `isinstance(_, nn.Parameter)` asks for
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._filled:
+            args, kwargs = tree_map_only(Tensor, self._standing_for, (args, kwargs))
         if function is torch.Tensor.item:
             return Item.of(args[0])
-        if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
-            args = args[0] + self._zero.to(args[0].dtype), *args[1:]
-        return function(*args, **(kwargs or {}))
+        if function == _REQUIRES_GRAD:
+            return _requires_grad(args[0])
+        if function in (_IS_LEAF, _GRAD) and id(args[0]) in self._parameters:
+            if function == _IS_LEAF:
+                return True
+            raise CannotVectorize("`training_step` reads gradients, which a stack keeps elsewhere")
+        try:
+            if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
+                return self._fill(function, *args, **(kwargs or {}))
+            return function(*args, **(kwargs or {}))
+        except CannotVectorize:
+            raise
+        except Exception as error:
+            name, first = getattr(function, "__name__", function), str(error).strip().split("\n")[0]
+            raise CannotVectorize(f"{name} fails on stacked models ({type(error).__name__}: {first})") from error
+
+    def _standing_for(self, tensor: Tensor) -> Tensor:
+        return self._filled.get(id(tensor), (tensor, tensor))[1]
+
+    def _fill(self, function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if tensor._is_view():
+            raise CannotVectorize(f"{function.__name__} fills a part of a tensor that all clients share")
+        own: Tensor = function(tensor + self._zero.to(tensor.dtype), *args, **kwargs)
+        self._filled[id(tensor)] = tensor, own
+        return own
+
+
+#: Getters are other objects each time, but equal.
+_REQUIRES_GRAD, _IS_LEAF, _GRAD = (
+    vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "is_leaf", "grad")
+)
+
+
+def _requires_grad(tensor: Tensor) -> bool:
+    while torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
 
 
 def _tried(step: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.recording import nothing_caught
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
@@ -109,7 +110,8 @@ class DrawnBatches:
         if row == 0 and self._first is not None:
             first, self._first = self._first, None
             return first
-        with self._out_of_reach(), nullcontext() if self._generators is None else self._generators.of(row):
+        own = nullcontext() if self._generators is None else self._generators.of(row)
+        with nothing_caught(), self._out_of_reach(), own:
             return next(self._batches[row])
 
 

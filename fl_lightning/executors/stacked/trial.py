@@ -25,6 +25,7 @@ from fl_lightning.executors.stacked.held_state import HeldState
 from fl_lightning.executors.stacked.hook_trial import HookTrial
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
+from fl_lightning.executors.stacked.precise import Example, PreciseStep
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
@@ -121,6 +122,7 @@ class Trial:
         _spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
         try:
             self._compare_both()
+            self._compare_precisely()
         finally:
             vector.write(held)
 
@@ -129,6 +131,22 @@ class Trial:
         if self.by_program and self._watched.reads_rates:  # they may change from step to step, a program does not
             self._programs = False
             self._compare()
+
+    def _compare_precisely(self) -> None:
+        """Compare a step of each client in double precision: at the weights to which it has come, which differ."""
+        clients = self._clients
+        try:
+            precise = PreciseStep(self._copy, draws=self.draws, by_program=self.by_program)
+        except Exception:  # a device or a layer has no double precision
+            return
+        found = [done for done in self._done if done.witness.batches and bool(done.result.vector.isfinite().all())]
+        with preserved_generators(self._copy.vector.device), no_effects():
+            precise.compare(
+                [
+                    Example(partial(clients.seed, done.begun.task), done.result.vector, done.witness.batches[0])
+                    for done in found
+                ]
+            )
 
     def _compare(self) -> None:
         vector, journal = self._copy.vector, Journal()

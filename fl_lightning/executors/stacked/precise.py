@@ -1,0 +1,149 @@
+"""One step in double precision, of clients alone and of the same clients in a stack.
+
+In single precision small terms of a loss hide behind rounding; here a stack that leaves one out is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning._lightning.recording import Logged, TensorPlace
+from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.batching import StackedBatch
+from fl_lightning.executors.stacked.program.steps import ProgramSteps
+from fl_lightning.executors.stacked.program.updates import Gradients
+from fl_lightning.executors.stacked.randomness import ClientGenerators
+from fl_lightning.executors.stacked.sources import DrawnBatches
+from fl_lightning.executors.stacked.stack import ModelStack
+from fl_lightning.executors.stacked.ways import make_steps
+
+_TOLERANCE = 1e-5  # of the largest gradient: far above rounding, also where a step computes a part in single precision
+_COARSE = 1e-3  # where it returns its loss in single precision
+
+
+@dataclass
+class Example:
+    """A client of whom one step is compared.
+
+    Attributes:
+        seed: Seeds the global generators for it.
+        model: Its weights, shape ``(size,)``.
+        batch: A batch.
+    """
+
+    seed: Callable[[], None]
+    model: Tensor
+    batch: Any
+
+
+class PreciseStep:
+    """Compares gradients, losses, buffers and logged values of one step.
+
+    Args:
+        clients: Trains clients on a copy of the module, which is of no other use any more.
+        draws: Whether the module draws random numbers.
+        by_program: Whether ``training_step`` is a program on stacks.
+    """
+
+    def __init__(self, clients: LocalTraining, *, draws: bool, by_program: bool) -> None:
+        module: Any = clients.vector.module.double()
+        self._vector = StateVector(module)
+        self._stacked = StackedLoop(clients.loop, clients.corrector, module)
+        self._steps = make_steps(clients, self._vector, self._stacked, None)
+        self._draws, self._by_program = draws, by_program
+
+    def compare(self, examples: Sequence[Example]) -> None:
+        """Compare a step of each client; of nothing where the step cannot be taken in double precision.
+
+        Raises:
+            CannotVectorize: If anything differs.
+        """
+        batches = DrawnBatches([iter([example.batch]) for example in examples], None)
+        for rows, batch in batches.next(range(len(examples))):
+            own = [examples[row] for row in rows]
+            batch.tensors = [t.double() if t.is_floating_point() else t for t in batch.tensors]
+            singles = [batch.rebuild([tensor[place] for tensor in batch.tensors]) for place in range(len(own))]
+            try:
+                alone = [self._alone(example, single) for example, single in zip(own, singles, strict=True)]
+            except CannotVectorize:
+                raise
+            except Exception:  # it computes with tensors of another precision
+                return
+            at_once = self._by_the_program(own, singles, batch) if self._by_program else self._mapped(own, batch)
+            for place, found in enumerate(alone):
+                self._compare(found, [values[place] for values in at_once])
+
+    def _alone(self, example: Example, batch: Any) -> list[Tensor]:
+        """Return the gradients, the loss, the buffers after the step, and what was logged."""
+        vector = self._vector
+        vector.write(example.model.to(vector.dtype))
+        example.seed()
+        with self._stacked.recording() as logged, torch.enable_grad():
+            loss = self._stacked.training_step(batch, 0)
+            gradients = torch.autograd.grad(loss, vector.parameters, allow_unused=True)
+        after = [buffer.clone() for buffer in vector.tensors()[len(gradients) :]]
+        return [*_filled(gradients, vector.parameters), loss.detach().reshape(()), *after, *_said(logged)]
+
+    def _models(self, examples: Sequence[Example]) -> tuple[ModelStack, ClientGenerators]:
+        models = ModelStack(self._vector, [example.model.to(self._vector.dtype) for example in examples])
+        return models, ClientGenerators([example.seed for example in examples], self._vector.device)
+
+    def _mapped(self, examples: Sequence[Example], batch: StackedBatch) -> list[Tensor]:
+        """Return the same of a mapped step, with a row for each client."""
+        models, generators = self._models(examples)
+        draws = generators.drawing(range(len(examples))) if self._draws else None
+        with torch.enable_grad():
+            losses, logged, after = self._steps.mapped(models.parameters, models.buffers, batch, 0, draws)
+            gradients = torch.autograd.grad(losses.sum(), models.parameters, allow_unused=True)
+        return [*_filled(gradients, models.parameters), losses.detach(), *after, *_said(logged)]
+
+    def _by_the_program(self, examples: Sequence[Example], singles: Sequence[Any], batch: StackedBatch) -> list[Tensor]:
+        """Return the gradients of a program's step, with a row for each client."""
+        source, programs = DrawnBatches([iter([single]) for single in singles], None), self._steps.programs
+        form, size = source.form(), batch.tensors[0].shape[1]
+        traced = None if form is None else programs.make(form, size, 0)
+        if form is None or traced is None:
+            return []
+        models, generators = self._models(examples)
+        weights, gradients = [parameter.detach() for parameter in models.parameters], Gradients(len(models.parameters))
+        program = ProgramSteps(programs, traced, form, source, [len(examples)], size, weights, generators)
+        with torch.no_grad():
+            program.step(0, weights, gradients)
+        return _filled(gradients.values, weights)
+
+    def _compare(self, alone: Sequence[Tensor], at_once: Sequence[Tensor]) -> None:
+        """Compare a client's gradients, its loss, and other values, as far as a stack has them."""
+        names = self._vector.names
+        number, largest = len(names), max(map(_size, alone[: len(names)]))
+        tolerance = _TOLERANCE if alone[number].dtype is torch.float64 else _COARSE
+        for place, (own, other) in enumerate(zip(alone, at_once, strict=False)):
+            # a gradient that is zero but for rounding, as that of a bias before BatchNorm, is no measure
+            bound = tolerance * (_size(own) + (1e-2 * largest if place < number else 1e-3)) + 1e-12
+            same = (own == other) | (own.isnan() & other.isnan()) | ((own - other).abs() <= bound)
+            if not bool(same.all()):
+                what = f"the gradient of {names[place]!r}" if place < number else "the loss, a buffer or a logged value"
+                raise CannotVectorize(f"{what} is another one in a stack, by {_size(own - other):.1g}")
+
+
+def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, like, strict=True)]
+
+
+def _said(logged: Logged) -> list[Tensor]:
+    """Return the values of logged numbers, and what metric objects were given."""
+    places = [call.value for call in logged.calls if isinstance(call.value, int)]
+    places += [leaf.place for call in logged.metric_calls for leaf in call.leaves if isinstance(leaf, TensorPlace)]
+    return [logged.tensors[place].double() for place in places]
+
+
+def _size(tensor: Tensor) -> float:
+    """Return the largest finite absolute value; 0 of an empty tensor."""
+    return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) if tensor.numel() else 0.0
