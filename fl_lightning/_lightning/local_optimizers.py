@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+import pickle
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +15,19 @@ from torch import Tensor
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerProgress:
+    """What optimizers and schedules have kept of steps.
+
+    Attributes:
+        states: Each optimizer's state, by parameter.
+        schedules: Each schedule's state; ``None`` for those of the round's start.
+    """
+
+    states: Sequence[dict[Any, Any]]
+    schedules: Sequence[dict[str, Any]] | None = None
 
 
 class LocalOptimizers:
@@ -90,6 +105,27 @@ class LocalOptimizers:
             for group, values in zip(optimizer.param_groups, groups, strict=True):
                 group.update(_own(values))
 
+    def progress(self) -> OptimizerProgress:
+        """Return what optimizers and schedules hold; the optimizers' tensors are not copied."""
+        return OptimizerProgress([dict(optimizer.state) for optimizer in self._trainer.optimizers], self._settings()[1])
+
+    def set_progress(self, progress: OptimizerProgress) -> None:
+        """Let optimizers and schedules go on from there."""
+        for optimizer, state in zip(self._trainer.optimizers, progress.states, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update(state)
+        if progress.schedules is not None:
+            self._set_schedules(progress.schedules)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no optimizer has a state."""
+        return not any(optimizer.state for optimizer in self._trainer.optimizers)
+
+    def mark_of_schedules(self) -> Any:
+        """Return what is equal later if no schedule has been changed."""
+        return [_mark(config.scheduler) for config in self._trainer.lr_scheduler_configs]
+
     def on_client_end(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""
         if not self._automatic and slot == 0 and self._start[1]:
@@ -134,8 +170,20 @@ class LocalOptimizers:
             for group, values in zip(optimizer.param_groups, groups, strict=False):
                 group.update(_own(values))
         if self.by_step or not self._automatic:
-            for config, state in zip(self._trainer.lr_scheduler_configs, schedules, strict=True):
-                config.scheduler.load_state_dict(copy.deepcopy(state))
+            self._set_schedules(schedules)
+
+    def _set_schedules(self, states: Sequence[dict[str, Any]]) -> None:
+        for config, state in zip(self._trainer.lr_scheduler_configs, states, strict=True):
+            config.scheduler.load_state_dict(copy.deepcopy(state))
+
+
+def _mark(schedule: Any) -> Any:
+    """Return what is equal later if a schedule has not been changed: its state, and functions, which are none."""
+    held = [each for value in vars(schedule).values() for each in (value if isinstance(value, list) else [value])]
+    state: Any = None
+    with suppress(Exception):  # whatever an own schedule's state raises when it is pickled
+        state = pickle.dumps(schedule.state_dict())
+    return [each for each in held if callable(each)], held if state is None else state
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
-from fl_lightning._lightning.local_optimizers import Options
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning._lightning.quiet_losses import QuietLosses
 from fl_lightning.clients.batches import ClientBatches
+from fl_lightning.clients.begun import Begun, Ended
 from fl_lightning.clients.corrections import ClientCorrection
 from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.settings import LocalSettings
@@ -25,8 +25,7 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.contracts import are_finite
-from fl_lightning.parts.federation import ClientResult, Task, same_values
-from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.federation import ClientResult, LocalClient, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
 
@@ -64,6 +63,7 @@ class LocalTraining:
         self.hooks = ClientHooks(self.trainer, settings)
         self._correction: ClientCorrection | None = None
         self._places: dict[Task, int] = {}
+        self._shown = 1
 
     def on_round_start(self) -> None:
         """Prepare a round."""
@@ -77,7 +77,12 @@ class LocalTraining:
 
     def announce(self, share: Sequence[Task]) -> None:
         """Note the tasks that this process trains next, for the progress bar."""
-        self._places = {task: place for place, task in enumerate(share, start=1)}
+        self._places, self._shown = {task: place for place, task in enumerate(share, start=1)}, 1
+
+    def show(self, tasks: Sequence[Task]) -> None:
+        """Show in the progress bar how many of the tasks have begun."""
+        self._shown = max(self._shown, *(self._places.get(task, 1) for task in tasks))
+        self.loop.show_client(self._shown, max(1, len(self._places)))
 
     # ---- a client ----
 
@@ -103,8 +108,9 @@ class LocalTraining:
         if start is not held:
             self.vector.write(start)
         client = ClientAtWork(task, start, self)
-        model, options = self._hooked(client) if hooks else (None, None)
-        return Begun(client, self.algorithm.objective.correction(client), start if model is None else model, options)
+        begun = Begun(client, None, start)
+        begun = self._hooked(begun) if hooks else begun
+        return replace(begun, correction=self.algorithm.objective.correction(client))
 
     def call_start_hooks(self, begun: Begun) -> Begun:
         """Call ``on_client_start`` for a client that has begun without it.
@@ -113,31 +119,62 @@ class LocalTraining:
             The client with what the hooks have set.
         """
         self.vector.write(begun.client.start)
-        model, options = self._hooked(begun.client)
-        return replace(begun, model=begun.model if model is None else model, options=options)
+        return self._hooked(begun)
 
-    def _hooked(self, client: ClientAtWork) -> tuple[Tensor | None, Options | None]:
-        """Call ``on_client_start``; return the model and the optimizers' options if it has set them."""
+    def _hooked(self, begun: Begun) -> Begun:
+        """Call ``on_client_start`` for the client whose model the module holds; note what it has set."""
         if not self.hooks.starts:
-            return None, None
-        self.loop.on_client_start(client.task.round)
-        model, options = self.vector.read(), self.loop.optimizers.options()
-        self.hooks.on_client_start(client.task, client)
-        model_now, options_now = self.vector.read(), self.loop.optimizers.options()
-        return None if same_values(model_now, model) else model_now, None if options_now == options else options_now
-
-    def go_on(self, begun: Begun) -> ClientResult:
-        """Train a client that has begun, and return its result."""
-        self.vector.write(begun.model)
+            return begun
+        optimizers = self.loop.optimizers
         self.loop.on_client_start(begun.task.round)
+        model, options, schedules = self.vector.read(), optimizers.options(), optimizers.mark_of_schedules()
+        self.hooks.on_client_start(begun.task, begun.client)
+        model_now, options_now = self.vector.read(), optimizers.options()
+        went_on = not optimizers.is_fresh or optimizers.mark_of_schedules() != schedules
+        return replace(
+            begun,
+            model=begun.model if same_values(model_now, model) else model_now,
+            options=None if options_now == options else options_now,
+            progress=optimizers.progress() if went_on else None,
+        )
+
+    def go_on(self, begun: Begun, *, at_once: bool = False) -> ClientResult:
+        """Train a client that has begun, and return its result.
+
+        Args:
+            begun: The client.
+            at_once: Whether it has begun, hooks included, just now: all is as the hooks left it.
+        """
+        if not (at_once and self.hooks.starts):
+            self.vector.write(begun.model)
+            self.loop.on_client_start(begun.task.round)
+            self._set(begun)
+        return self._run(begun)
+
+    def show_end(self, begun: Begun, ended: Ended) -> None:
+        """Show hooks the optimizer and the gradients of a client that was trained in another way."""
+        self.loop.optimizers.reset(begun.task.round)
+        self._set(begun)
+        if ended.options is not None:
+            self.loop.optimizers.set_options(ended.options)
+        ClientCorrection(begun.correction, self.vector, begun.client.start, False).set_weight_decay(
+            self.trainer.optimizers
+        )
+        self.loop.optimizers.set_progress(ended.progress)
+        for parameter, gradient in zip(self.vector.parameters, ended.gradients, strict=True):
+            parameter.grad = gradient
+
+    def _set(self, begun: Begun) -> None:
+        """Set the fresh optimizers as hooks have for a client."""
         if begun.options is not None:
             self.loop.optimizers.set_options(begun.options)
-        return self._run(begun)
+        if begun.progress is not None:
+            self.loop.optimizers.set_progress(begun.progress)
 
     def _run(self, begun: Begun) -> ClientResult:
         """Train the client whose model the module holds."""
         loop, task, correction = self.loop, begun.task, begun.correction
-        loop.show_client(self._places.get(task, 1), max(1, len(self._places)))
+        self.show([task])
         sums_lr = self.algorithm.objective.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
         self._correction.set_weight_decay(self.trainer.optimizers)
@@ -164,7 +201,7 @@ class LocalTraining:
             self._correction.apply(optimizer)
 
     def finish(
-        self, client: ClientAtWork, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
+        self, client: LocalClient, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()
     ) -> ClientResult:
         """End a client.
 
@@ -266,30 +303,3 @@ class ClientAtWork:
     def loss(self) -> float:
         """Return the mean loss of the client's samples at the module's weights."""
         return self.clients.loss(self.task.client)
-
-
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """A client that has begun.
-
-    Attributes:
-        client: The client.
-        correction: What the local objective adds for it; ``None`` for nothing.
-        model: The model from which it trains, shape ``(size,)``: the received one, as hooks have left it.
-        options: The options of its optimizers' parameter groups, where hooks have set them; ``None`` for the round's.
-    """
-
-    client: ClientAtWork
-    correction: Correction | None
-    model: Tensor
-    options: Options | None = None
-
-    @property
-    def task(self) -> Task:
-        """Its task."""
-        return self.client.task
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether hooks have set weights or options."""
-        return self.model is not self.client.start or self.options is not None

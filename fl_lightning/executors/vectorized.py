@@ -15,12 +15,15 @@ from torch import Tensor
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
-from fl_lightning.clients.training import Begun, LocalTraining
+from fl_lightning.clients.begun import Begun, alike
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.circumstances import Circumstances
+from fl_lightning.executors.stacked.common_ground import CommonGround
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.ends import ClientEnds
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.program.maker import NoProgram
@@ -126,13 +129,12 @@ class VectorizedExecutor(Executor):
         if self._circumstances is None:  # the first round of a fit, which may go on from an earlier one
             changed = verdict.circumstances not in (None, now.fingerprint)
         else:
-            changed = not now.same_as(self._circumstances)
+            changed = now.difference(self._circumstances) is not None
         self._renewed = self._renewed + 1 if changed else 0
         if changed or self._circumstances is None:
             self._circumstances, verdict.circumstances = now, now.fingerprint
         if changed or verdict.each_round:
-            verdict.proven = 0
-            self._steps.forget()
+            self._ask_again()
 
     def _is_longer(self, task: Task) -> bool:
         """Whether a client has more batches than those of the trials."""
@@ -212,12 +214,12 @@ class VectorizedExecutor(Executor):
     def _train(self, tasks: Sequence[Task], algorithm: Algorithm, journal: Journal) -> None:
         """Train clients at once, or, if that fails, one after the other."""
         clients = self._clients
-        clients.loop.show_client(len(tasks), len(tasks))
+        clients.show(tasks)
         begun = self._begin(tasks, algorithm)
         results = Results(clients, algorithm, journal, late=not self.verdict.prepares)
-        for members in _alike(begun):
+        for members in alike(begun):
             length = len(journal)
-            if self._stacks:
+            if self._stacks and members[0].progress is None:
                 try:
                     results.add(self._train_alike(members, journal))
                     continue
@@ -230,23 +232,38 @@ class VectorizedExecutor(Executor):
                 journal.cut(length)
             results.add_untrained(members)
         results.hand_in()
-        if results.late_change is not None:  # the next round has a trial
-            self.verdict.proven = 0
+        if results.late_change is not None:
+            self._ask_again()
+        self._sequential.run(tasks[len(begun) :], clients, algorithm)
+
+    def _ask_again(self) -> None:
+        """Train clients one after the other until another trial has been passed, the next time."""
+        self.verdict.proven = 0
+        self._steps.forget()
 
     def _begin(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[Begun]:
-        """Begin clients; call ``on_client_start`` where it may set what they train from."""
+        """Begin clients; call ``on_client_start`` where it may set what they train from.
+
+        Returns:
+            The clients; only the first one, which has to be trained alone, if the hooks change what the next ones have
+            in common with it.
+        """
         clients, hooks = self._clients, self.verdict.prepares
         begun: list[Begun] = []
         held: Tensor | None = None
-        before = Circumstances(clients) if hooks else None
+        ground = CommonGround(clients, tasks) if hooks else None
         for task in tasks:
             begun.append(clients.begin(task, algorithm.start(task), held, hooks=hooks))
             held = None if hooks else begun[-1].model
-        if before is not None and not before.same_as(Circumstances(clients)):
-            raise RuntimeError(
-                "A callback's `on_client_start` changes an attribute or a hook of the module, or a callback, for some "
-                'clients only, which clients that train at once share. Give the aggregation `executor="sequential"`.'
-            )
+            found = None if ground is None else ground.changed(task)
+            if found is not None and len(begun) == 1:
+                self._ask_again()
+                break
+            if found is not None:
+                raise RuntimeError(
+                    f"A callback's `on_client_start` changes {found} for some clients only, which clients that train "
+                    'at once share. Give the aggregation `executor="sequential"`.'
+                )
         return begun
 
     def _train_alike(self, members: Sequence[Begun], journal: Journal) -> Trained:
@@ -275,10 +292,12 @@ class VectorizedExecutor(Executor):
         stacked.begin_stack()
         clients.seed(tasks[0])
         as_program = math.isinf(self.verdict.proven)
-        training = StackTraining(clients, self._steps, stack, optimizer, journal, as_program)
+        looked_at = clients.hooks.read_what_was_said
+        ends = ClientEnds(clients.loop.optimizers, optimizer, clients.vector.parameters) if looked_at else None
+        training = StackTraining(clients, self._steps, stack, optimizer, journal, as_program, ends)
         if as_program and not training.by_program:
             raise NoProgram("`training_step` was a program in the trial and is none now")
-        trained = Trained(ordered, stack, training.run())
+        trained = Trained(ordered, stack, training.run(), ends)
         self._mapped, self._batches = self._mapped + training.mapped, self._batches + training.batches
         return trained
 
@@ -298,16 +317,3 @@ def _reason(error: Exception) -> str:
         return str(error)
     first = str(error).strip().split("\n")[0]
     return f"a client's training fails on stacked models ({type(error).__name__}{': ' if first else ''}{first})"
-
-
-def _alike(begun: Sequence[Begun]) -> list[list[Begun]]:
-    """Return clients whose optimizers have the same options together."""
-    groups: list[list[Begun]] = []
-    for client in begun:
-        for group in groups:
-            if group[0].options == client.options:
-                group.append(client)
-                break
-        else:
-            groups.append([client])
-    return groups

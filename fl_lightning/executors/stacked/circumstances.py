@@ -18,9 +18,11 @@ class Circumstances:
 
     Args:
         clients: Trains clients.
+        of_client: Whether a client has just begun or ended: of large tensors samples are taken, and the optimizer's
+            options, which every client has of its own, do not count.
     """
 
-    def __init__(self, clients: LocalTraining) -> None:
+    def __init__(self, clients: LocalTraining, *, of_client: bool = False) -> None:
         trainer: Any = clients.trainer
         seen: list[Any] = [*trainer.callbacks, trainer.accumulate_grad_batches, trainer.gradient_clip_val]
         for parameter in clients.vector.parameters:
@@ -31,18 +33,24 @@ class Circumstances:
             seen += type(optimizer), optimizer.step
             seen += [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
             for group in optimizer.param_groups:
+                if of_client:
+                    seen += map(id, group["params"])
+                    continue
                 # in the order of names: a resumed optimizer has another one
                 options = (group[name] for name in sorted(group))
                 seen += [bool(value) if isinstance(value, (int, float)) else None for value in options]
         self._seen = seen  # holds the objects, so that another one cannot come to lie where one was
-        self._module = ModuleState(clients.vector, brief=True)
+        if of_client:
+            seen += *trainer.optimizers, trainer.gradient_clip_algorithm
+            seen += (config.scheduler for config in trainer.lr_scheduler_configs)
+        self._module = ModuleState(clients.vector, brief=True, samples=of_client)
 
-    def same_as(self, other: Circumstances) -> bool:
-        """Whether nothing has changed."""
+    def difference(self, other: Circumstances) -> str | None:
+        """Return the name of something that has changed, ``None`` if nothing has."""
         mine, others = self._seen, other._seen
         if len(mine) != len(others) or not all(a is b or a == b for a, b in zip(mine, others, strict=True)):
-            return False
-        return self._module.same_as(other._module)
+            return "a callback, a hook, what is trained, or a setting of the trainer"
+        return self._module.difference(other._module)
 
     @cached_property
     def fingerprint(self) -> str:

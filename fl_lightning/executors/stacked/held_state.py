@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.module_state import At, Camera, same
 from fl_lightning.executors.stacked.surroundings import surroundings
+from fl_lightning.partitioners import Partition
 
 _NODES = 20_000  # objects that are looked at
 _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
@@ -23,32 +26,41 @@ class HeldState:
 
     Args:
         roots: The objects.
+        samples: Whether samples of large tensors are looked at, too.
+        names: What is looked at of callbacks and data modules; ``None`` for everything.
     """
 
-    def __init__(self, *roots: Any) -> None:
-        self._roots = roots
+    def __init__(self, *roots: Any, samples: bool = False, names: Collection[str] | None = None) -> None:
+        self._roots, self._samples, self._names = roots, samples, names
         self.look()
 
     def look(self) -> None:
         """Look at the objects: later looks are compared with this one."""
         self._before = self._image()
 
-    def changed(self) -> str | None:
+    def changed(self, client: int | None = None) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is.
 
         What is only filled in does not count, since it does not depend on the order of clients: new entries of a
         dictionary, new attributes, and what was ``None``.
+
+        Args:
+            client: The client whose number may be the key of changed entries: they are its own.
         """
-        return _change(self._before, self._image(), "")
+        return _change(self._before, self._image(), "", client)
 
     def _image(self) -> Any:
         contents: dict[str, list[Any]] = {}
         for root in self._roots:
-            contents.setdefault(type(root).__name__, []).append(_contents(root))
-        return _Camera(set(), brief=True, nodes=_NODES).image(contents)
+            held, names = contents_of(root), self._names
+            if names is not None and isinstance(held, dict):
+                held = {key: value for key, value in held.items() if key.split(".")[-1] in names}
+            contents.setdefault(type(root).__name__, []).append(held)
+        return _Camera(set(), True, _NODES, self._samples).image(contents)
 
 
-def _contents(root: Any) -> Any:
+def contents_of(root: Any) -> Any:
+    """Return what a callback or a data module holds by name, anything else as it is."""
     if not isinstance(root, (Callback, LightningDataModule)):
         return root
     own = {key: value for key, value in vars(root).items() if key not in _LIGHTNINGS}
@@ -56,17 +68,24 @@ def _contents(root: Any) -> Any:
     return {**surroundings(type(root)), **own}  # new attributes come last
 
 
-class _Camera(Camera):
+class SharedCamera(Camera):
+    """A camera that does not look into modules, which are looked at apart, nor into what no hook has a reason to change.
+
+    That is how samples are shared out, and all of them together: clients' own data sets are looked at apart, too.
+    """
+
     def _image_of(self, value: Any) -> Any:
-        if isinstance(value, LightningModule):
+        if isinstance(value, (LightningModule, FederatedSplit, Partition, Source)):
             return At.of(value)
         return super()._image_of(value)
 
+
+class _Camera(SharedCamera):
     def _long(self, value: Any) -> Any:
         return type(value) if isinstance(value, dict) else super()._long(value)
 
 
-def _change(before: Any, after: Any, path: str) -> str | None:
+def _change(before: Any, after: Any, path: str, client: int | None = None) -> str | None:
     """Return the path to what is another in a later image, ``None`` if nothing is."""
     if before is None or same(before, after):
         return None
@@ -75,20 +94,24 @@ def _change(before: Any, after: Any, path: str) -> str | None:
     if type(before) is not type(after) or isinstance(before, At) or not isinstance(before, (tuple, list)):
         return path
     if isinstance(before[0], type) and issubclass(before[0], Mapping) and before[0] is after[0]:
-        return _change_of_entries(before[1], after[1], path)
+        return _change_of_entries(before[1], after[1], path, client)
     if isinstance(before[0], str) and before[0] == "seen":  # numbered in the order of looks, which entries shift
         return None
     if len(before) != len(after):
         return path
-    return next((found for a, b in zip(before, after, strict=True) if (found := _change(a, b, path))), None)
+    return next((found for a, b in zip(before, after, strict=True) if (found := _change(a, b, path, client))), None)
 
 
-def _change_of_entries(before: list[tuple[Any, Any]], after: list[tuple[Any, Any]], path: str) -> str | None:
+def _change_of_entries(
+    before: list[tuple[Any, Any]], after: list[tuple[Any, Any]], path: str, client: int | None
+) -> str | None:
     """Return the path to an entry that is another; later images may have more entries at their ends."""
     for place, (key, value) in enumerate(before):
         own = f"{path}.{key}".lstrip(".") if isinstance(key, str) else f"{path}[{key!r}]"
         if place >= len(after) or not same(key, after[place][0]):
             return own
-        if found := _change(value, after[place][1], own):
+        if client is not None and type(key) is int and key == client:
+            continue
+        if found := _change(value, after[place][1], own, client):
             return found
     return None

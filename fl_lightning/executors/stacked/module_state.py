@@ -33,7 +33,8 @@ from fl_lightning.executors.stacked.surroundings import globals_of, held_by, is_
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
 _DEPTH = 60  # objects within objects, beyond which they are compared by identity, too
-_BRIEF_VALUES = 1_000  # tensors up to this size may be settings
+#: Tensors up to this size may be settings.
+BRIEF_VALUES = 1_000
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _PLAIN = frozenset(_NUMBERS)
@@ -50,10 +51,11 @@ class ModuleState:
     Args:
         vector: The federated state of the module.
         brief: Whether a quick look is enough: of large tensors only the shape, and not at very many objects.
+        samples: Whether a quick look takes samples of large tensors.
     """
 
-    def __init__(self, vector: StateVector, brief: bool = False) -> None:
-        self._vector, self._brief = vector, brief
+    def __init__(self, vector: StateVector, brief: bool = False, samples: bool = False) -> None:
+        self._vector, self._brief, self._samples = vector, brief, samples
         #: What was seen, by name.
         self.images = self._look()
 
@@ -61,9 +63,9 @@ class ModuleState:
         """Return the name of something that is another now, ``None`` if nothing is."""
         return self._difference(self._look())
 
-    def same_as(self, other: ModuleState) -> bool:
-        """Whether two looks at a module saw the same."""
-        return self._difference(other.images) is None
+    def difference(self, other: ModuleState) -> str | None:
+        """Return the name of something that is another in another look at the module, ``None`` if nothing is."""
+        return self._difference(other.images)
 
     def _difference(self, now: dict[str, Any]) -> str | None:
         """Return the name of something that is another in other images, ``None`` if nothing is."""
@@ -76,7 +78,7 @@ class ModuleState:
     def _look(self) -> dict[str, Any]:
         """Return an image of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
-        camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES)
+        camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES, self._samples)
         images: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             path = f"self.{prefix}." if prefix else "self."
@@ -142,12 +144,18 @@ class Camera:
         own: Identities of what is compared by identity.
         brief: Whether of large tensors the shape is enough.
         nodes: Objects that are looked at; others are compared by identity.
+        samples: Whether samples of large tensors are taken, where the shape is enough.
     """
 
-    def __init__(self, own: set[int], brief: bool, nodes: int) -> None:
-        self._own, self._brief, self._left = own, brief, nodes
+    def __init__(self, own: set[int], brief: bool, nodes: int, samples: bool = False) -> None:
+        self._own, self._brief, self._left, self._samples = own, brief, nodes, samples
         self._seen: dict[int, tuple[int, Any]] = {}
         self._depth = 0
+
+    @property
+    def visited(self) -> list[Any]:
+        """The objects into which it has looked."""
+        return [value for _, value in self._seen.values()]
 
     def image(self, value: Any) -> Any:
         """Return an image of a value."""
@@ -187,12 +195,17 @@ class Camera:
         if isinstance(value, MethodType):
             return "method", self.image(value.__func__), self.image(value.__self__)
         if isinstance(value, Tensor):
-            return value.detach().clone() if self._shown(value.numel()) else (value.shape, value.dtype)
+            if self._shown(value.numel()):
+                return value.detach().clone()
+            return value.shape, value.dtype, _sample(value) if self._samples else None
         if isinstance(value, np.ndarray):
-            return value.copy() if self._shown(value.size) else (value.shape, value.dtype)
+            if self._shown(value.size):
+                return value.copy()
+            taken = self._samples and not isinstance(value, np.memmap)
+            return value.shape, value.dtype, value.flat[:: value.size // BRIEF_VALUES] if taken else None
         if isinstance(value, (set, frozenset)):
             return type(value), frozenset(value)
-        if type(value) in _CONTAINERS and len(value) > _BRIEF_VALUES:
+        if type(value) in _CONTAINERS and len(value) > BRIEF_VALUES:
             if self._brief:
                 return self._long(value)
             if _is_plain(value):
@@ -206,7 +219,7 @@ class Camera:
         place = self._place_of(value)
         if place is not None:
             return place
-        held = {**_slots(value), **getattr(value, "__dict__", {})}
+        held = _attributes_of(value)
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
         if not held:
@@ -242,7 +255,7 @@ class Camera:
         return None
 
     def _shown(self, values: int) -> bool:
-        return not self._brief or values <= _BRIEF_VALUES
+        return not self._brief or values <= BRIEF_VALUES
 
 
 def _parts(value: Any) -> Any:
@@ -254,9 +267,17 @@ def _parts(value: Any) -> Any:
     return [held for held in gc.get_referents(value) if isinstance(held, _METHODS)]  # as a `csv.writer` its file's
 
 
-def _slots(value: Any) -> dict[str, Any]:
+def _sample(tensor: Tensor) -> Any:
+    """Return some values of a large tensor, and how often it has been written to."""
+    step = tensor.numel() // BRIEF_VALUES
+    values = tensor.detach().view(-1)[::step].clone() if tensor.is_contiguous() else None
+    return None if tensor.is_inference() else tensor._version, values
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
     names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if isinstance(name, str)]
-    return {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
+    slots = {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
+    return {**slots, **getattr(value, "__dict__", {})}
 
 
 def same(before: Any, after: Any) -> bool:

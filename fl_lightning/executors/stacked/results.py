@@ -9,19 +9,32 @@ from functools import cached_property
 from torch import Tensor
 
 from fl_lightning._lightning.journal import Journal
-from fl_lightning.clients.training import Begun, LocalTraining
-from fl_lightning.executors.stacked.circumstances import Circumstances
+from fl_lightning.clients.begun import Begun
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.common_ground import CommonGround
+from fl_lightning.executors.stacked.ends import ClientEnds
+from fl_lightning.executors.stacked.held_state import HeldState
+from fl_lightning.executors.stacked.hook_trial import read_at_start
 from fl_lightning.executors.stacked.training import Stack
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.federation import Task
 
 
 @dataclass
 class Trained:
-    """A stack whose clients have been trained: its rows' clients, and the sums of their learning rates."""
+    """A stack whose clients have been trained.
+
+    Attributes:
+        members: Its rows' clients.
+        stack: The stack.
+        summed_lr: The sums of their learning rates.
+        ends: What hooks find after each of them; ``None`` if there is none that looks.
+    """
 
     members: Sequence[Begun]
     stack: Stack
     summed_lr: list[list[float]]
+    ends: ClientEnds | None
 
     @cached_property
     def vector_of(self) -> Callable[[int], Tensor]:
@@ -32,6 +45,10 @@ class Trained:
 class Results:
     """The results of clients that began together.
 
+    Where callbacks have hooks of clients, the hooks of one client may change what the next ones train on. So whatever
+    the clients have in common is looked at before a result is handed in: a client that would have met something else
+    is trained again, alone, and its result in the stack is dropped.
+
     Args:
         clients: Trains clients.
         algorithm: Takes the results.
@@ -39,13 +56,15 @@ class Results:
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
 
     Attributes:
-        late_change: What ``on_client_start`` changed even so, known after :meth:`hand_in`; ``None`` for nothing.
+        late_change: What hooks changed, known after :meth:`hand_in`; ``None`` for nothing.
     """
 
     def __init__(self, clients: LocalTraining, algorithm: Algorithm, journal: Journal, *, late: bool) -> None:
         self._clients, self._algorithm, self._journal = clients, algorithm, journal
-        self._late = late and bool(clients.hooks.starts)
+        starts = bool(clients.hooks.starts)
+        self._late, self._early = starts and late, starts and not late
         self._is_watched = clients.is_watched
+        self._ground: CommonGround | None = None
         self._rows: dict[int, tuple[Begun, Trained | None, int]] = {}
         self.late_change: str | None = None
 
@@ -71,33 +90,53 @@ class Results:
             journal.cut(0)
         elif not all(trained for _, trained, _ in self._rows.values()):
             journal.tell(clients.loop)
-        before = Circumstances(clients) if self._late else None
+        if each or self._early:
+            self._ground = CommonGround(clients, [member.task for member, _, _ in self._rows.values()])
+        noted = read_at_start(clients.hooks) if self._early else None
         for slot in sorted(self._rows):
             member, trained, row = self._rows[slot]
-            if before is not None:
+            if self._late:
                 member = clients.call_start_hooks(member)
-                if self._changed(member, before):
-                    trained = None
-            if trained is None:
-                self._algorithm.receive(clients.go_on(member))
-                continue
-            if slot in said:
-                said[slot].tell(clients.loop)
-            self._receive(member, trained, row)
+            if trained is None or self._meets_another(member):
+                self._algorithm.receive(clients.go_on(member, at_once=self._late))
+            else:
+                if slot in said:
+                    said[slot].tell(clients.loop)
+                self._receive(member, trained, row)
+            if noted is not None and slot != max(self._rows):
+                _check_order(noted, member.task)
+        if self._ground is not None:
+            self.late_change = self.late_change or self._ground.changed()
 
-    def _changed(self, member: Begun, before: Circumstances) -> bool:
-        """Whether ``on_client_start`` has given the client another start than that from which it was trained."""
-        if not before.same_as(Circumstances(self._clients)):
-            self.late_change = "an attribute or a hook of the module, or a callback"
-        elif member.is_prepared:
-            self.late_change = "weights or learning rates"
-        else:
+    def _meets_another(self, member: Begun) -> bool:
+        """Whether hooks have given the client something else than that from which it was trained."""
+        if self._ground is None:
             return False
-        return True
+        found = self._ground.changed(member.task)
+        if self._late and found is None and member.is_prepared:
+            found = "weights, or the optimizer"
+        self.late_change = self.late_change or found
+        return found is not None
 
     def _receive(self, member: Begun, trained: Trained, row: int) -> None:
         clients, model = self._clients, trained.vector_of(row)
+        if trained.ends is not None:
+            clients.show_end(member, trained.ends.of(row))
         if self._is_watched:
             clients.vector.write(model)
         steps = len(trained.stack.windows[row])
         self._algorithm.receive(clients.finish(member.client, model, steps, trained.summed_lr[row]))
+
+
+def _check_order(noted: HeldState, task: Task) -> None:
+    """Raise ``RuntimeError`` if the hooks of a client changed what ``on_client_start`` of the next ones may read.
+
+    It has been called for them, since it sets what they train from, and is not called twice.
+    """
+    if found := noted.changed(task.client):
+        raise RuntimeError(
+            f"A callback's `on_client_end` changes `{found}` for some clients only, on which the weights or learning "
+            "rates may depend that `on_client_start` has set for the next ones, which train at once. Give the "
+            'aggregation `executor="sequential"`.'
+        )
+    noted.look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
+_DYNAMIC = {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter", "eval", "exec"}
 
 
 def surroundings(kind: type) -> dict[str, Any]:
@@ -44,6 +46,32 @@ def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
             found.update(inner)
             waiting += inner
     return found
+
+
+def names_reached(method: Any) -> set[str] | None:
+    """Return the names that a method uses, and functions and methods of the user's own that it can call.
+
+    Returns:
+        The names; ``None`` if the method looks attributes up by names that its code does not tell.
+    """
+    owner, waiting = type(getattr(method, "__self__", None)), [getattr(method, "__func__", method)]
+    names: set[str] = set()
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if isinstance(value, type) and is_users(value.__module__):
+            waiting += [
+                member for base in value.__mro__ for member in vars(base).values() if not isinstance(member, type)
+            ]
+        if not isinstance(value, FunctionType) or id(value) in seen or not is_users(value.__module__):
+            continue
+        seen.add(id(value))
+        new = set(_names(value.__code__))
+        names |= new
+        waiting += [*globals_of(value.__code__, value.__globals__).values(), *held_by(value).values()]
+        waiting += [member for name in new if (member := inspect.getattr_static(owner, name, None)) is not None]
+    return None if names & _DYNAMIC else names
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.ends import ClientEnds
 from fl_lightning.executors.stacked.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
@@ -61,6 +62,7 @@ class StackTraining:
         optimizer: Steps them.
         journal: Keeps what they log.
         programs: Whether their steps may be a program.
+        ends: Keeps what hooks find in the optimizer and the gradients; ``None`` if there is none that looks.
     """
 
     def __init__(
@@ -71,10 +73,12 @@ class StackTraining:
         optimizer: StackedOptimizer,
         journal: Journal,
         programs: bool,
+        ends: ClientEnds | None = None,
     ) -> None:
         self._clients, self._steps, self._stack, self._optimizer = clients, steps, stack, optimizer
         self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
         self._active = active_clients(list(map(len, stack.windows)))
+        self._ends, self._ending = ends, range(0)  # the rows that take their last step
         trainer = clients.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
@@ -112,10 +116,11 @@ class StackTraining:
         counts_lr = clients.algorithm.objective.needs_summed_lr
         so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
-        for step, active in enumerate(self._active):
+        for step, (active, next_active) in enumerate(zip(self._active, [*self._active[1:], 0], strict=True)):
             if self._models.keep(active):
                 optimizer.attach(self._models.parameters)
             clients.loop.stop_if_terminated()
+            self._ending = range(next_active, active)
             stepped = self._step(step, active) if self._program is None else self._program_step(step)
             if counts_lr:
                 rates = optimizer.learning_rates()
@@ -124,6 +129,8 @@ class StackTraining:
             if schedules.by_step:
                 schedules.step_in_client(step + 1)
                 optimizer.refresh()
+            if self._ends is not None and self._ending:
+                self._ends.keep_state(self._ending)
         return summed
 
     # ---- by a program ----
@@ -156,6 +163,8 @@ class StackTraining:
         """Take one optimizer step of the clients at work; return which parameters were stepped."""
         program, models, sgd = self._program, self._models, self._sgd
         assert program is not None
+        if self._ends is not None and self._ending:  # their gradients are looked at
+            sgd = None
         changed = not self._weights or len(self._weights[0]) != models.active
         if changed:
             self._weights = [parameter.detach() for parameter in models.parameters]
@@ -251,6 +260,8 @@ class StackTraining:
         if value:
             stepped = self._optimizer.stepped
             clip([g for g, own in zip(gradients, stepped, strict=True) if own and g is not None], value, algorithm)
+        if self._ends is not None and self._ending:
+            self._ends.keep_gradients(gradients, self._ending)
         if self._decays is not None:
             terms.decay(models.parameters, gradients, self._decays)
         self._optimizer.step(models.parameters, gradients)

@@ -15,12 +15,14 @@ from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.logging import Witness
 from fl_lightning._lightning.metric_replay import different_metric, metric_states, restore_metric_states
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.training import Begun, LocalTraining
+from fl_lightning.clients.begun import Begun
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
 from fl_lightning.executors.stacked.corrections import StackedCorrections
 from fl_lightning.executors.stacked.effects import no_effects
 from fl_lightning.executors.stacked.held_state import HeldState
+from fl_lightning.executors.stacked.hook_trial import HookTrial
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
@@ -89,29 +91,26 @@ class Trial:
         clients = self._clients
         state, data = ModuleState(clients.vector), clients.data
         reads = HeldState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
-        watchers = HeldState(*(hook.__self__ for hook in clients.hooks.starts if hasattr(hook, "__self__")))
-        noted: str | None = None
+        hooks = HookTrial(clients)
         for task in tasks:
-            watchers.look()
-            begun = clients.begin(task, algorithm.start(task))
-            noted = noted or watchers.changed()
-            self.prepares = self.prepares or begun.is_prepared
+            begun = hooks.begin(task, algorithm.start(task))
             if task not in witnesses:
-                algorithm.receive(clients.go_on(begun))
+                algorithm.receive(clients.go_on(begun, at_once=True))
+                hooks.end(task)
                 continue
             before = metric_states(clients.vector.module)
             with clients.loop.witnessed() as witness:
-                result = clients.go_on(begun)
+                result = clients.go_on(begun, at_once=True)
             algorithm.receive(result)
+            hooks.end(task)
             self._done.append(_Done(begun, result, witness, before))
-        self.trained = True
+        self.trained, self.prepares = True, hooks.prepares
+        hooks.check()
         if read := reads.changed():
             raise CannotVectorize(f"reading the data changes `{read}`, of which there is one for all clients")
-        if self.prepares and noted:  # it is called for all clients of a stack before any of them trains
-            raise CannotVectorize(f"`on_client_start` changes `{noted}`, of which there is one for all clients")
         if changed := state.changed():
-            hooked = "`on_client_start` or " if clients.hooks.starts else ""
-            raise CannotVectorize(f"{hooked}`training_step` changes {changed}, of which there is one for all clients")
+            names = [*hooks.names, "`training_step`"]
+            raise CannotVectorize(f"{' or '.join(names)} changes {changed}, of which there is one for all clients")
 
     def compare(self) -> None:
         """Train the same clients as a stack of copies, and compare.

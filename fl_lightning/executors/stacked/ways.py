@@ -37,6 +37,7 @@ class Steps:
     def forget(self) -> None:
         """Try all forms anew: the module may be another one now."""
         self.seen.clear()
+        self.programs.forget()
         if self.rehearsal is not None:
             self.rehearsal.forget()
 

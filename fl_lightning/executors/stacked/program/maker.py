@@ -97,6 +97,10 @@ class ProgramMaker:
         self._first_size = 0
         self._sizes: set[int] = set()
 
+    def forget(self) -> None:
+        """Trace the step anew: the module may be another one now."""
+        self._round = None
+
     def make(self, form: BatchForm, size: int, round_index: int) -> TracedStep | None:
         """Return the step, ``None`` if it is no program.
 

@@ -1,0 +1,70 @@
+"""What a client starts and ends with, where it is not trained from one to the other at a stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fl_lightning._lightning.local_optimizers import OptimizerProgress, Options
+from fl_lightning.parts.federation import LocalClient, Task
+from fl_lightning.parts.objectives import Correction
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A client that has begun.
+
+    Attributes:
+        client: The client.
+        correction: What the local objective adds for it; ``None`` for nothing.
+        model: The model from which it trains, shape ``(size,)``: the received one, as hooks have left it.
+        options: The options of its optimizers' parameter groups, where hooks have set them; ``None`` for the round's.
+        progress: What its optimizers and schedules hold, where hooks have loaded something; ``None`` for nothing. Such
+            a client has to be trained alone.
+    """
+
+    client: LocalClient
+    correction: Correction | None
+    model: Tensor
+    options: Options | None = None
+    progress: OptimizerProgress | None = None
+
+    @property
+    def task(self) -> Task:
+        """Its task."""
+        return self.client.task
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether hooks have set weights, options, or the state of optimizers or schedules."""
+        return self.model is not self.client.start or self.options is not None or self.progress is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Ended:
+    """What hooks find beside the model of a client that has been trained.
+
+    Attributes:
+        gradients: The gradients of its last step, one for each trained parameter; ``None`` where there is none.
+        progress: What its optimizer and its schedules hold.
+        options: The options of the optimizer's parameter groups, where a schedule has set them.
+    """
+
+    gradients: Sequence[Tensor | None]
+    progress: OptimizerProgress
+    options: Options | None = None
+
+
+def alike(begun: Sequence[Begun]) -> list[list[Begun]]:
+    """Return clients whose optimizers have the same options together; those that have to be trained alone apart."""
+    groups: list[list[Begun]] = []
+    for client in begun:
+        for group in groups:
+            if group[0].options == client.options and group[0].progress is client.progress is None:
+                group.append(client)
+                break
+        else:
+            groups.append([client])
+    return groups

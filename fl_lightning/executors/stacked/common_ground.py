@@ -1,0 +1,81 @@
+"""What the clients of a stack have in common beside their models, and hooks of clients may change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.circumstances import Circumstances
+from fl_lightning.executors.stacked.held_state import SharedCamera, contents_of
+from fl_lightning.executors.stacked.module_state import same
+from fl_lightning.executors.stacked.quick_look import QuickLook
+from fl_lightning.parts.federation import Task
+
+_NODES = 2_000  # objects of the data that are looked at, for each client
+
+
+class CommonGround:
+    """Module, trainer and data as they were when a stack's clients were trained.
+
+    A hook of one client that changes any of it gives this client or the next ones something else to train on. A look
+    costs about as much as a training step, so it is taken only where callbacks have hooks of clients.
+
+    Args:
+        clients: Trains clients.
+        tasks: The clients' tasks.
+    """
+
+    def __init__(self, clients: LocalTraining, tasks: Sequence[Task]) -> None:
+        self._clients = clients
+        self._circumstances = Circumstances(clients, of_client=True)
+        self._held, camera = _by_name(clients), _camera()
+        self._shared = _images(self._held, camera)
+        self._quick = QuickLook(camera, _camera)
+        self._own = {task.client: self._look_at_data_of(task) for task in tasks}
+
+    def changed(self, task: Task | None = None) -> str | None:
+        """Return the name of something that is another now, ``None`` if nothing is.
+
+        Args:
+            task: The client whose samples are looked at, too.
+        """
+        if found := self._circumstances.difference(Circumstances(self._clients, of_client=True)):
+            return found
+        if found := self._changed_of_data():
+            return found
+        if task is not None and not same(self._own[task.client], self._look_at_data_of(task)):
+            return "a client's samples"
+        return None
+
+    def _changed_of_data(self) -> str | None:
+        held = _by_name(self._clients)
+        if list(held) == list(self._held) and all(map(is_, held.values(), self._held.values())) and self._quick.same():
+            return None
+        shared = _images(held, _camera())
+        for name in [*(self._shared.keys() ^ shared.keys()), *shared]:
+            if name not in shared or name not in self._shared or not same(self._shared[name], shared[name]):
+                return f"`{name}`"
+        return None
+
+    def _look_at_data_of(self, task: Task) -> Any:
+        return _camera().image(self._clients.data.client_dataset(task.client))
+
+
+def _by_name(clients: LocalTraining) -> dict[str, Any]:
+    """Return what belongs to all clients' data, by name."""
+    held, prefix = contents_of(clients.data), "trainer.datamodule"
+    names = sorted(held, key=lambda name: name.startswith("_"))  # a name of the user's own tells more
+    return {
+        "the collate function": clients.data.source_collate_fn,
+        **{f"{prefix}.{name}": held[name] for name in names},
+    }
+
+
+def _images(held: dict[str, Any], camera: SharedCamera) -> dict[str, Any]:
+    return {name: camera.image(value) for name, value in held.items()}
+
+
+def _camera() -> SharedCamera:
+    return SharedCamera(set(), brief=True, nodes=_NODES, samples=True)

@@ -1,0 +1,87 @@
+"""What the callbacks' hooks of clients do, seen while a trial's clients train one after the other."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fl_lightning.clients.begun import Begun
+from fl_lightning.clients.hooks import ClientHooks
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.common_ground import CommonGround
+from fl_lightning.executors.stacked.held_state import HeldState
+from fl_lightning.executors.stacked.surroundings import names_reached
+from fl_lightning.parts.federation import Task
+
+_OF_ALL = "of which there is one for all clients"
+
+
+class HookTrial:
+    """Calls ``on_client_start`` for a trial's clients, and looks at what it and ``on_client_end`` change.
+
+    Args:
+        clients: Trains clients.
+
+    Attributes:
+        prepares: Whether ``on_client_start`` sets weights or learning rates.
+        names: The hooks that the callbacks have.
+    """
+
+    def __init__(self, clients: LocalTraining) -> None:
+        self._clients = clients
+        hooks = clients.hooks
+        self.prepares = False
+        found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_what_was_said}
+        self.names = [name for name, own in found.items() if own]
+        self._callbacks, self._read = HeldState(*hooks.starters, samples=True), read_at_start(hooks)
+        self._goes_on = False
+        # what hooks changed of the callbacks, at a client's start and at its end, and of all else
+        self._noted: str | None = None
+        self._noted_at_end: str | None = None
+        self._common: str | None = None
+
+    def begin(self, task: Task, start: Tensor) -> Begun:
+        """Begin a client."""
+        clients = self._clients
+        if not clients.hooks.starts:
+            return clients.begin(task, start)
+        ground = CommonGround(clients, [task])
+        self._callbacks.look()
+        begun = clients.begin(task, start)
+        self._noted = self._noted or self._callbacks.changed()
+        self._common = self._common or ground.changed(task)
+        self.prepares = self.prepares or begun.is_prepared
+        self._goes_on = self._goes_on or begun.progress is not None
+        self._read.look()
+        return begun
+
+    def end(self, task: Task) -> None:
+        """Look at what was changed when a client ended."""
+        if self._clients.hooks.starts:
+            self._noted_at_end = self._noted_at_end or self._read.changed(task.client)
+
+    def check(self) -> None:
+        """Raise ``CannotVectorize`` if clients cannot train at once.
+
+        ``on_client_start`` that prepares clients is called for all of a stack before any of them trains.
+        """
+        if self._common:
+            raise CannotVectorize(f"`on_client_start` changes {self._common}, {_OF_ALL}")
+        if self._goes_on:
+            raise CannotVectorize(
+                "`on_client_start` loads the state of the optimizer or of a schedule, and a stack starts without"
+            )
+        if self.prepares and self._noted:
+            raise CannotVectorize(f"`on_client_start` changes `{self._noted}`, {_OF_ALL}")
+        if self.prepares and self._noted_at_end:
+            raise CannotVectorize(
+                f"`on_client_end` changes `{self._noted_at_end}`, on which the weights or learning rates may depend "
+                "that `on_client_start` sets for the next client"
+            )
+
+
+def read_at_start(hooks: ClientHooks) -> HeldState:
+    """Return the state of callbacks that their ``on_client_start`` may read."""
+    reached = [names_reached(hook) for hook in hooks.starts]
+    names = None if None in reached else {name for own in reached for name in own or ()}
+    return HeldState(*hooks.starters, samples=True, names=names)

@@ -1,0 +1,100 @@
+"""A quick look at objects that were looked at in full: whether they hold the very same things as then."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from functools import partial
+from operator import is_
+from random import Random
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.executors.stacked.module_state import BRIEF_VALUES, Camera, same
+
+#: What has attributes, and more to it.
+_OTHERS = (
+    *(type, FunctionType, MethodType, staticmethod, classmethod, property, partial),
+    *(Random, np.random.Generator, torch.Generator, io.IOBase, Iterator, Mapping, tuple, set, frozenset),
+)
+
+
+class QuickLook:
+    """Compares what containers and objects hold by identity: many times faster than to take images and compare them.
+
+    Where things are not the very same ones they may be equal even so, which only images tell.
+
+    Args:
+        camera: The camera that has taken images of the objects.
+        make_camera: Makes another one, for the few objects of other kinds, such as functions and generators.
+    """
+
+    def __init__(self, camera: Camera, make_camera: Callable[[], Camera]) -> None:
+        self._make_camera = make_camera
+        self._dicts: list[tuple[Mapping[Any, Any], list[Any], list[Any]]] = []
+        self._lists: list[tuple[Sequence[Any], list[Any]]] = []
+        self._long: list[tuple[Sized, int]] = []
+        self._written: list[tuple[Tensor, int]] = []
+        self._arrays: list[tuple[np.ndarray, bytes]] = []
+        self._others: list[Any] = []
+        for value in camera.visited:
+            self._add(value)
+        self._images = make_camera().image(self._others)
+
+    def _add(self, value: Any) -> None:
+        if type(value) is tuple:  # what it holds has been visited, too
+            return
+        if isinstance(value, Tensor):
+            self._written.append((value, _version(value)))
+        elif isinstance(value, np.ndarray):
+            self._arrays.append((value, _bytes(value)))
+        elif isinstance(value, (dict, list, deque)):
+            self._add_container(value)
+        elif isinstance(value, _OTHERS) or _has_slots(value) or not hasattr(value, "__dict__"):
+            self._others.append(value)
+        else:
+            self._add_container(value.__dict__)
+
+    def _add_container(self, value: Any) -> None:
+        if len(value) > BRIEF_VALUES:
+            self._long.append((value, len(value)))
+        elif isinstance(value, dict):
+            self._dicts.append((value, list(value), list(value.values())))
+        else:
+            self._lists.append((value, list(value)))
+
+    def same(self) -> bool:
+        """Whether everything holds what it held."""
+        return (
+            all(_are_same(held, keys) and _are_same(held.values(), values) for held, keys, values in self._dicts)
+            and all(_are_same(held, before) for held, before in self._lists)
+            and all(len(held) == number for held, number in self._long)
+            and all(_version(tensor) == version for tensor, version in self._written)
+            and all(_bytes(array) == values for array, values in self._arrays)
+            and same(self._images, self._make_camera().image(self._others))
+        )
+
+
+def _are_same(now: Collection[Any], before: Collection[Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
+
+
+def _has_slots(value: Any) -> bool:
+    return any(base.__dict__.get("__slots__") for base in type(value).__mro__)
+
+
+def _version(tensor: Tensor) -> int:
+    """Return how often a tensor has been written to."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _bytes(array: np.ndarray) -> bytes:
+    """Return an array's values; of a large one some, of a file's and of objects none."""
+    if array.dtype.hasobject or isinstance(array, np.memmap):
+        return b""
+    return (array if array.size <= BRIEF_VALUES else array.flat[:: array.size // BRIEF_VALUES]).tobytes()
