@@ -17,6 +17,7 @@ from fl_lightning.partitioners import Partition
 
 _NODES = 20_000  # objects that are looked at
 _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
+_OF_CLIENTS = "_sets"  # a data module's own list of clients' data sets, which are looked at apart
 
 
 class HeldState:
@@ -63,15 +64,15 @@ def contents_of(root: Any) -> Any:
     """Return what a callback or a data module holds by name, anything else as it is."""
     if not isinstance(root, (Callback, LightningDataModule)):
         return root
-    own = {key: value for key, value in vars(root).items() if key not in _LIGHTNINGS}
+    own = {key: value for key, value in vars(root).items() if key not in (*_LIGHTNINGS, _OF_CLIENTS)}
     own = {key: value for key, value in own.items() if not isinstance(value, BatchWorkers)}
     return {**surroundings(type(root)), **own}  # new attributes come last
 
 
 class SharedCamera(Camera):
-    """A camera that does not look into modules, which are looked at apart, nor into what no hook has a reason to change.
+    """A camera that looks neither into modules nor into how samples are shared out.
 
-    That is how samples are shared out, and all of them together: clients' own data sets are looked at apart, too.
+    Modules and clients' own data sets are looked at apart.
     """
 
     def _image_of(self, value: Any) -> Any:
