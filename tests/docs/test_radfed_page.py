@@ -166,6 +166,33 @@ def test_the_claims_on_the_long_runs_are_those_of_the_files() -> None:
     assert f"{ours}; FedAvg {sizes} by size, {uniform} alike" in claim("vary less than")["here"]
 
 
+OTHERS = [name for name in curves(0) if name not in ("round", *METHODS)]
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_further_methods_are_those_of_the_raw_files(method: str) -> None:
+    [row] = [r for r in rows_of("covfeat_l_20000_results.csv") if (r["method"], r["fold"]) == (method, "0")]
+    curve, score, base = curves(0)[method], 100 * float(row["score"]), long_scores()
+    assert curves(0)["round"][curve.index(max(curve))] == int(row["best_round"])
+    relatives = [f"{signed(relative([score], [base[other][0]]))} %" for other in METHODS[:2]]
+    shown = [f"{max(curve):.3f}", f"{int(row['best_round']):,}", f"{score:.2f} %", *relatives]
+    assert cells(RADFED, f"{method}, fold 0") == [*shown, f"{mean(curve[100:]):.3f}", f"{spread(0, method):.3f}"]
+
+
+def test_what_is_said_of_further_methods_is_true() -> None:
+    scores = {
+        row["method"]: float(row["score"]) for row in rows_of("covfeat_l_20000_results.csv") if row["fold"] == "0"
+    }
+    assert max(scores, key=lambda method: scores[method]) == "RADFedi"
+    halves = {name: mean(curves(0)[name][100:]) for name in curves(0) if name not in ("round", "FedAvg", "FedProx")}
+    assert min(halves, key=lambda name: halves[name]) == "RADFedi"
+    falling = tenths(curves(0)["RADFedi"])
+    assert max(falling) == falling[1]
+    by_size = signed(relative([scores["FedProx"]], [scores["FedAvg"]]))
+    alike = signed(relative([scores["FedProx-uniform"]], [scores["FedAvg-uniform"]]))
+    assert f"by size {by_size} % and uniform {alike} %" in text_of(RADFED)
+
+
 # ---- local steps and S ----
 
 WORK, REDISTRIBUTIONS = ("1 step", "5 steps", "one epoch"), ("1", "5", "10", "20")
