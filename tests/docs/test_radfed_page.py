@@ -185,7 +185,7 @@ def test_what_is_said_of_further_methods_is_true() -> None:
     }
     assert max(scores, key=lambda method: scores[method]) == "RADFedi"
     halves = {name: mean(curves(0)[name][100:]) for name in curves(0) if name not in ("round", "FedAvg", "FedProx")}
-    assert min(halves, key=lambda name: halves[name]) == "RADFedi"
+    assert sorted(sorted(halves, key=lambda name: halves[name])[:2]) == ["RADFedi", "RADFedp"]
     falling = tenths(curves(0)["RADFedi"])
     assert max(falling) == falling[1]
     by_size = signed(relative([scores["FedProx"]], [scores["FedAvg"]]))
