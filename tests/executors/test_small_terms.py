@@ -130,6 +130,24 @@ def test_tensors_tell_whether_they_require_gradients() -> None:
     assert float((alone - at_once).abs().max()) < 1e-12
 
 
+class LogsAParameter(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.1))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.log("bias", self.layers[2].bias[0], on_step=False, on_epoch=True)
+        self.log("scale", self.scale, on_step=False, on_epoch=True)
+        return self.loss(batch) * self.scale.exp()
+
+
+def test_parameters_that_are_logged_are_stacked() -> None:
+    alone, _ = fit(LogsAParameter(), "sequential", torch.float64)
+    at_once, cause = fit(LogsAParameter(), "vectorized", torch.float64)
+    assert cause is None
+    assert float((alone - at_once).abs().max()) < 1e-12
+
+
 # ---- noise ----
 
 

@@ -141,7 +141,7 @@ def _said(logged: Logged) -> list[Tensor]:
     """Return the values of logged numbers, and what metric objects were given."""
     places = [call.value for call in logged.calls if isinstance(call.value, int)]
     places += [leaf.place for call in logged.metric_calls for leaf in call.leaves if isinstance(leaf, TensorPlace)]
-    return [logged.tensors[place].double() for place in places]
+    return [logged.tensors[place].double().clone() for place in places]  # a parameter itself may be logged
 
 
 def _size(tensor: Tensor) -> float:
