@@ -19,7 +19,7 @@ Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, an
 
 @dataclass(frozen=True, eq=False)
 class OptimizerProgress:
-    """What optimizers and schedules have kept of steps.
+    """The state of optimizers and schedules after some steps.
 
     Attributes:
         states: Each optimizer's state, by parameter.

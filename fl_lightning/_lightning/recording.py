@@ -34,6 +34,12 @@ class CannotVectorize(Exception):
 _raised = threading.local()  # `last`: kind and message of this thread's last :class:`CannotVectorize`
 
 
+def told(error: Exception) -> str:
+    """Return an exception's kind and the first line of its message."""
+    first = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}{': ' if first else ''}{first}"
+
+
 @contextmanager
 def nothing_caught() -> Iterator[None]:
     """Raise again what code of the user's own, such as ``except Exception``, has caught of :class:`CannotVectorize`."""

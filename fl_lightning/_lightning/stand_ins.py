@@ -1,4 +1,4 @@
-"""What stands for values of several clients while these step at once: nothing of it may be left in a user's objects."""
+"""Stand-ins for values of several clients that step at once: none may be left in a user's objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 10_000  # that are noted before the dead ones are dropped
 
 
 class _OfThread(threading.local):
-    """What has been made in this thread."""
+    """The stand-ins that have been made in this thread."""
 
     def __init__(self) -> None:
         self.made: list[_Made] = []

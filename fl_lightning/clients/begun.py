@@ -1,15 +1,18 @@
-"""What a client starts and ends with, where it is not trained from one to the other at a stretch."""
+"""The start and the end of a client that is not trained from one to the other at a stretch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 
 from fl_lightning._lightning.local_optimizers import OptimizerProgress, Options
 from fl_lightning.parts.federation import LocalClient, Task
 from fl_lightning.parts.objectives import Correction
+
+_Client = TypeVar("_Client")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Begun:
 
 @dataclass(frozen=True, eq=False)
 class Ended:
-    """What hooks find beside the model of a client that has been trained.
+    """The state, beside its model, in which hooks find a client that has been trained.
 
     Attributes:
         gradients: The gradients of its last step, one for each trained parameter; ``None`` where there is none.
@@ -57,12 +60,19 @@ class Ended:
     options: Options | None = None
 
 
-def alike(begun: Sequence[Begun]) -> list[list[Begun]]:
-    """Return clients whose optimizers have the same options together; those that have to be trained alone apart."""
-    groups: list[list[Begun]] = []
-    for client in begun:
+def alike(clients: Sequence[_Client], begun: Callable[[_Client], Begun]) -> list[list[_Client]]:
+    """Return clients whose optimizers have the same options together; those that have to be trained alone apart.
+
+    Args:
+        clients: The clients.
+        begun: Returns how a client has begun.
+    """
+    groups: list[list[_Client]] = []
+    for client in clients:
+        own = begun(client)
         for group in groups:
-            if group[0].options == client.options and group[0].progress is client.progress is None:
+            first = begun(group[0])
+            if first.options == own.options and first.progress is own.progress is None:
                 group.append(client)
                 break
         else:

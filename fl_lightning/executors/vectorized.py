@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.recording import told
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.begun import Begun, alike
@@ -217,7 +218,7 @@ class VectorizedExecutor(Executor):
         clients.show(tasks)
         begun = self._begin(tasks, algorithm)
         results = Results(clients, algorithm, journal, late=not self.verdict.prepares)
-        for members in alike(begun):
+        for members in alike(begun, lambda client: client):
             length = len(journal)
             if self._stacks and members[0].progress is None:
                 try:
@@ -315,5 +316,4 @@ def _reason(error: Exception) -> str:
     """Return why clients are not stacked."""
     if isinstance(error, CannotVectorize):
         return str(error)
-    first = str(error).strip().split("\n")[0]
-    return f"a client's training fails on stacked models ({type(error).__name__}{': ' if first else ''}{first})"
+    return f"a client's training fails on stacked models ({told(error)})"

@@ -1,4 +1,4 @@
-"""What the clients of a stack have in common beside their models, and hooks of clients may change."""
+"""The common ground of a stack's clients beside their models, which hooks of clients may change."""
 
 from __future__ import annotations
 

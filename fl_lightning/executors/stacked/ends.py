@@ -1,4 +1,4 @@
-"""What hooks find in optimizers and gradients after each client of a stack."""
+"""Gradients and optimizers as hooks find them after each client of a stack."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
@@ -17,7 +18,7 @@ from fl_lightning.partitioners import Partition
 
 _NODES = 20_000  # objects that are looked at
 _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
-_OF_CLIENTS = "_sets"  # a data module's own list of clients' data sets, which are looked at apart
+_OF_CLIENTS = "_sets"  # clients' data sets in a ClientDatasetsModule, which are looked at apart
 
 
 class HeldState:
@@ -64,8 +65,8 @@ def contents_of(root: Any) -> Any:
     """Return what a callback or a data module holds by name, anything else as it is."""
     if not isinstance(root, (Callback, LightningDataModule)):
         return root
-    own = {key: value for key, value in vars(root).items() if key not in (*_LIGHTNINGS, _OF_CLIENTS)}
-    own = {key: value for key, value in own.items() if not isinstance(value, BatchWorkers)}
+    hidden = {*_LIGHTNINGS, _OF_CLIENTS} if isinstance(root, ClientDatasetsModule) else _LIGHTNINGS
+    own = {key: v for key, v in vars(root).items() if key not in hidden and not isinstance(v, BatchWorkers)}
     return {**surroundings(type(root)), **own}  # new attributes come last
 
 

@@ -1,4 +1,4 @@
-"""What the callbacks' hooks of clients do, seen while a trial's clients train one after the other."""
+"""The callbacks' hooks of clients, watched while a trial's clients train one after the other."""
 
 from __future__ import annotations
 

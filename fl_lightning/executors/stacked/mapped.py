@@ -12,7 +12,7 @@ from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from fl_lightning._lightning.recording import Logged
+from fl_lightning._lightning.recording import Logged, told
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import stands_in
 from fl_lightning.clients.state_vector import StateVector
@@ -113,19 +113,19 @@ class _OfOneClient(TorchFunctionMode):
             return Item.of(args[0])
         if function == _REQUIRES_GRAD:
             return _requires_grad(args[0])
-        if function in (_IS_LEAF, _GRAD) and id(args[0]) in self._parameters:
-            if function == _IS_LEAF:
-                return True
+        if function == _IS_LEAF and id(args[0]) in self._parameters:
+            return True
+        if function == _GRAD and id(args[0]) in self._parameters:
             raise CannotVectorize("`training_step` reads gradients, which a stack keeps elsewhere")
         try:
-            if function in _FILLED and not torch._C._functorch.is_batchedtensor(args[0]):
+            if function in _FILLED and not _functorch.is_batchedtensor(args[0]):
                 return _watched(self._fill(function, *args, **(kwargs or {})))
             return _watched(function(*args, **(kwargs or {})))
         except CannotVectorize:
             raise
         except Exception as error:
-            name, first = getattr(function, "__name__", function), str(error).strip().split("\n")[0]
-            raise CannotVectorize(f"{name} fails on stacked models ({type(error).__name__}: {first})") from error
+            name = getattr(function, "__name__", function)
+            raise CannotVectorize(f"{name} fails on stacked models ({told(error)})") from error
 
     def _standing_for(self, tensor: Tensor) -> Tensor:
         return self._filled.get(id(tensor), (tensor, tensor))[1]
@@ -145,8 +145,8 @@ _REQUIRES_GRAD, _IS_LEAF, _GRAD = (
 
 
 def _requires_grad(tensor: Tensor) -> bool:
-    while torch._C._functorch.is_batchedtensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    while _functorch.is_batchedtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
     return tensor.requires_grad
 
 
@@ -174,6 +174,4 @@ def _tried(step: Callable[[], Any]) -> Any:
     except CannotVectorize:
         raise
     except Exception as error:  # whatever a layer raises when it is given stacked tensors
-        first = str(error).strip().split("\n")[0]
-        cause = f"{type(error).__name__}{': ' if first else ''}{first}"
-        raise CannotVectorize(f"`training_step` fails on stacked models ({cause})") from error
+        raise CannotVectorize(f"`training_step` fails on stacked models ({told(error)})") from error

@@ -29,6 +29,7 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.surroundings import globals_of, held_by, is_users, surroundings
+from fl_lightning.parts.contracts import version_of
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
@@ -271,7 +272,7 @@ def _sample(tensor: Tensor) -> Any:
     """Return some values of a large tensor, and how often it has been written to."""
     step = tensor.numel() // BRIEF_VALUES
     values = tensor.detach().view(-1)[::step].clone() if tensor.is_contiguous() else None
-    return None if tensor.is_inference() else tensor._version, values
+    return version_of(tensor), values
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:

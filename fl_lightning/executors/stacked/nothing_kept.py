@@ -1,4 +1,4 @@
-"""What stands for values of several clients must not outlive their training."""
+"""Stand-ins for values of several clients must not outlive their training."""
 
 from __future__ import annotations
 

@@ -122,15 +122,15 @@ class PreciseStep:
     def _compare(self, alone: Sequence[Tensor], at_once: Sequence[Tensor]) -> None:
         """Compare a client's gradients, its loss, and other values, as far as a stack has them."""
         names = self._vector.names
-        number, largest = len(names), max(map(_size, alone[: len(names)]))
+        number, scale = len(names), max(map(largest, alone[: len(names)]))
         tolerance = _TOLERANCE if alone[number].dtype is torch.float64 else _COARSE
         for place, (own, other) in enumerate(zip(alone, at_once, strict=False)):
             # a gradient that is zero but for rounding, as that of a bias before BatchNorm, is no measure
-            bound = tolerance * (_size(own) + (1e-2 * largest if place < number else 1e-3)) + 1e-12
+            bound = tolerance * (largest(own) + (1e-2 * scale if place < number else 1e-3)) + 1e-12
             same = (own == other) | (own.isnan() & other.isnan()) | ((own - other).abs() <= bound)
             if not bool(same.all()):
                 what = f"the gradient of {names[place]!r}" if place < number else "the loss, a buffer or a logged value"
-                raise CannotVectorize(f"{what} is another one in a stack, by {_size(own - other):.1g}")
+                raise CannotVectorize(f"{what} is another one in a stack, by {largest(own - other):.1g}")
 
 
 def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
@@ -144,6 +144,6 @@ def _said(logged: Logged) -> list[Tensor]:
     return [logged.tensors[place].double().clone() for place in places]  # a parameter itself may be logged
 
 
-def _size(tensor: Tensor) -> float:
+def largest(tensor: Tensor) -> float:
     """Return the largest finite absolute value; 0 of an empty tensor."""
     return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) if tensor.numel() else 0.0

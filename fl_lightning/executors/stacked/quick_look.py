@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.executors.stacked.module_state import BRIEF_VALUES, Camera, same
+from fl_lightning.parts.contracts import version_of
 
 #: What has attributes, and more to it.
 _OTHERS = (
@@ -50,7 +51,7 @@ class QuickLook:
         if type(value) is tuple:  # what it holds has been visited, too
             return
         if isinstance(value, Tensor):
-            self._written.append((value, _version(value)))
+            self._written.append((value, version_of(value)))
         elif isinstance(value, np.ndarray):
             self._arrays.append((value, _bytes(value)))
         elif isinstance(value, (dict, list, deque)):
@@ -74,7 +75,7 @@ class QuickLook:
             all(_are_same(held, keys) and _are_same(held.values(), values) for held, keys, values in self._dicts)
             and all(_are_same(held, before) for held, before in self._lists)
             and all(len(held) == number for held, number in self._long)
-            and all(_version(tensor) == version for tensor, version in self._written)
+            and all(version_of(tensor) == version for tensor, version in self._written)
             and all(_bytes(array) == values for array, values in self._arrays)
             and same(self._images, self._make_camera().image(self._others))
         )
@@ -86,11 +87,6 @@ def _are_same(now: Collection[Any], before: Collection[Any]) -> bool:
 
 def _has_slots(value: Any) -> bool:
     return any(base.__dict__.get("__slots__") for base in type(value).__mro__)
-
-
-def _version(tensor: Tensor) -> int:
-    """Return how often a tensor has been written to."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _bytes(array: np.ndarray) -> bytes:

@@ -14,8 +14,9 @@ from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.logging import Witness
 from fl_lightning._lightning.metric_replay import different_metric, metric_states, restore_metric_states
+from fl_lightning._lightning.recording import told
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.begun import Begun
+from fl_lightning.clients.begun import Begun, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
@@ -26,7 +27,7 @@ from fl_lightning.executors.stacked.hook_trial import HookTrial
 from fl_lightning.executors.stacked.module_state import ModuleState
 from fl_lightning.executors.stacked.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
-from fl_lightning.executors.stacked.precise import Example, PreciseStep
+from fl_lightning.executors.stacked.precise import Example, PreciseStep, largest
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
@@ -174,13 +175,8 @@ class Trial:
 
     def _alike(self) -> list[list[_Done]]:
         """Return the clients whose optimizers have the same options together, the longest first."""
-        groups: list[list[_Done]] = []
-        for done in sorted(self._done, key=lambda done: -len(self._windows(done))):
-            like = next((group for group in groups if group[0].begun.options == done.begun.options), None)
-            if like is None:
-                groups.append(like := [])
-            like.append(done)
-        return groups
+        longest_first = sorted(self._done, key=lambda done: -len(self._windows(done)))
+        return alike(longest_first, lambda done: done.begun)
 
     def _compare_stack(self, members: Sequence[_Done], journal: Journal) -> None:
         clients, vector = self._clients, self._copy.vector
@@ -226,18 +222,18 @@ class Trial:
     def _compare_models(self, result: ClientResult, stacked: Tensor) -> None:
         vector = self._clients.vector
         models = [vector.views(model) for model in (result.start, result.vector, stacked)]
-        moves = [_largest(after - start) for start, after, _ in zip(*models, strict=True)]
+        moves = [largest(after - start) for start, after, _ in zip(*models, strict=True)]
         # a tensor that hardly moves (a bias before BatchNorm, say) is moved by rounding alone
         floor = 1e-2 * max(moves[: len(vector.parameters)], default=0.0)
         for name, move, start, alone, at_once in zip(vector.tensor_names, moves, *models, strict=True):
-            bound = self._tolerance * (max(move, floor) + 1e-6 * _largest(start))
+            bound = self._tolerance * (max(move, floor) + 1e-6 * largest(start))
             apart = (alone - at_once).abs()
             same = (alone == at_once) | (alone.isnan() & at_once.isnan()) | (apart <= bound)
             if not bool(same.all()):
                 if bool((at_once.isnan() & ~alone.isnan()).any()):
                     raise CannotVectorize(_BY_ANOTHER_WAY)
                 raise CannotVectorize(
-                    f"{name!r} differs by {_largest(apart):.1g} after a client's training in a stack, where training "
+                    f"{name!r} differs by {largest(apart):.1g} after a client's training in a stack, where training "
                     f"moves it by {move:.1g}: the step depends on something that a stack does not keep for each client"
                     + (", such as the order in which random numbers are drawn" if self.draws else "")
                 )
@@ -301,8 +297,7 @@ def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
     except CannotVectorize:
         raise
     except Exception as error:  # whatever a module's attributes raise when they are copied
-        first = str(error).strip().split("\n")[0]
-        raise CannotVectorize(f"the module cannot be copied to try it out ({type(error).__name__}: {first})") from error
+        raise CannotVectorize(f"the module cannot be copied to try it out ({told(error)})") from error
 
 
 def _spoil(tensors: Iterable[Tensor]) -> None:
@@ -311,8 +306,3 @@ def _spoil(tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             if tensor.is_floating_point():
                 tensor.fill_(float("nan"))
-
-
-def _largest(tensor: Tensor) -> float:
-    """Return the largest finite absolute value; 0 of an empty tensor."""
-    return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) if tensor.numel() else 0.0
