@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+
+from fl_lightning.clients.places import Places
 
 
 class StateVector:
@@ -102,16 +103,9 @@ class StateVector:
         """Return the tensors of the module's state, parameters first."""
         return self._tensors()
 
-    def places(self) -> list[list[tuple[dict[str, Any], str]]]:
-        """Return where the module holds each tensor of its state: dictionaries of submodules, and names in them."""
-        index = {id(tensor): place for place, tensor in enumerate(self._tensors())}
-        found: list[list[tuple[dict[str, Any], str]]] = [[] for _ in index]
-        for submodule in self.module.modules():
-            for held in (submodule._parameters, submodule._buffers):
-                for name, tensor in held.items():
-                    if id(tensor) in index:
-                        found[index[id(tensor)]].append((held, name))
-        return found
+    def places(self) -> Places:
+        """Return where the module holds the tensors of its state."""
+        return Places(self.module, self._tensors())
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""

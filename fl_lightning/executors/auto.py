@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ _LARGE_STEP = 3e8  # of products of matrices alone
 _MAPPED_STEP = 5e6  # of any other step, whose stacks call more and slower operations
 _CONVOLVING_STEP = 2e6
 _MAPPED_MODELS = 8  # that a stack of such steps needs at least
-_CLIENTS_OF_STEP = 4  # whose batches have one shape, in the mean: below, a mapped step saves nothing
+# A mapped step costs as much as so many steps of clients that train alone: its operations, and what comes with any.
+_MAPPED_OPERATION = 1.7
+_MAPPED_CALL = 160  # operations
 _WORTH_A_TRIAL = 300  # batches of a round, where every round has a trial
 
 
@@ -42,12 +45,19 @@ class ExecutorChoice:
         cause: Why.
         threads: Torch's threads; ``None`` where they stay as they are.
         channels_last: Whether convolutions train with channels last in memory.
+        operations: Calls of operations in a client's step.
     """
 
     executor: str
     cause: str
     threads: int | None = None
     channels_last: bool = False
+    operations: float = math.inf
+
+    @property
+    def clients_worth_a_step(self) -> float:
+        """Clients whose batches a mapped step takes at least, in the mean, to be faster than their own steps."""
+        return _MAPPED_OPERATION + _MAPPED_CALL / self.operations
 
 
 class AutoExecutor(Executor):
@@ -106,7 +116,7 @@ class AutoExecutor(Executor):
             self._vectorized.run(tasks, clients, algorithm)
             if self._untold and self._vectorized.verdict.proven:  # otherwise it has said why not, or will
                 self._tell(self.choice)
-            self._weigh(tasks)
+            self._weigh(tasks, self.choice)
         else:
             self._sequential.run(tasks, clients, algorithm)
 
@@ -134,7 +144,7 @@ class AutoExecutor(Executor):
                 self._tell(choice)
         return tasks[1:]
 
-    def _weigh(self, tasks: Sequence[Task]) -> None:
+    def _weigh(self, tasks: Sequence[Task], choice: ExecutorChoice) -> None:
         """Leave stacks if they turn out to cost more than they save."""
         vectorized = self._vectorized
         if vectorized.cause is not None or not tasks:
@@ -142,7 +152,7 @@ class AutoExecutor(Executor):
         few = len(tasks) < _MAPPED_MODELS or sum(map(self._clients.batches.number, tasks)) < _WORTH_A_TRIAL
         if vectorized.tries_each_round and few:
             vectorized.give_up("the step may be another one in each round, and rounds are too short for a trial each")
-        elif vectorized.clients_of_step < _CLIENTS_OF_STEP:
+        elif vectorized.clients_of_step < choice.clients_worth_a_step:
             vectorized.give_up("clients' batches have too many shapes for steps of several clients")
 
     def _tell(self, choice: ExecutorChoice) -> None:
@@ -180,7 +190,7 @@ class AutoExecutor(Executor):
             return ExecutorChoice("sequential", "one client at a time", threads, last)
         if on_cpu and not _gains(counts, models):
             return ExecutorChoice("sequential", str(counts), threads, last)
-        return ExecutorChoice("vectorized", str(counts), threads)
+        return ExecutorChoice("vectorized", str(counts), threads, operations=counts.operations)
 
 
 def _gains(counts: StepCounts, models: int) -> bool:

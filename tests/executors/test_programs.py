@@ -70,6 +70,7 @@ def fit(module: Logs, executor: str, callback: Any = None, **trainer: Any) -> di
     algorithm = callback(executor) if callback else FedAvg(1.0, seed=0, executor=executor, local_epochs=2)
     fitter = quiet_trainer(max_epochs=3, callbacks=[algorithm], **trainer)
     fitter.fit(module, datamodule=TensorDataModule(clients_of((2, 3), SIZES), batch_size=4))
+    assert executor == "sequential" or fitter.fit_loop.executor.cause is None
     return {name: float(value) for name, value in fitter.callback_metrics.items()}
 
 

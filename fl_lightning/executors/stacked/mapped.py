@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from fl_lightning._lightning.recording import Logged, told
 from fl_lightning._lightning.stacked_loop import StackedLoop
@@ -20,7 +20,6 @@ from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import DrawsApart
-from fl_lightning.executors.stacked.stack import substituted
 
 StepOutcome = tuple[Tensor, Logged, list[Tensor]]
 
@@ -62,22 +61,39 @@ class MappedStep:
         def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             logged.clear()
             _watched([*state, *tensors])
-            with substituted(self._places, state), _OfOneClient(state[:number], zero):
+            with self._places.substituted(state), _OfOneClient(state[:number], zero):
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
-                after = [spots[0][0][spots[0][1]] for spots in self._places[number:]]
+                after = self._places.present(number)
             return loss.reshape(()), list(logged.tensors), after
 
-        with self._stacked.recording() as logged, nullcontext() if draws is None else draws:
-            mapped = torch.func.vmap(one, randomness="error" if draws is None else "different")
-            versions = [parameter._version for parameter in parameters]
-            zeros = torch.zeros(len(parameters[0]), device=parameters[0].device)
-            losses, tensors, after = _tried(lambda: mapped([*parameters, *buffers], batch.tensors, zeros))
+        versions = [parameter._version for parameter in parameters]
+        state, zeros = [*parameters, *buffers], torch.zeros(len(parameters[0]), device=parameters[0].device)
+        alone = len(zeros) == 1  # to be mapped costs more than such a step
+        with self._stacked.recording() as logged, _drawing(draws, alone):
+            if alone:
+                losses, tensors, after = _tried(lambda: _of_one(one, state, batch.tensors, zeros))
+            else:
+                mapped = torch.func.vmap(one, randomness="error" if draws is None else "different")
+                losses, tensors, after = _tried(lambda: mapped(state, batch.tensors, zeros))
         if versions != [parameter._version for parameter in parameters]:
             raise CannotVectorize("`training_step` changes parameters in place, which a stack of some clients loses")
         # what is the batch's or the models' own changes before it is read
         held = {tensor.untyped_storage().data_ptr() for tensor in (*batch.tensors, *parameters, *buffers)}
         logged.tensors[:] = [t.clone() if t.untyped_storage().data_ptr() in held else t for t in tensors]
         return losses, logged, after
+
+
+def _drawing(draws: DrawsApart | None, alone: bool) -> AbstractContextManager[Any]:
+    """Return what lets clients draw from their own generators."""
+    if draws is None:
+        return nullcontext()
+    return draws.of_one() if alone else draws
+
+
+def _of_one(one: Callable[..., Any], *stacks: Any) -> Any:
+    """Call a function of one client's tensors for a stack of one."""
+    outcome = one(*tree_map(lambda tensor: tensor[0], stacks))
+    return tree_map(lambda tensor: tensor.unsqueeze(0), outcome)
 
 
 _FILLED = {

@@ -13,7 +13,6 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.program.trace import QUESTIONS
-from fl_lightning.executors.stacked.stack import substituted
 
 
 class _Hidden(Tensor):
@@ -44,5 +43,5 @@ class OutOfReach:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Hide them."""
-        with substituted(self._places, self._hidden), self._loop.hidden_counters():
+        with self._places.substituted(self._hidden), self._loop.hidden_counters():
             yield

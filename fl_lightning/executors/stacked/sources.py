@@ -169,10 +169,8 @@ class GatheredBatches:
         """Read the batches of as many steps as are held at once."""
         most = max(1, _TABLES // max(1, rows * self._batch * self._clients[0].bytes_per_sample))
         self._begin = self._steps
-        active = [
-            sum(client.number > step for client in self._clients) for step in range(self._begin, self._begin + most)
-        ]
-        active = [k for k in active if k]
+        end = min(self._begin + most, max(client.number for client in self._clients))
+        active = [sum(client.number > step for client in self._clients) for step in range(self._begin, end)]
         self._tables, self._sizes = self.padded(active, self._batch)
         self._end = self._begin + len(active)
 

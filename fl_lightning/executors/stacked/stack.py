@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from fl_lightning.clients.state_vector import StateVector
-
-Places = list[list[tuple[dict[str, Any], str]]]
 
 
 class ModelStack:
@@ -74,18 +70,3 @@ def _copy(rows: Tensor, like: Tensor) -> Tensor:
     if not like.is_floating_point():
         rows = rows.round()
     return rows.to(like.dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-@contextmanager
-def substituted(places: Places, values: Sequence[Any]) -> Iterator[None]:
-    """Let ``values`` stand where a module holds the tensors of its state."""
-    before = [[held[name] for held, name in spots] for spots in places]
-    for spots, value in zip(places, values, strict=True):
-        for held, name in spots:
-            held[name] = value
-    try:
-        yield
-    finally:
-        for spots, tensors in zip(places, before, strict=True):
-            for (held, name), tensor in zip(spots, tensors, strict=True):
-                held[name] = tensor

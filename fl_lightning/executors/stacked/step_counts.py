@@ -36,13 +36,14 @@ class StepCounts(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps = 1
-        self._flops = 0.0
+        self._flops, self._calls = 0.0, 0
         self._names: set[str] = set()
         self._draws = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
         out = function(*args, **(kwargs or {}))
+        self._calls += 1
         packet = function._overloadpacket
         if packet in flop_registry:
             self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
@@ -56,6 +57,11 @@ class StepCounts(TorchDispatchMode):
     def flops(self) -> float:
         """Floating-point operations of a step's products and convolutions, forward and backward."""
         return self._flops / max(1, self.steps)
+
+    @property
+    def operations(self) -> float:
+        """Calls of operations in a step."""
+        return self._calls / max(1, self.steps)
 
     @property
     def convolves(self) -> bool:

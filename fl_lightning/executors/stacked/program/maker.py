@@ -12,6 +12,7 @@ from torch import Tensor
 from fl_lightning._lightning.recording import LogCall, Logged, Unusable
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import given_out, stands_in
+from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.effects import SideEffect
@@ -19,7 +20,6 @@ from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
 from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
 from fl_lightning.executors.stacked.rehearsal import Rehearsal
-from fl_lightning.executors.stacked.stack import Places, substituted
 
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 
@@ -219,7 +219,7 @@ def _record(
     """Return what steps on zeros compute, the numbers of their losses, and what they log."""
 
     def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
-        with substituted(places, weights), torch.enable_grad():
+        with places.substituted(weights), torch.enable_grad():
             index: Any = stands_in(_BatchIndex(), lambda index: 0)
             return stacked.training_step(form.rebuild(list(tensors)), index)
 

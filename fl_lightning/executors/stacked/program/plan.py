@@ -19,6 +19,7 @@ ACTIVATIONS: dict[Any, str] = {
     **dict.fromkeys((torch.sigmoid, Tensor.sigmoid, F.sigmoid), "sigmoid"),
     **{F.gelu: "gelu", F.silu: "silu", F.elu: "elu", F.leaky_relu: "leaky_relu", F.softplus: "softplus"},
 }
+_OPTIONS_IN_ORDER: dict[Any, tuple[str, ...]] = {F.softplus: ("beta", "threshold")}  # that layers give without names
 _LOG_SOFTMAX = (F.log_softmax, torch.log_softmax, Tensor.log_softmax)
 _SHAPES = (Tensor.view, Tensor.reshape, Tensor.flatten, torch.flatten, torch.reshape, Tensor.contiguous)
 _TYPES = (Tensor.float, Tensor.double, Tensor.to, Tensor.type_as)
@@ -166,12 +167,13 @@ def _between(node: Node) -> Layer | None:
     options = tuple((key, value) for key, value in node.kwargs.items() if key not in ("input", "inplace"))
     if node.function is F.dropout:
         values = dict(options)
-        if len(node.args) > 1 or not values.get("training", True):
+        if len(node.args) > 1:
             raise CannotVectorize("dropout in an unusual form")
-        share = float(values.get("p", 0.5))
+        share = float(values.get("p", 0.5)) if values.get("training", True) else 0.0
         return Dropout(share) if share else None  # torch draws nothing for a share of 0
-    if node.function in ACTIVATIONS and len(node.args) <= 1:
-        return Activation(ACTIVATIONS[node.function], options)
+    names = _OPTIONS_IN_ORDER.get(node.function, ())
+    if node.function in ACTIVATIONS and len(node.args) <= 1 + len(names):
+        return Activation(ACTIVATIONS[node.function], (*options, *zip(names, node.args[1:], strict=False)))
     raise CannotVectorize(f"{_called(node)} has no place in a chain of layers")
 
 

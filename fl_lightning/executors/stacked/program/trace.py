@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.stand_ins import stands_in
@@ -122,7 +124,9 @@ class Traced(Tensor):
         graph = given[0].graph
         if kwargs.get("inplace"):
             kwargs["inplace"] = False
-        with torch._C.DisableTorchFunctionSubclass():
+        # a program draws masks when it runs: the trace only notes that, and leaves the generators alone
+        drawn_later = torch.random.fork_rng(devices=[]) if function is F.dropout else nullcontext()
+        with torch._C.DisableTorchFunctionSubclass(), drawn_later:
             result = function(*args, **kwargs)
         if isinstance(result, Tensor):
             return cls.make(result, graph, graph.add(function, *noted, result))
