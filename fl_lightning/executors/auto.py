@@ -153,7 +153,7 @@ class AutoExecutor(Executor):
         if vectorized.tries_each_round and few:
             vectorized.give_up("the step may be another one in each round, and rounds are too short for a trial each")
         elif vectorized.clients_of_step < choice.clients_worth_a_step:
-            vectorized.give_up("clients' batches have too many shapes for steps of several clients")
+            vectorized.give_up("too few clients have batches of one shape at a time")
 
     def _tell(self, choice: ExecutorChoice) -> None:
         self._untold = False
