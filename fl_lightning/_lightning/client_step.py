@@ -151,7 +151,7 @@ class ClientStep(_TrainingEpochLoop):
 
     def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
         if self._plain_backward:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         else:
             with self.profile(self._actions[1]):
                 self.trainer.strategy.backward(loss, optimizer)

@@ -110,7 +110,7 @@ class StackedLoop:
         loss: Any = output.get("loss") if isinstance(output, dict) else output
         if not hasattr(loss, "detach"):
             raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     @property
     def transfer(self) -> Callable[[Any], Any]:
