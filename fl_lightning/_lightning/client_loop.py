@@ -214,23 +214,27 @@ class ClientLoop(ClientStep):
         progress.increment_ready()
         self._begin_logging(batch)
         self._window += 1
-        self._accumulating = not (is_last or self._window == trainer.accumulate_grad_batches)
         start, end = self._hooks["on_train_batch_start"], self._hooks["on_train_batch_end"]
-        start.call_callbacks(batch, round_idx)
-        goes_on = start.call_module(batch, batch_idx) != -1
-        if self._own_strategy:
-            trainer.strategy.on_train_batch_start(batch, batch_idx)
+        goes_on = True
+        if batch is None:
+            self._warning_cache.warn("A client's data yielded None instead of a batch, on which nothing is trained.")
+        else:
+            start.call_callbacks(batch, round_idx)
+            goes_on = start.call_module(batch, batch_idx) != -1
+            if self._own_strategy:
+                trainer.strategy.on_train_batch_start(batch, batch_idx)
+        self._accumulating = not (is_last or self._window >= trainer.accumulate_grad_batches)
         progress.increment_started()
-        outputs: dict[str, Any] = {}
-        if goes_on:
+        outputs: dict[str, Any] | None = None if batch is None else {}
+        if goes_on and batch is not None:
             with self.profile("run_training_batch"):
                 outputs = self._optimize(batch, batch_idx)
         progress.increment_processed()
         if not self._accumulating:
             self._window = 0
         if goes_on:
-            if self._automatic and not self._accumulating:
-                self.optimizers.step_in_client(self._step_counter.completed - self._steps_before_client)
+            if self._automatic and not self._accumulating and self._steps_before_client < self._step_counter.completed:
+                self.optimizers.step_in_client(self._step_counter.completed - self._steps_before_client, batch_idx + 1)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
             self._hand_on_logged_values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,6 +12,7 @@ from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
@@ -62,10 +64,15 @@ class ClientStep(_TrainingEpochLoop):
         """Run ``training_step``, the backward pass and, unless gradients are accumulated, the optimizer."""
         outputs: dict[str, Any] = {}
         if not self._automatic:
-            return ManualResult.from_training_step_output(self._training_step(batch, batch_idx)).asdict()
+            with suppress(StopIteration):  # ends the batch
+                return ManualResult.from_training_step_output(self._training_step(batch, batch_idx)).asdict()
+            return outputs
         optimizer = self.trainer.optimizers[0]
+        ran = False
 
         def closure() -> Tensor | None:
+            nonlocal ran
+            ran = True
             # an optimizer whose `step` runs without gradients counts on the closure, as in Lightning
             with torch.enable_grad():
                 loss, extra = self._read(self._training_step(batch, batch_idx))
@@ -74,8 +81,7 @@ class ClientStep(_TrainingEpochLoop):
                 if loss is None:
                     self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                     return None
-                # a scaler multiplies the loss in place
-                detached = loss.detach() if self._plain_precision else loss.detach().clone()
+                detached = loss.detach().clone()  # a scaler, or a step, may change the loss in place
                 outputs.update({"loss": detached, **extra})
                 self._backward(loss, optimizer)
                 return detached
@@ -86,6 +92,11 @@ class ClientStep(_TrainingEpochLoop):
         progress = self.automatic_optimization.optim_progress.optimizer.step
         progress.increment_ready()
         self._step(optimizer, batch_idx, closure)
+        if not ran:
+            raise MisconfigurationException(
+                f"`{type(optimizer).__name__}.step` was not given the closure, or has not called it, so nothing was "
+                "trained. An `optimizer_step` of your own must call `optimizer.step(closure=optimizer_closure)`."
+            )
         progress.increment_completed()
         return outputs
 
@@ -153,5 +164,7 @@ class ClientStep(_TrainingEpochLoop):
         if self._plain_backward:
             loss.backward()
         else:
+            previous = enter_fx(self._module, "backward")
             with self.profile(self._actions[1]):
                 self.trainer.strategy.backward(loss, optimizer)
+            enter_fx(self._module, previous)

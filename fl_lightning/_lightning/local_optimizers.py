@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.trainer import call
 from torch import Tensor
+from torch.optim import Optimizer
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -28,6 +29,9 @@ class OptimizerProgress:
 
     states: Sequence[dict[Any, Any]]
     schedules: Sequence[dict[str, Any]] | None = None
+
+
+_State = dict[Any, Any]
 
 
 class LocalOptimizers:
@@ -47,6 +51,7 @@ class LocalOptimizers:
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
         #: Schedules that step after a client's optimizer steps.
         self.by_step = by_step if self._automatic else []
+        self._configured = _states(trainer.optimizers)
         #: Settings of earlier rounds, on whose models clients still train.
         self.past: dict[int, Settings] = {}
         #: With manual optimisation, the settings that the round's first client left.
@@ -59,7 +64,12 @@ class LocalOptimizers:
 
     def on_clients_start(self) -> None:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
-        self._for_clients = self._settings()
+        self._for_clients, self._configured = self._settings(), _states(self._trainer.optimizers)
+
+    @property
+    def begin_with_state(self) -> bool:
+        """Whether ``configure_optimizers``, or a hook, has given optimizers a state before the first step."""
+        return any(self._configured)
 
     def on_round_abort(self) -> None:
         """Return to the settings of the round's start."""
@@ -77,9 +87,10 @@ class LocalOptimizers:
         self.past[round_index] = self._settings()
 
     def reset(self, round_index: int | None = None) -> None:
-        """Clear state and gradients and return to the settings of a round's clients, by default this one's."""
-        for optimizer in self._trainer.optimizers:
+        """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
+        for optimizer, state in zip(self._trainer.optimizers, self._configured, strict=False):
             optimizer.state.clear()
+            optimizer.state.update(_copied(state))
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None  # `zero_grad` may be the user's own
@@ -135,11 +146,21 @@ class LocalOptimizers:
         if not self._automatic and slot == 0 and self._start[1]:
             self.first_client_end = self._settings()
 
-    def step_in_client(self, step: int) -> None:
-        """Step the schedules by steps after a client's optimizer step, the ``step``-th from 1."""
+    @property
+    def counts_batches(self) -> bool:
+        """Whether a schedule by steps steps at some batches only."""
+        return any(config.frequency > 1 for config in self.by_step)
+
+    def step_in_client(self, step: int, batches: int) -> None:
+        """Step the schedules by steps after a client's optimizer step.
+
+        Args:
+            step: The step's number, from 1.
+            batches: Batches that the client has trained on, of which Lightning counts every ``frequency``-th.
+        """
         if step <= self._schedule_steps:
             for config in self.by_step:
-                if step % config.frequency == 0:
+                if batches % config.frequency == 0:
                     call._call_lightning_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
 
     def advance_schedules(self) -> None:
@@ -149,15 +170,19 @@ class LocalOptimizers:
         left them.
         """
         for step in range(self._schedule_steps if self.by_step else 0):
-            self.step_in_client(step + 1)
+            self.step_in_client(step + 1, (step + 1) * int(self._trainer.accumulate_grad_batches))
         if self.first_client_end is not None:
             self._restore(*self.first_client_end)
 
     def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put the round's start in the place of what a client left in the optimizers and schedules."""
         options_at_start, schedules = self._start
-        for state, options in zip(checkpoint.get("optimizer_states", []), options_at_start, strict=False):
-            state["state"] = {}
+        optimizers = zip(self._trainer.optimizers, self._configured, strict=False)
+        states = [_state_dict(optimizer, configured) for optimizer, configured in optimizers]
+        for number, (state, options) in enumerate(
+            zip(checkpoint.get("optimizer_states", []), options_at_start, strict=False)
+        ):
+            state["state"] = states[number]
             for group, values in zip(state["param_groups"], options, strict=True):
                 group.update(values)
         if "lr_schedulers" in checkpoint:
@@ -198,3 +223,25 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 def _own(options: dict[str, Any]) -> dict[str, Any]:
     """Return options whose tensors nobody else changes: schedules set a learning rate in a tensor in place."""
     return {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
+
+
+def _states(optimizers: Sequence[Optimizer]) -> list[_State]:
+    """Return copies of what optimizers hold."""
+    return [_copied(optimizer.state) for optimizer in optimizers]
+
+
+def _copied(state: Mapping[Any, Any]) -> _State:
+    return {parameter: copy.deepcopy(held) for parameter, held in state.items()}
+
+
+def _state_dict(optimizer: Optimizer, state: _State) -> Any:
+    """Return what a checkpoint has of a state."""
+    if not state:
+        return {}
+    before = dict(optimizer.state)
+    optimizer.state.clear()
+    optimizer.state.update(_copied(state))
+    saved = optimizer.state_dict()["state"]
+    optimizer.state.clear()
+    optimizer.state.update(before)
+    return saved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     BatchSizeFinder,
     Callback,
     LearningRateFinder,
@@ -37,6 +38,7 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
     _refuse_validation_inside_rounds(trainer)
     for callback in trainer.callbacks:
         _refuse_callback(callback)
+        _refuse_unfreezing(callback, trainer.max_epochs)
     strategy = trainer.strategy
     if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)):
         raise Refused(
@@ -84,6 +86,18 @@ def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:
             f"`val_check_interval={trainer.val_check_interval!r}` and "
             f"`check_val_every_n_epoch={trainer.check_val_every_n_epoch!r}`. Leave `val_check_interval` at 1.0 and "
             "validate every n rounds with `check_val_every_n_epoch=n`."
+        )
+
+
+def _refuse_unfreezing(callback: Callback, max_epochs: int | None) -> None:
+    if not isinstance(callback, BackboneFinetuning):
+        return
+    epoch = callback.unfreeze_backbone_at_epoch
+    if max_epochs is None or max_epochs < 0 or epoch < max_epochs:
+        raise Refused(
+            f"BackboneFinetuning(unfreeze_backbone_at_epoch={epoch}) would train other parameters from round {epoch} "
+            "on, and clients' models would no longer match the server's. Fit twice: first with the backbone frozen, "
+            "then with `requires_grad=True` from those weights."
         )
 
 

@@ -28,9 +28,13 @@ def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
             return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
 
         return with_hooks
-    if device.type == "cpu":
-        return lambda batch: batch
+    if device.type == "cpu":  # a list of tensors is there already, and is made anew for each batch
+        return lambda batch: batch if _is_of_tensors(batch) else move_data_to_device(batch, device)
     return lambda batch: move_data_to_device(batch, device)
+
+
+def _is_of_tensors(batch: Any) -> bool:
+    return type(batch) in (list, tuple) and all(type(part) is torch.Tensor and part.is_cpu for part in batch)
 
 
 def is_plain_transfer(trainer: pl.Trainer) -> bool:

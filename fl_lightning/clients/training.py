@@ -183,6 +183,8 @@ class LocalTraining:
             for index, batch in enumerate(self.batches.of(task)):
                 if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                     break
+        except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
+            pass
         except ValueError as error:
             self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
             raise

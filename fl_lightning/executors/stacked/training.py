@@ -102,11 +102,20 @@ class StackTraining:
                 so_far = [a + (b if own else 0.0) for a, b, own in zip(so_far, rates, stepped, strict=True)]
                 summed[:active] = [so_far] * active
             if schedules.by_step:
-                schedules.step_in_client(step + 1)
+                schedules.step_in_client(step + 1, self._batches_until(step, active))
                 optimizer.refresh()
             if self._ends is not None and self._ending:
                 self._ends.keep_state(self._ending)
         return summed
+
+    def _batches_until(self, step: int, active: int) -> int:
+        """Return the batches that clients have trained on after a step, where schedules count them."""
+        if not self._clients.loop.optimizers.counts_batches:
+            return step + 1
+        batches = {sum(windows[: step + 1]) for windows in self._windows[:active]}
+        if len(batches) > 1:
+            raise CannotVectorize("a learning-rate schedule steps at some batches only, and clients count unequally")
+        return batches.pop()
 
     # ---- by a program ----
 
