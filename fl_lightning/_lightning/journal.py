@@ -66,7 +66,7 @@ class Entry:
     def weights(self, call: LogCall) -> Sequence[float]:
         """Return how much each client's number counts in a mean."""
         if call.weight is not None:
-            return self.tensors[call.weight].tolist()  # type: ignore[no-any-return]
+            return self.tensors[call.weight].tolist()
         size = call.options.get("batch_size")
         return self.batch_sizes() if size is None else [size] * len(self.slots)
 
@@ -131,6 +131,13 @@ class Journal:
 
     # ---- metric objects ----
 
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metric objects to which the clients have given something, with those inside of them."""
+        called = (call.metric for entry in self._entries for call in entry.logged.metric_calls)
+        parts = {id(part): part for metric in called for part in metric.modules()}
+        return [part for part in parts.values() if isinstance(part, Metric)]
+
     def update_metrics(self, slot: int | None = None) -> None:
         """Give metric objects what the clients would have given them, in the order of clients.
 
@@ -177,7 +184,8 @@ class Journal:
         trainer, progress = loop.trainer, loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
         try:
-            self.update_metrics()
+            with trainer.precision_plugin.train_step_context():
+                self.update_metrics()
         except CannotVectorize as error:  # other batches than those of the trial
             raise RuntimeError(f'In some batches {error}. Give the aggregation `executor="sequential"`.') from error
         earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}

@@ -85,7 +85,7 @@ class ClientLog:
 
     def _point_callbacks_to(self, log: Callable[..., None]) -> None:
         for callback in self._module.trainer.callbacks:
-            callback.log = log  # type: ignore[method-assign]
+            callback.log = log
 
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""

@@ -21,23 +21,23 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.batching import windows
-from fl_lightning.executors.stacked.circumstances import Circumstances
-from fl_lightning.executors.stacked.common_ground import CommonGround
+from fl_lightning.executors.stacked.changes.circumstances import Circumstances
+from fl_lightning.executors.stacked.changes.common_ground import CommonGround
+from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.ends import ClientEnds
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.executors.stacked.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.results import Results, Trained
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.training import Stack, StackTraining
-from fl_lightning.executors.stacked.trial import Trial
-from fl_lightning.executors.stacked.verdict import Verdict
+from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
+from fl_lightning.executors.stacked.trials.trial import Trial
+from fl_lightning.executors.stacked.trials.verdict import Verdict
+from fl_lightning.executors.stacked.trials.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.executors.stacked.ways import make_steps
-from fl_lightning.executors.stacked.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
@@ -88,7 +88,7 @@ class VectorizedExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
-        self.verdict = Verdict(**{key: value for key, value in state.items() if hasattr(Verdict, key)})
+        self.verdict = Verdict(**state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""

@@ -15,7 +15,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
-from fl_lightning.executors.stacked.out_of_reach import OutOfReach
+from fl_lightning.executors.stacked.guards.out_of_reach import OutOfReach
 from fl_lightning.executors.stacked.program.maker import BatchForm
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task

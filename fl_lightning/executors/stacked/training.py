@@ -15,9 +15,9 @@ from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
+from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.ends import ClientEnds
-from fl_lightning.executors.stacked.nothing_kept import nothing_kept
+from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
 from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd

@@ -13,7 +13,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.program.maker import ProgramMaker
-from fl_lightning.executors.stacked.rehearsal import Rehearsal
+from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 
 @dataclass

@@ -175,7 +175,7 @@ def trace(
     weights = [parameter.detach().new_zeros(()).expand(parameter.shape).requires_grad_() for parameter in parameters]
     made = [Traced.make(tensor, graph, number) for number, tensor in enumerate((*weights, *tensors))]
     for weight in made[: len(weights)]:
-        weight._is_param = True  # type: ignore[attr-defined]  # what `isinstance(_, nn.Parameter)` asks for
+        weight._is_param = True  # what `isinstance(_, nn.Parameter)` asks for
     returned = step(made[: len(weights)], made[len(weights) :])
     return graph, returned
 

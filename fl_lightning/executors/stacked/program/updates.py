@@ -45,7 +45,7 @@ class InPlaceSgd:
                 self._settings.append((lr, 1 - lr * (pulls + decay), None, self._terms.shift(place, rows)))
 
     def __call__(self, place: int, gradient: Tensor, taken: Tensor | None) -> None:
-        """Step a parameter; arguments are those of :data:`~.program.Update`."""
+        """Step a parameter; arguments are those of :data:`~.program.program.Update`."""
         lr, keep, kept, shift = self._settings[place]
         if not lr:
             return
@@ -74,5 +74,5 @@ class Gradients:
         self.values: list[Tensor | None] = [None] * number
 
     def __call__(self, place: int, gradient: Tensor, taken: Tensor | None) -> None:
-        """Keep a parameter's gradient; arguments are those of :data:`~.program.Update`."""
+        """Keep a parameter's gradient; arguments are those of :data:`~.program.program.Update`."""
         self.values[place] = gradient.sum(2) if taken is None else torch.bmm(gradient, taken)

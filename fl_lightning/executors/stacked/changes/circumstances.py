@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.module_state import ModuleState, described
+from fl_lightning.executors.stacked.changes.module_state import ModuleState, described
 
 
 class Circumstances:

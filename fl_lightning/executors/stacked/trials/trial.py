@@ -20,20 +20,20 @@ from fl_lightning.clients.begun import Begun, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import windows
+from fl_lightning.executors.stacked.changes.held_state import HeldState
+from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.effects import no_effects
-from fl_lightning.executors.stacked.held_state import HeldState
-from fl_lightning.executors.stacked.hook_trial import HookTrial
-from fl_lightning.executors.stacked.metric_trial import Told, compare_metrics
-from fl_lightning.executors.stacked.module_state import ModuleState
-from fl_lightning.executors.stacked.nothing_kept import nothing_kept
+from fl_lightning.executors.stacked.guards.effects import no_effects
+from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
-from fl_lightning.executors.stacked.precise import Example, PreciseStep, largest
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.training import Stack, StackTraining
+from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
+from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_metrics
+from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, largest
 from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
@@ -252,7 +252,8 @@ class Trial:
     def _compare_metrics(self, journal: Journal) -> None:
         copy, origin = self._copy.vector, self._clients.vector
         told = [Told(done.begun.task.slot, done.metrics_before, done.witness.metrics) for done in self._done]
-        self.jointly = compare_metrics(told, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
+        with self._clients.trainer.precision_plugin.train_step_context():
+            self.jointly = compare_metrics(told, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
 
     def _compare_logs(self, journal: Journal) -> None:
         alone: dict[Any, tuple[int, float]] = {}

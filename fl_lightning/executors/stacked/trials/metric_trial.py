@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,20 @@ from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, NotCopied, metric_states, restore_metric_states
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.effects import no_effects
-from fl_lightning.executors.stacked.module_state import At, Camera
+from fl_lightning.executors.stacked.changes.module_state import At, Camera
+from fl_lightning.executors.stacked.changes.surroundings import names_reached
+from fl_lightning.executors.stacked.guards.effects import no_effects
 
 _NODES = 200_000  # objects that are looked at
 #: How far values may differ by rounding, relative to the largest one, and by how much even so.
 _BOUNDS = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-4, 1e-6)}
 _MIXED = 5e-2, 1e-3
+#: Functions of torch, numpy and Python that draw random numbers.
+_DRAWS = {
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "multinomial", "bernoulli"),
+    *("bernoulli_", "normal_", "uniform_", "random_", "exponential_", "poisson", "standard_normal", "permutation"),
+    *("shuffle", "choice", "choices", "sample", "rsample", "randrange", "randbytes", "getrandbits", "gauss"),
+}
 _NAMES = {"_forward_cache": "value of a step", "_update_count": "number of updates"}
 
 
@@ -61,6 +69,7 @@ def compare_metrics(
     Raises:
         CannotVectorize: If a metric object is another one in a stack.
     """
+    _check_names(journal)
     likeness = Likeness(*_MIXED if mixed else _BOUNDS.get(origin.parameters[0].dtype, _MIXED))
     copy = vector.module
     at_first, states = metric_states(copy), []
@@ -78,6 +87,17 @@ def compare_metrics(
                     "batches when they have been trained"
                 )
     return likeness.difference(states[0], states[1], copy, copy) is None
+
+
+def _check_names(journal: Journal) -> None:
+    """Raise ``CannotVectorize`` for metric objects of the user's own that may draw random numbers in some batches."""
+    for metric in journal.metrics:
+        for method in (type(metric).update, type(metric).compute):
+            if drawn := _DRAWS & (names_reached(MethodType(method, metric)) or set()):
+                kind = type(metric).__name__
+                raise CannotVectorize(
+                    f"the metric object {kind} uses `{min(drawn)}`, and a stack gives it no client's random numbers"
+                )
 
 
 @contextmanager
