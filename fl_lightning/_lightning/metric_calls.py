@@ -44,8 +44,7 @@ class ClientCall(NamedTuple):
     def make(self) -> Any:
         """Make the call, and return what it returns."""
         args, kwargs = self.arguments()
-        metric: Any = self.call.metric
-        return metric(*args, **kwargs) if self.call.method == "forward" else metric.update(*args, **kwargs)
+        return getattr(self.call.metric, self.call.method)(*args, **kwargs)
 
     def batch_value(self, metric: Metric) -> Any:
         """Return the value of this call's batch alone, of the metric object or of one in the collection called."""

@@ -55,9 +55,8 @@ def replay(said: Sequence[tuple[ClientSteps, int]], jointly: bool) -> None:
     for steps, row in said:
         _replay_step(steps, row, done)
     if not same_states(before, global_states(device)):
-        raise CannotVectorize(
-            f"a metric object ({', '.join(sorted(others))}) draws random numbers, which each client would draw alone"
-        )
+        names = ", ".join(sorted(others))
+        raise CannotVectorize(f"a metric object ({names}) draws random numbers: each client alone would draw its own")
 
 
 def _replay_step(steps: ClientSteps, row: int, done: set[int]) -> None:

@@ -262,6 +262,7 @@ class Recorder:
         return Returned(BatchValue(call, None))
 
     def _place(self, leaf: Any) -> TensorPlace:
-        """Keep a tensor, or a number that stands for each client's."""
+        """Keep a tensor as it is now, or a number that stands for each client's."""
         number = None if isinstance(leaf, Tensor) else getattr(leaf, "kind", None)
+        leaf = leaf.detach().clone() if type(leaf) is Tensor else leaf  # a traced step changes none in place
         return TensorPlace(self._logged.keep(leaf), number if isinstance(number, type) else None)

@@ -94,9 +94,9 @@ def _check_names(journal: Journal) -> None:
     for metric in journal.metrics:
         for method in (type(metric).update, type(metric).compute):
             if drawn := _DRAWS & (names_reached(MethodType(method, metric)) or set()):
-                kind = type(metric).__name__
+                names = f"{type(metric).__name__}, by `{min(drawn)}`"
                 raise CannotVectorize(
-                    f"the metric object {kind} uses `{min(drawn)}`, and a stack gives it no client's random numbers"
+                    f"a metric object ({names}) draws random numbers: each client alone would draw its own"
                 )
 
 
