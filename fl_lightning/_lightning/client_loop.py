@@ -196,7 +196,7 @@ class ClientLoop(ClientStep):
         """Train on one batch.
 
         Args:
-            batch: As the client's data give it.
+            batch: A batch as the client's data give it.
             batch_idx: Position in the client's local training.
             is_last: Whether it is the last batch of a pass over the client's data, on which accumulated gradients are
                 applied.

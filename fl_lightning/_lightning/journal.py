@@ -1,4 +1,4 @@
-"""What the clients of stacks logged, told to Lightning client by client, as if each had trained alone."""
+"""The log calls of stacked clients, told to Lightning client by client, as if each had trained alone."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Witness:
 
     Attributes:
         batches: Its batches, as the module took them.
-        heard: For each hook and name, how many values it logged, and their sum.
+        heard: For each hook and name the number of logged values, and their sum.
         metrics: The states of metric objects at its end.
     """
 

@@ -1,4 +1,4 @@
-"""Whether strategies, precision plugins and optimizers do in a training step what Lightning's and torch's own do."""
+"""Checks for strategies, precision plugins and optimizers that are not Lightning's and torch's own."""
 
 from __future__ import annotations
 

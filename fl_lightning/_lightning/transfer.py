@@ -1,4 +1,4 @@
-"""How a batch gets from a client's data to the module."""
+"""The way of a batch from a client's data to the module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a backdoor works."""
+"""The success of a backdoor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which executor trains a fit's clients."""
+"""The automatic choice of an executor."""
 
 from __future__ import annotations
 

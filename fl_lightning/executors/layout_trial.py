@@ -1,4 +1,4 @@
-"""Whether a module trains with the weights of its convolutions laid out with channels last."""
+"""A trial of convolutions with channels last in memory."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.state_vector import StateVector
-from helpers.toys import quiet_trainer
 
 
 def test_vector_holds_parameters_and_buffers_in_training_mode() -> None:

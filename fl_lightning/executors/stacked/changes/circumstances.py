@@ -1,4 +1,4 @@
-"""Under which circumstances a trial was made: when they change, it is made again."""
+"""The circumstances of a trial; when they change, the trial is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a module's training step is a program of batched products, and which."""
+"""Finds the program of batched products of a training step, if it has one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ProgramMaker:
     Args:
         stacked: Runs the module's ``training_step`` and records what it logs.
         vector: The federated state of the module.
-        precision: The trainer's.
+        precision: The trainer's precision, such as ``"32-true"``.
         rehearsal: Tries batches of other sizes on a copy of the module; ``None`` if it is one already.
     """
 

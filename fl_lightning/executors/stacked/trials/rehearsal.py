@@ -36,7 +36,7 @@ class Rehearsal:
         """Return what the step returns, and the trainer that the copy saw.
 
         Args:
-            step: Takes what runs the copy's ``training_step``, and the copy's federated state.
+            step: Called with the object that runs the copy's ``training_step``, and with the copy's federated state.
 
         Raises:
             CannotVectorize: If the step changes the module, reads what clients share, prints, logs or writes.
