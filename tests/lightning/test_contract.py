@@ -21,6 +21,7 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
 from torchmetrics import MetricCollection, SumMetric
+from torchmetrics import __version__ as torchmetrics_version
 
 import fl_lightning
 from fl_lightning._lightning.client_loop import ClientLoop
@@ -157,7 +158,7 @@ def test_metric_objects_hold_what_stacks_keep_of_them() -> None:
     missing = [name for name in names if name not in vars(metric)]
     groups = ("_groups", "_groups_checked", "_enable_compute_groups", "_state_is_copy")
     missing += [name for name in groups if name not in vars(collection)]
-    assert not missing, f"torchmetrics {torchmetrics.__version__} renamed {missing}"
+    assert not missing, f"torchmetrics {torchmetrics_version} renamed {missing}"
     assert vars(metric)["update"].__wrapped__.__func__ is SumMetric.update
 
 
