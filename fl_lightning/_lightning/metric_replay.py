@@ -176,7 +176,7 @@ def metric_states(module: nn.Module) -> MetricStates:
     """Return copies of what each metric object of a module holds, by the object's name."""
     return _copied(
         {name: _state_of(metric) for name, metric in module.named_modules() if isinstance(metric, AnyMetric)},
-        {**{id(part): part for part in module.modules()}, **without_graphs(module)},
+        {**_shared(module, module), **without_graphs(module)},
     )
 
 
@@ -198,6 +198,12 @@ def _copied(states: MetricStates, memo: dict[int, Any]) -> MetricStates:
     return copies
 
 
+def _shared(origin: nn.Module, module: nn.Module) -> dict[int, Any]:
+    """Return what stands for objects that states may refer to and that are not copied with them, by id."""
+    trainers = {id(getattr(origin, "_trainer", None)): getattr(module, "_trainer", None)}
+    return {**{id(theirs): own for theirs, own in zip(origin.modules(), module.modules(), strict=True)}, **trainers}
+
+
 def restore_metric_states(module: nn.Module, states: MetricStates, origin: nn.Module | None = None) -> None:
     """Give the metric objects of a module what :func:`metric_states` returned.
 
@@ -206,10 +212,8 @@ def restore_metric_states(module: nn.Module, states: MetricStates, origin: nn.Mo
         states: The states, which are copied again.
         origin: The module of which they are, where this one is a copy of it.
     """
-    others = module if origin is None else origin
-    memo = {id(theirs): own for theirs, own in zip(others.modules(), module.modules(), strict=True)}
     metrics = dict(module.named_modules())
-    for name, state in _copied(states, memo).items():
+    for name, state in _copied(states, _shared(module if origin is None else origin, module)).items():
         held = metrics[name].__dict__
         for key in _state_of(metrics[name]).keys() - state.keys():
             del held[key]
