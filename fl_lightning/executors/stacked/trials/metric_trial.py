@@ -30,7 +30,8 @@ _MIXED = 5e-2, 1e-3
 _DRAWS = {
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "multinomial", "bernoulli"),
     *("bernoulli_", "normal_", "uniform_", "random_", "exponential_", "poisson", "standard_normal", "permutation"),
-    *("shuffle", "choice", "choices", "sample", "rsample", "randrange", "randbytes", "getrandbits", "gauss"),
+    *("shuffle", "choice", "choices", "sample", "rsample", "randrange", "randbytes", "getrandbits", "gauss", "random"),
+    *("normal", "uniform", "dropout"),
 }
 _NAMES = {"_forward_cache": "value of a step", "_update_count": "number of updates"}
 
