@@ -103,54 +103,53 @@ def _joined_arguments(calls: Sequence[ClientCall]) -> tuple[Sequence[Any], dict[
     if any(len(other.call.leaves) != len(first.leaves) or other.call.spec != first.spec for other in calls):
         return None
     leaves = [call.leaves() for call in calls]
-    batched = {bool(leaf.dim()) for leaf in leaves[0] if isinstance(leaf, Tensor)}
-    joined = [_joined(values, batched=True in batched) for values in zip(*leaves, strict=True)]
-    if len(batched) > 1 or any(leaf is None for leaf in joined):
+    sizes = [{leaf.shape[:1] for leaf in own if isinstance(leaf, Tensor)} for own in leaves]
+    if any(len(own) > 1 for own in sizes):  # not all of a call's tensors have a row for each sample
+        return None
+    device = None if any(map(any, sizes)) else next(iter(parts(first.metric))).device
+    joined = [_joined(values, device) for values in zip(*leaves, strict=True)]
+    if any(leaf is None for leaf in joined):
         return None
     args, kwargs = pytree.tree_unflatten([leaf for found in joined if found for leaf in found], first.spec)
     metrics = [part for part in parts(first.metric) if isinstance(part, _NORMALISING)]
     scores = kwargs.get("preds", args[0] if args else None)
-    if metrics and not (isinstance(scores, Tensor) and _are_alike(scores, leaves, metrics)):
+    lengths = [shape[0] if shape else 1 for own in sizes for shape in own]
+    if metrics and not (isinstance(scores, Tensor) and _are_alike(scores, lengths, metrics)):
         return None
     return args, kwargs
 
 
-def _joined(values: Sequence[Any], *, batched: bool) -> tuple[Any] | None:
+def _joined(values: Sequence[Any], device: torch.device | None) -> tuple[Any] | None:
     """Return one argument for all calls, in a tuple; ``None`` if there is none.
 
     Args:
         values: Each call's.
-        batched: Whether there are tensors of batches, and not of single numbers.
+        device: Where single numbers are joined; ``None`` where tensors have a row for each sample.
     """
     first = values[0]
     if not all(type(value) is type(first) for value in values):
         return None
     if isinstance(first, Tensor):
-        if any(value.shape[1:] != first.shape[1:] or value.dim() != first.dim() for value in values):
+        if any((own.shape[1:], own.dim(), own.dtype) != (first.shape[1:], first.dim(), first.dtype) for own in values):
             return None
-        return (torch.cat(list(values)) if batched else torch.stack(list(values)),)
-    if all(value is first or value == first for value in values):
-        return (first,)
-    if batched or not isinstance(first, (int, float)):
-        return None
-    return (torch.tensor(values, dtype=torch.float64 if isinstance(first, float) else None),)
+        return (torch.cat(list(values)) if device is None else torch.stack(list(values)),)
+    if device is not None and isinstance(first, (int, float)):
+        return (torch.tensor(values, dtype=torch.float64 if isinstance(first, float) else None, device=device),)
+    return (first,) if all(value is first or value == first for value in values) else None
 
 
-def _are_alike(scores: Tensor, leaves: Sequence[Sequence[Any]], metrics: Sequence[Metric]) -> bool:
+def _are_alike(scores: Tensor, sizes: Sequence[int], metrics: Sequence[Metric]) -> bool:
     """Whether the scores of all batches are probabilities, or those of none.
 
     Args:
         scores: All batches', shape ``(N, ...)``.
-        leaves: Each call's arguments.
+        sizes: The batches' sizes.
         metrics: Make probabilities of a batch's scores where one of them is none.
     """
     if not scores.is_floating_point():
         return True
-    sizes = [
-        next((leaf.shape[0] if leaf.dim() else 1 for leaf in own if isinstance(leaf, Tensor)), 0) for own in leaves
-    ]
     ignores = any(metric.ignore_index is not None for metric in metrics)
     if ignores or sum(sizes) != len(scores) or bool(scores.isnan().any()):
         return False
     likely = ((scores >= 0) & (scores <= 1)).reshape(len(scores), -1).all(1)
-    return len({bool(own.all()) for own in likely.split(sizes)}) == 1
+    return len({bool(own.all()) for own in likely.split(list(sizes))}) == 1

@@ -261,9 +261,10 @@ def test_a_sum_of_single_numbers(executor: str) -> None:
 
 @EXECUTORS
 def test_batches_are_counted(executor: str) -> None:
-    value, _, cause = fit(executor, SumMetric(), lambda module, *_: module.metric.update(1), [[0, 1, 2], [0], [1, 1]])
+    classes = [[0, 1, 2], [0], [1, 1], [2, 2, 2, 2, 2]]
+    value, _, cause = fit(executor, SumMetric(), lambda module, *_: module.metric.update(1), classes)
     assert cause is None
-    assert value == 2 + 1 + 1
+    assert value == 2 + 1 + 1 + 3
 
 
 @EXECUTORS
