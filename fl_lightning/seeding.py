@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,6 +69,28 @@ def seed_global_generators(seed: int, stream: Stream, *parts: int) -> None:
         torch.cuda.manual_seed_all(value)
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
+
+
+def global_states(device: torch.device | None) -> tuple[Any, ...]:
+    """Return the states of the generators that user code draws from: torch's (CPU and a device), numpy's, Python's."""
+    cuda = torch.cuda.get_rng_state(device) if device is not None and device.type == "cuda" else None
+    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+
+
+def set_global_states(states: tuple[Any, ...], device: torch.device) -> None:
+    """Put back what :func:`global_states` returned."""
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1], device)
+    np.random.set_state(states[2])
+    random.setstate(states[3])
+
+
+def same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two results of :func:`global_states` are the same."""
+    same_torch = all(a is b or torch.equal(a, b) for a, b in zip(one[:2], other[:2], strict=True))
+    same_numpy = all(np.array_equal(a, b) for a, b in zip(one[2], other[2], strict=True))
+    return same_torch and same_numpy and bool(one[3] == other[3])
 
 
 def _sequence(seed: int, stream: Stream, *parts: int) -> np.random.SeedSequence:

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from fl_lightning._lightning.metric_replay import without_graphs
+from fl_lightning._lightning.metric_calls import without_graphs
 from fl_lightning._lightning.recording import CannotVectorize
 
 _LOGGERS = ("logger", "loggers")

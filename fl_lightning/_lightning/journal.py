@@ -17,9 +17,9 @@ from torchmetrics import Metric
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.logging import weight_of
-from fl_lightning._lightning.metric_replay import ClientCall, make_jointly, own_forwards, parts
+from fl_lightning._lightning.metric_replay import replay, value_of_step
 from fl_lightning._lightning.rates import GroupOptions, show_rates
-from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
+from fl_lightning._lightning.recording import BatchValue, CannotVectorize, LogCall, Logged
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class Entry:
     settings: GroupOptions | None = None
     #: What metric objects returned, for each client's row and each call.
     returned: dict[tuple[int, int], Any] = field(default_factory=dict)
-    #: Values of single steps that metric objects with a ``forward`` of their own left, by row and object.
+    #: The values of single steps that metric objects have when they are logged, for each row and place of ``self.log``.
     cached: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def batch_sizes(self) -> Sequence[int]:
@@ -82,6 +82,8 @@ class Entry:
         if not isinstance(call.value, BatchValue):
             return self.values(call)[row]
         returned = self.returned[row, call.value.call]
+        if call.value.key is not None and call.value.key not in returned:
+            raise CannotVectorize("a collection of metric objects returns values under other names than those of each")
         value = returned if call.value.key is None else returned[call.value.key]
         return torch.as_tensor(value, dtype=torch.get_default_dtype())
 
@@ -129,33 +131,25 @@ class Journal:
 
     # ---- metric objects ----
 
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metric objects to which the clients have given something, with those inside of them."""
+        called = (call.metric for entry in self._entries for call in entry.logged.metric_calls)
+        parts = {id(part): part for metric in called for part in metric.modules()}
+        return [part for part in parts.values() if isinstance(part, Metric)]
+
     def update_metrics(self, slot: int | None = None) -> None:
         """Give metric objects what the clients would have given them, in the order of clients.
 
         Args:
             slot: The slot of the one client to which this is limited.
+
+        Raises:
+            CannotVectorize: If a metric object draws random numbers.
         """
-        if not any(entry.logged.metric_calls for entry in self._entries):
-            return
-        calls: dict[int, list[tuple[ClientCall, Entry, int]]] = {}
-        returning: set[int] = set()
-        for own_slot, said in self._by_slot().items():
-            for entry, row in said if slot in (None, own_slot) else ():
-                for place, call in enumerate(entry.logged.metric_calls):
-                    own = ClientCall(call, entry.tensors, row)
-                    calls.setdefault(id(call.metric), []).append((own, entry, place))
-        for entry in self._entries:
-            used = {log.value.call for log in entry.logged.calls if isinstance(log.value, BatchValue)}
-            returning |= {id(entry.logged.metric_calls[place].metric) for place in used}
-        for metric, made in calls.items():
-            may_be_joint = self.jointly and metric not in returning and not own_forwards(made[0][0].call.metric)
-            if may_be_joint and make_jointly([call for call, _, _ in made]):
-                made[-1][0].leave_batch_values()
-                continue
-            for own, entry, place in made:
-                entry.returned[own.row, place] = own.make()
-                for part in own_forwards(own.call.metric):
-                    entry.cached[own.row, id(part)] = part._forward_cache
+        if any(entry.logged.metric_calls for entry in self._entries):
+            said = [own for own_slot, own in self._by_slot().items() if slot in (None, own_slot)]
+            replay([step for own in said for step in own], self.jointly)
 
     # ---- logged numbers ----
 
@@ -189,7 +183,11 @@ class Journal:
         clients = list(self._by_slot().values())
         trainer, progress = loop.trainer, loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
-        self.update_metrics()
+        try:
+            with trainer.precision_plugin.train_step_context():
+                self.update_metrics()
+        except CannotVectorize as error:  # other batches than those of the trial
+            raise RuntimeError(f'In some batches {error}. Give the aggregation `executor="sequential"`.') from error
         earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
         for first, pairs in self._numbers():
             self._log(loop, first, pairs)
@@ -278,7 +276,7 @@ def _leave_values(results: Any, clients: Sequence[Said], at: tuple[int, int], ea
             continue
         entry, row, call = found
         if isinstance(call.value, Metric):
-            metric._forward_cache = _batch_value(entry, row, call.value)
+            metric._forward_cache = value_of_step(entry, row, call)
         else:
             metric._forward_cache = entry.value(call, row).to(metric.value.dtype).clone()
             if not metric.meta.on_epoch:
@@ -297,13 +295,4 @@ def _last(key: str, clients: Sequence[Said], client: int, place: int) -> tuple[E
             for call in reversed(entry.logged.calls):
                 if call.key == key:
                     return entry, row, call
-    return None
-
-
-def _batch_value(entry: Entry, row: int, metric: Metric) -> Any:
-    if (row, id(metric)) in entry.cached:
-        return entry.cached[row, id(metric)]
-    for call in reversed(entry.logged.metric_calls):
-        if call.method == "forward" and any(part is metric for part in parts(call.metric)):
-            return ClientCall(call, entry.tensors, row).batch_value(metric)
     return None

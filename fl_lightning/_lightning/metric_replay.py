@@ -2,180 +2,220 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from copy import copy, deepcopy
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
+from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, SumMetric
 
-from fl_lightning._lightning.recording import MetricCall, TensorPlace
+from fl_lightning._lightning.metric_calls import AnyMetric, ClientCall, parts, without_graphs
+from fl_lightning._lightning.metric_joining import adds_up, make_jointly
+from fl_lightning._lightning.recording import BatchValue, CannotVectorize, LogCall, Logged, MetricCall
+from fl_lightning.seeding import global_states, same_states
 
-AnyMetric = Metric | MetricCollection
 
-
-class ClientCall(NamedTuple):
-    """One client's call of a metric object: a row of a call of several clients.
+class ClientSteps(Protocol):
+    """What metric objects are told of some clients' steps, and where the values that they leave are kept.
 
     Attributes:
-        call: The call of several clients.
-        tensors: Their tensors, shape ``(K, ...)`` each.
-        row: The client's.
+        logged: What the clients logged, and gave to metric objects.
+        tensors: Its tensors, shape ``(K, ...)`` each.
+        returned: What metric objects return, by the client's row and the call's place.
+        cached: The values of single steps that they have when they are logged, by row and the ``self.log``'s place.
     """
 
-    call: MetricCall
+    logged: Logged
     tensors: Sequence[Tensor]
-    row: int
-
-    def leaves(self) -> list[Any]:
-        """Return the client's arguments, flattened."""
-        own = self.call.leaves
-        return [self.tensors[leaf.place][self.row] if isinstance(leaf, TensorPlace) else leaf for leaf in own]
-
-    def arguments(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return the client's arguments."""
-        args, kwargs = pytree.tree_unflatten(self.leaves(), self.call.spec)
-        return args, kwargs
-
-    def make(self) -> Any:
-        """Make the call, and return what it returns."""
-        args, kwargs = self.arguments()
-        metric: Any = self.call.metric
-        return metric(*args, **kwargs) if self.call.method == "forward" else metric.update(*args, **kwargs)
-
-    def batch_value(self, metric: Metric) -> Any:
-        """Return the value of this call's batch alone, of the metric object or of one in the collection called."""
-        args, kwargs = self.arguments()
-        alone = deepcopy(metric, without_graphs(metric))
-        for part in [module for module in alone.modules() if isinstance(module, Metric)]:
-            part.sync_on_compute = False
-        alone.reset()
-        alone.update(*args, **(metric._filter_kwargs(**kwargs)))
-        return alone.compute()
-
-    def leave_batch_values(self) -> None:
-        """Leave this call's values where ``forward`` leaves them."""
-        if self.call.method == "forward":
-            for metric in parts(self.call.metric):
-                metric._forward_cache = self.batch_value(metric)
+    returned: dict[tuple[int, int], Any]
+    cached: dict[tuple[int, int], Any]
 
 
-def make_jointly(calls: Sequence[ClientCall]) -> bool:
-    """Update a metric object once with what several calls would have given it; return whether that could be.
+def replay(said: Sequence[tuple[ClientSteps, int]], jointly: bool) -> None:
+    """Make the calls of metric objects, in the order in which the clients would have made them.
 
-    Batches are joined along their first dimension, single numbers become one tensor, and other arguments must be the
-    same in all calls.
+    Args:
+        said: Steps, and a client's row in them, in the order of clients.
+        jointly: Whether metric objects that add their batches up are given all of them at once.
+
+    Raises:
+        CannotVectorize: If a metric object draws random numbers: a client alone would have drawn others.
     """
-    first = calls[0].call
-    if any(len(other.call.leaves) != len(first.leaves) or other.call.spec != first.spec for other in calls):
-        return False
-    joined = []
-    for values in zip(*(call.leaves() for call in calls), strict=True):
-        leaf = _joined(values)
-        if leaf is None:
-            return False
-        joined.append(leaf[0])
-    args, kwargs = pytree.tree_unflatten(joined, first.spec)
-    first.metric.update(*args, **kwargs)
-    for part in parts(first.metric):
-        part._update_count += len(calls) - 1
-    return True
+    calls: dict[int, list[ClientCall]] = {}
+    for steps, row in said:
+        for call in steps.logged.metric_calls:
+            calls.setdefault(id(call.metric), []).append(ClientCall(call, steps.tensors, row))
+    done = _make_all_jointly(said, calls) if jointly else set()
+    others = {type(own[0].call.metric).__name__ for metric, own in calls.items() if metric not in done}
+    if not others:
+        return
+    device = next((tensor[row].device for steps, row in said for tensor in steps.tensors), None)
+    before = global_states(device)
+    for steps, row in said:
+        _replay_step(steps, row, done)
+    if not same_states(before, global_states(device)):
+        names = ", ".join(sorted(others))
+        raise CannotVectorize(f"a metric object ({names}) draws random numbers: each client alone would draw its own")
 
 
-def _joined(values: Sequence[Any]) -> tuple[Any] | None:
-    """Return one argument for all calls, in a tuple; ``None`` if there is none."""
-    first = values[0]
-    if not all(type(value) is type(first) for value in values):
-        return None
-    if isinstance(first, Tensor):
-        if not first.dim():
-            return (torch.stack(list(values)),)
-        if any(value.shape[1:] != first.shape[1:] or value.dim() != first.dim() for value in values):
-            return None
-        return (torch.cat(list(values)),)
-    if all(value is first or value == first for value in values):
-        return (first,)
-    return (torch.tensor(values),) if isinstance(first, (int, float)) else None
+def _replay_step(steps: ClientSteps, row: int, done: set[int]) -> None:
+    """Make one client's calls of a step, and note the values that are logged by the names of metric objects."""
+    used = _calls_used(steps.logged)
+    waiting = [
+        (place, log) for place, log in enumerate(steps.logged.calls) if _needs_value(log) and id(log.value) not in done
+    ]
+    for number in range(len(steps.logged.metric_calls) + 1):
+        for place, log in waiting:
+            if log.metric_calls == number:
+                steps.cached[row, place] = log.value._forward_cache  # type: ignore[union-attr]
+        if number < len(steps.logged.metric_calls):
+            call = steps.logged.metric_calls[number]
+            if id(call.metric) not in done:
+                returned = ClientCall(call, steps.tensors, row).make()
+                if number in used:
+                    steps.returned[row, number] = returned
 
 
-def parts(metric: AnyMetric) -> Iterable[Metric]:
-    """Return the metric objects of a collection; a single one in a list."""
-    return [metric] if isinstance(metric, Metric) else metric.values(copy_state=False)
+def _calls_used(logged: Logged) -> set[int]:
+    """Return the places of the calls of metric objects whose values are logged as numbers."""
+    return {log.value.call for log in logged.calls if isinstance(log.value, BatchValue)}
 
 
-def own_forwards(metric: AnyMetric) -> list[Metric]:
-    """Return the metric objects whose class leaves values of single steps in its own way, if at all."""
-    return [part for part in parts(metric) if type(part).forward is not Metric.forward]
+def _needs_value(log: LogCall) -> bool:
+    """Whether the value of a metric object in a single step may be logged."""
+    return isinstance(log.value, Metric) and log.options.get("on_step") is not False
+
+
+# ---- jointly ----
+
+
+def _make_all_jointly(said: Sequence[tuple[ClientSteps, int]], calls: dict[int, list[ClientCall]]) -> set[int]:
+    """Update metric objects with all batches at once where that is the same; return their identities."""
+    logged = {id(steps.logged): steps.logged for steps, _ in said}.values()
+    returning = {id(own.metric_calls[call].metric) for own in logged for call in _calls_used(own)}
+    inside = {metric: _inside(own[0].call.metric) for metric, own in calls.items()}
+    met = Counter(part for own in inside.values() for part in own)
+    done: set[int] = set()
+    for metric, own in calls.items():
+        obj = own[0].call.metric
+        alone = metric not in returning and all(met[part] == 1 for part in inside[metric])
+        if alone and adds_up(obj) and _values_are_known(logged, obj) and make_jointly(own):
+            _leave_last_values(own)
+            done |= inside[metric]
+    return done
+
+
+def _inside(metric: AnyMetric) -> set[int]:
+    return {id(part) for part in metric.modules() if isinstance(part, (Metric, MetricCollection))}
+
+
+def _values_are_known(logged: Collection[Logged], metric: AnyMetric) -> bool:
+    """Whether the values of single steps that are logged are those of batches that the same step has given before."""
+    names = _inside(metric)
+    if not any(_forwards(own.metric_calls, metric) for own in logged):
+        return all(part._forward_cache is None for part in parts(metric))
+    return all(
+        _forwards(own.metric_calls[: log.metric_calls], metric)
+        for own in logged
+        for log in own.calls
+        if _needs_value(log) and id(log.value) in names
+    )
+
+
+def _forwards(calls: Sequence[MetricCall], metric: AnyMetric) -> bool:
+    return any(call.metric is metric and call.method == "forward" for call in calls)
+
+
+def _leave_last_values(calls: Sequence[ClientCall]) -> None:
+    """Leave the values of the last single step where ``forward`` leaves them."""
+    last = next((own for own in reversed(calls) if own.call.method == "forward"), None)
+    if last is not None:
+        for metric in parts(last.call.metric):
+            metric._forward_cache = last.batch_value(metric)
+
+
+def value_of_step(steps: ClientSteps, row: int, log: LogCall) -> Any:
+    """Return the value of a single step that a metric object has when a client logs it."""
+    place = next(place for place, own in enumerate(steps.logged.calls) if own is log)
+    if (row, place) in steps.cached:
+        return steps.cached[row, place]
+    for call in reversed(steps.logged.metric_calls[: log.metric_calls]):
+        if call.method == "forward" and any(part is log.value for part in parts(call.metric)):
+            return ClientCall(call, steps.tensors, row).batch_value(log.value)  # type: ignore[arg-type]
+    return log.value._forward_cache  # type: ignore[union-attr]
 
 
 # ---- their states ----
 
-
-def without_graphs(module: torch.nn.Module) -> dict[int, Tensor]:
-    """Return detached copies of what metric objects hold with a graph, by the tensors' ids: a memo of ``deepcopy``."""
-    held = pytree.tree_leaves([vars(metric) for metric in module.modules() if isinstance(metric, Metric)])
-    return {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and value.grad_fn}
-
-
 #: Attributes that every metric object has, beside its states.
-_STOCK = frozenset(vars(SumMetric())) - {"sum_value"}
+_STOCK = (vars(SumMetric()).keys() | vars(MetricCollection({})).keys()) - {"sum_value", "nan_strategy", "state_name"}
+#: Those among them that tell nothing, or are none of a state.
+_PASSING = {"_computed", "_state_is_copy", "training"}
+_KEPT = {"_forward_cache", "_groups"}
+_PLAIN = (bool, int, float, str)
+
+MetricStates = dict[str, dict[str, Any]]
 
 
-def metric_states(module: torch.nn.Module) -> dict[str, dict[str, Any]]:
-    """Return what each metric object of a module holds, by the object's name."""
+class NotCopied:
+    """Stands for something that a metric object holds and that cannot be copied."""
+
+
+def _state_of(metric: AnyMetric) -> dict[str, Any]:
+    """Return what a metric object holds of its own, beside what torchmetrics needs to run it."""
+    defaults = getattr(metric, "_defaults", {})
     return {
-        name: {
-            key: _image(value)
-            for key, value in vars(metric).items()
-            if key in metric._defaults
-            or isinstance(value, (bool, int, float, str))
-            or (key not in _STOCK and isinstance(value, (list, dict, set, deque)))
-        }
-        for name, metric in module.named_modules()
-        if isinstance(metric, Metric)
+        key: value
+        for key, value in vars(metric).items()
+        if key not in _PASSING and (key in defaults or key not in _STOCK or key in _KEPT or isinstance(value, _PLAIN))
     }
 
 
-def restore_metric_states(module: torch.nn.Module, states: dict[str, dict[str, Any]]) -> None:
-    """Put back what :func:`metric_states` returned."""
-    for name, metric in module.named_modules():
-        if isinstance(metric, Metric):
-            metric.__dict__.update({key: _image(value) for key, value in states[name].items()})
-            metric.__dict__["_computed"] = None
+def metric_states(module: nn.Module) -> MetricStates:
+    """Return copies of what each metric object of a module holds, by the object's name."""
+    return _copied(
+        {name: _state_of(metric) for name, metric in module.named_modules() if isinstance(metric, AnyMetric)},
+        {**_shared(module, module), **without_graphs(module)},
+    )
 
 
-def different_metric(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> str | None:
-    """Return the name of a metric object whose states differ by more than rounding, ``None`` if there is none."""
-    for name, state in one.items():
-        if any(not _alike(value, other[name].get(key)) for key, value in state.items()):
-            return name
-    return None
+def _copied(states: MetricStates, memo: dict[int, Any]) -> MetricStates:
+    """Return copies of states; what they share they share afterwards, too.
+
+    Args:
+        states: The states.
+        memo: What stands for some objects, by id: a memo of ``deepcopy``.
+    """
+    copies: MetricStates = {}
+    for name, state in states.items():
+        copies[name] = {}
+        for key, value in state.items():
+            try:
+                copies[name][key] = deepcopy(value, memo)
+            except Exception:  # whatever an object raises
+                copies[name][key] = NotCopied()
+    return copies
 
 
-def _image(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, list):
-        return [_image(part) for part in value]
-    return copy(value) if isinstance(value, (dict, set, deque)) else value
+def _shared(origin: nn.Module, module: nn.Module) -> dict[int, Any]:
+    """Return what stands for objects that states may refer to and that are not copied with them, by id."""
+    trainers = {id(getattr(origin, "_trainer", None)): getattr(module, "_trainer", None)}
+    return {**{id(theirs): own for theirs, own in zip(origin.modules(), module.modules(), strict=True)}, **trainers}
 
 
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        if not one or not other or not all(isinstance(part, Tensor) for part in (*one, *other)):
-            return one == other
-        one, other = (torch.cat([torch.atleast_1d(part) for part in parts]) for parts in (one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
-    if not isinstance(one, Tensor):
-        return bool(one == other)
-    if not isinstance(other, Tensor) or one.shape != other.shape:
-        return False
-    if not one.is_floating_point():
-        return bool((one == other).all())
-    bound = 1e-9 if one.dtype is torch.float64 else 1e-4
-    scale = float(one.abs().max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=bound, atol=bound * scale, equal_nan=True)
+def restore_metric_states(module: nn.Module, states: MetricStates, origin: nn.Module | None = None) -> None:
+    """Give the metric objects of a module what :func:`metric_states` returned.
+
+    Args:
+        module: The module.
+        states: The states, which are copied again.
+        origin: The module of which they are, where this one is a copy of it.
+    """
+    metrics = dict(module.named_modules())
+    for name, state in _copied(states, _shared(module if origin is None else origin, module)).items():
+        held = metrics[name].__dict__
+        for key in _state_of(metrics[name]).keys() - state.keys():
+            del held[key]
+        held.update({key: value for key, value in state.items() if not isinstance(value, NotCopied)})
+        held["_computed"] = None

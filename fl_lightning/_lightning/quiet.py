@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.metric_replay import without_graphs
+from fl_lightning._lightning.metric_calls import without_graphs
 
 
 class QuietTraining:

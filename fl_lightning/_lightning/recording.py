@@ -21,6 +21,7 @@ _REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum
 _REDUCTIONS |= {"max": "max", torch.max: "max", "min": "min", torch.min: "min"}
 _ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
 _METHODS = ("forward", "update", "compute", "reset")
+_COUNTERS = ("_update_count", "_forward_cache", "_computed")
 
 
 class CannotVectorize(Exception):
@@ -97,6 +98,16 @@ class Returned(Unusable):
         stands_in(self, lambda value: float("nan"))
 
 
+class Held(Unusable):
+    """Stands for what a metric object holds: it is known once the clients have been trained."""
+
+    __slots__ = ()
+    use = "`training_step` reads the state of a metric object, which has one for all clients"
+
+    def __deepcopy__(self, memo: Any) -> Held:
+        return self
+
+
 @dataclass
 class LogCall:
     """One call of ``self.log``.
@@ -107,6 +118,7 @@ class LogCall:
         options: Its other arguments.
         value: A tensor's place among the step's tensors, or a metric object, or what one returned.
         weight: The place of ``batch_size``, where that is a tensor.
+        metric_calls: How many calls of metric objects the step had made before.
     """
 
     fx: str | None
@@ -114,6 +126,7 @@ class LogCall:
     options: dict[str, Any]
     value: int | Metric | BatchValue
     weight: int | None = None
+    metric_calls: int = 0
 
     @property
     def key(self) -> str:
@@ -145,9 +158,15 @@ class MetricCall:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """A tensor's place among a step's tensors."""
+    """A tensor's place among a step's tensors.
+
+    Attributes:
+        place: The place.
+        number: What a number is that ``tensor.item()`` returned; ``None`` for a tensor.
+    """
 
     place: int
+    number: type | None = None
 
 
 @dataclass
@@ -184,24 +203,29 @@ class Recorder:
 
     def find_metrics(self) -> None:
         """Look which metric objects the module has."""
-        self._metrics = [m for m in self._module.modules() if isinstance(m, (Metric, MetricCollection))]
+        self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = [(self._module.__dict__, {"log": self._log})]
+        for metric in self._module.modules():
+            if isinstance(metric, (Metric, MetricCollection)):
+                own: dict[str, Any] = {name: partial(self._call, metric, name) for name in _METHODS}
+                if isinstance(metric, Metric):
+                    own |= {"_defaults": {}, **dict.fromkeys([*metric._defaults, *_COUNTERS], Held())}
+                self._replaced.append((metric.__dict__, own))
 
     @contextmanager
     def __call__(self) -> Iterator[Logged]:
         """Collect what ``training_step`` logs."""
         self._logged = Logged()
-        held = [(self._module.__dict__, {"log": self._log})]
-        held += [(m.__dict__, {name: partial(self._call, m, name) for name in _METHODS}) for m in self._metrics]
-        before = [{name: attributes[name] for name in own if name in attributes} for attributes, own in held]
-        for attributes, own in held:
+        replaced = self._replaced
+        before = [{name: attributes[name] for name in own if name in attributes} for attributes, own in replaced]
+        for attributes, own in replaced:
             attributes.update(own)
         try:
             yield self._logged
         finally:
             self._logged = Logged()
-            for (attributes, own), values in zip(held, before, strict=True):
-                for name in own:
-                    del attributes[name]
+            for (attributes, own), values in zip(replaced, before, strict=True):
+                for name in own.keys() - values.keys():
+                    attributes.pop(name, None)
                 attributes.update(values)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -219,13 +243,16 @@ class Recorder:
         weight = None
         if hasattr(options.get("batch_size"), "detach"):
             weight = self._logged.keep(options.pop("batch_size").detach().reshape(()))
-        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value, weight))
+        before = len(self._logged.metric_calls)
+        self._logged.calls.append(LogCall(self._module._current_fx_name, name, options, value, weight, before))
 
     def _call(self, metric: Metric | MetricCollection, method: str, *args: Any, **kwargs: Any) -> Any:
         if method not in ("forward", "update"):
             raise CannotVectorize(f"`training_step` calls `{method}` of a metric object, which has one state")
+        if method == "forward" and (metric._forward_hooks or metric._forward_pre_hooks):
+            raise CannotVectorize("a metric object has forward hooks, which a stack would call once for all clients")
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        places = [TensorPlace(self._logged.keep(leaf)) if hasattr(leaf, "detach") else leaf for leaf in leaves]
+        places = [self._place(leaf) if hasattr(leaf, "detach") else leaf for leaf in leaves]
         self._logged.metric_calls.append(MetricCall(metric, method, places, spec))
         if method == "update":
             return None
@@ -233,3 +260,9 @@ class Recorder:
         if isinstance(metric, MetricCollection):
             return {str(key): Returned(BatchValue(call, str(key))) for key in metric.keys(keep_base=False)}
         return Returned(BatchValue(call, None))
+
+    def _place(self, leaf: Any) -> TensorPlace:
+        """Keep a tensor as it is now, or a number that stands for each client's."""
+        number = None if isinstance(leaf, Tensor) else getattr(leaf, "kind", None)
+        leaf = leaf.detach().clone() if type(leaf) is Tensor else leaf  # a traced step changes none in place
+        return TensorPlace(self._logged.keep(leaf), number if isinstance(number, type) else None)

@@ -20,6 +20,8 @@ from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultCollection, _ResultMetric
+from torchmetrics import MetricCollection, SumMetric
+from torchmetrics import __version__ as torchmetrics_version
 
 import fl_lightning
 from fl_lightning._lightning.client_loop import ClientLoop
@@ -148,6 +150,16 @@ def test_logged_metrics_have_the_state_that_is_updated() -> None:
     assert "log" in vars(_ResultCollection)
     module = L.LightningModule()
     assert "_current_fx_name" in module.__dict__, f"Lightning {L.__version__} renamed LightningModule._current_fx_name"
+
+
+def test_metric_objects_hold_what_stacks_keep_of_them() -> None:
+    metric, collection = SumMetric(), MetricCollection([SumMetric()])
+    names = ("_update_count", "_forward_cache", "_computed", "_defaults")
+    missing = [name for name in names if name not in vars(metric)]
+    groups = ("_groups", "_groups_checked", "_enable_compute_groups", "_state_is_copy")
+    missing += [name for name in groups if name not in vars(collection)]
+    assert not missing, f"torchmetrics {torchmetrics_version} renamed {missing}"
+    assert vars(metric)["update"].__wrapped__.__func__ is SumMetric.update
 
 
 def test_timers_have_the_interval_that_is_set() -> None:

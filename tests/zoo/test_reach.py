@@ -21,12 +21,14 @@ STACKED = [
         "collection computed at the epoch's end",
         "MeanMetric of the loss",
     ),
-    *("metrics in a ModuleDict", "Dropout", "validated, with dropout"),
+    *("metrics in a ModuleDict", "own metric logged each step", "running mean of the loss"),
+    *("Dropout", "validated, with dropout"),
     *("num_training_batches in the loss", "batch_idx in the loss", "ReduceLROnPlateau on a step value"),
 ]
 ALONE = [
     *("class that is no module", "global of another file", "iterator that counts"),
     *("returns None for a batch index", "hard samples by mask", "numbers in a list", "AverageMeter of tensors"),
+    *("running metric in the loss", "metric that draws samples"),
     *("penalty through a list", "global_step in the loss", "logger.log_metrics", "LBFGS", "LSTM"),
     *("gradient reversal", "on_after_backward", "post-accumulate hook", "optimizer hooks", "unit rows under no_grad"),
 ]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.seeding import global_states, set_global_states
 
 _Draw = Callable[..., Any]
 
@@ -29,25 +30,25 @@ class ClientGenerators:
         self._device = device
         self._states: list[Any] = []
         self._torch: list[torch.Generator] = []
-        present = _states(device)
+        present = global_states(device)
         for seed in seeds:
             seed()
-            self._states.append(_states(device))
+            self._states.append(global_states(device))
             self._torch.append(torch.Generator().set_state(self._states[-1][0]))
-        _set_states(present, device)
+        set_global_states(present, device)
 
     @contextmanager
     def of(self, row: int) -> Iterator[None]:
         """Let everything that is drawn from global generators come from one client's."""
-        present = _states(self._device)
+        present = global_states(self._device)
         own = self._torch[row]
-        _set_states((own.get_state(), *self._states[row][1:]), self._device)
+        set_global_states((own.get_state(), *self._states[row][1:]), self._device)
         try:
             yield
         finally:
-            self._states[row] = after = _states(self._device)
+            self._states[row] = after = global_states(self._device)
             own.set_state(after[0])
-            _set_states(present, self._device)
+            set_global_states(present, self._device)
 
     def drawing(self, rows: Sequence[int]) -> DrawsApart:
         """Return a mode in which operations on stacks draw each client's share from the client's generators."""
@@ -141,19 +142,6 @@ def _without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
     return not (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
 
 
-def _states(device: torch.device) -> Any:
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
-
-
-def _set_states(states: Any, device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1], device)
-    np.random.set_state(states[2])
-    random.setstate(states[3])
-
-
 @contextmanager
 def nothing_drawn() -> Iterator[None]:
     """Raise ``CannotVectorize`` if something is drawn from the global generators that is not one client's."""
@@ -177,8 +165,8 @@ def nothing_drawn_but_by_torch() -> Iterator[None]:
 @contextmanager
 def preserved_generators(device: torch.device) -> Iterator[None]:
     """Put the global generators back at the end."""
-    states = _states(device)
+    states = global_states(device)
     try:
         yield
     finally:
-        _set_states(states, device)
+        set_global_states(states, device)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.aggregation import MaxMetric, SumMetric
+from torchmetrics import MeanMetric, Metric, MetricCollection
+from torchmetrics.aggregation import MaxMetric, RunningMean, SumMetric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
@@ -169,6 +169,88 @@ class CalibrationBins(Classifier):
         return F.cross_entropy(logits, y)
 
 
+class Share(Metric):
+    """The share of hits in batches that have a sample of class 0, and a moving mean that goes on after a reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("hits", torch.tensor(0.0, dtype=torch.float64), "sum")
+        self.add_state("seen", torch.tensor(0.0, dtype=torch.float64), "sum")
+        self.moving = torch.tensor(0.0, dtype=torch.float64)
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        hits = (logits.argmax(1) == y).to(torch.float64)
+        self.moving = 0.9 * self.moving + 0.1 * hits.mean()
+        if (y == 0).any():
+            self.hits += hits.sum()
+            self.seen += len(y)
+
+    def compute(self) -> Tensor:
+        return self.hits / self.seen.clamp(min=1) + self.moving
+
+
+class OwnMetric(Classifier):
+    """A metric of the user's own, whose value of each step is logged."""
+
+    def prepare(self) -> None:
+        self.share = Share()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        logits = self(x)
+        self.share(logits.detach(), y)
+        self.log("share", self.share, on_step=True, on_epoch=True)
+        return F.cross_entropy(logits, y)
+
+
+class RunningLoss(Classifier):
+    """A window over the last losses of all clients, and their sum."""
+
+    def prepare(self) -> None:
+        self.running, self.batches = RunningMean(window=3), SumMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch, batch_idx)
+        self.running.update(loss.detach())
+        self.batches.update(1)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log("running", self.running.compute())
+        self.log("batches", self.batches.compute())
+        self.batches.reset()
+
+
+class Sampled(Metric):
+    """Hits of half of a batch's samples, which are drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("hits", torch.tensor(0), "sum")
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        chosen = torch.randperm(len(y))[: (len(y) + 1) // 2]
+        self.hits += (logits.argmax(1) == y)[chosen].sum()
+
+    def compute(self) -> Tensor:
+        return self.hits.double()
+
+
+class SampledMetric(Classifier):
+    def prepare(self) -> None:
+        self.sampled = Sampled()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        logits = self(x)
+        self.sampled.update(logits.detach(), y)
+        return F.cross_entropy(logits, y)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("sampled", self.sampled.compute())
+        self.sampled.reset()
+
+
 ENTRIES = [
     Entry("accuracy object logged", LogsAccuracy),
     Entry("accuracy object logged each step", LogsAccuracyEachStep, long=True),
@@ -180,4 +262,7 @@ ENTRIES = [
     Entry("functional accuracy", FunctionalAccuracy, long=True),
     Entry("running metric in the loss", MetricInTheLoss),
     Entry("one_hot, topk, several logs", CalibrationBins),
+    Entry("own metric logged each step", OwnMetric),
+    Entry("running mean of the loss", RunningLoss, long=True),
+    Entry("metric that draws samples", SampledMetric, long=True),
 ]

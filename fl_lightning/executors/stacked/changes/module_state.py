@@ -86,8 +86,9 @@ class ModuleState:
             if isinstance(submodule, (Metric, MetricCollection)):
                 # looked at apart: a stack gives metric objects what its clients would have given them
                 images[path + "type"] = f"{type(submodule).__module__}.{type(submodule).__qualname__}"
-                continue
-            held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
+                held = {}
+            else:
+                held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
                 images[path + key] = camera.image(value)

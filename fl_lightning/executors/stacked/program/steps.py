@@ -141,7 +141,7 @@ class ProgramSteps:
         Args:
             slots: Slots of the clients.
         """
-        if not self._traced.logged.calls and not self._traced.logged.metric_calls:
+        if not self._traced.tensors:
             return [self._entry(place, [], slots) for place in range(self._until - self._from)]
         steps, number = self._outputs.shape[:2]
         # the clients at work at each step, one row each

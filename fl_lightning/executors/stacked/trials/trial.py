@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.logging import Witness
-from fl_lightning._lightning.metric_replay import different_metric, metric_states, restore_metric_states
+from fl_lightning._lightning.metric_replay import MetricStates, metric_states
 from fl_lightning._lightning.recording import told
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.begun import Begun, alike
@@ -30,6 +30,7 @@ from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
+from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_metrics
 from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, largest
 from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
@@ -203,9 +204,12 @@ class Trial:
             self._compare_steps(member.result, len(stack.windows[row]), summed[row])
 
     @property
+    def _is_mixed(self) -> bool:
+        return str(self._clients.trainer.precision_plugin.precision) not in ("32-true", "64-true")
+
+    @property
     def _tolerance(self) -> float:
-        mixed = str(self._clients.trainer.precision_plugin.precision) not in ("32-true", "64-true")
-        return _MIXED if mixed else _TOLERANCES.get(self._clients.vector.parameters[0].dtype, _MIXED)
+        return _MIXED if self._is_mixed else _TOLERANCES.get(self._clients.vector.parameters[0].dtype, _MIXED)
 
     def _compare_models(self, result: ClientResult, stacked: Tensor) -> None:
         vector = self._clients.vector
@@ -234,20 +238,10 @@ class Trial:
             raise CannotVectorize("a client's learning rates are others in a stack")
 
     def _compare_metrics(self, journal: Journal) -> None:
-        module = self._copy.vector.module
-        at_first = metric_states(module)
-        journal.jointly = False
-        for done in self._done:
-            restore_metric_states(module, done.metrics_before)
-            journal.update_metrics(done.begun.task.slot)
-            if different := different_metric(done.witness.metrics, metric_states(module)):
-                raise CannotVectorize(f"the metric `self.{different}` is another one in a stack")
-        states = []
-        for journal.jointly in (False, True):
-            restore_metric_states(module, at_first)
-            journal.update_metrics()
-            states.append(metric_states(module))
-        self.jointly = different_metric(*states) is None
+        copy, origin = self._copy.vector, self._clients.vector
+        told = [Told(done.begun.task.slot, done.metrics_before, done.witness.metrics) for done in self._done]
+        with self._clients.trainer.precision_plugin.train_step_context():
+            self.jointly = compare_metrics(told, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
 
     def _compare_logs(self, journal: Journal) -> None:
         alone: dict[Any, tuple[int, float]] = {}
@@ -271,7 +265,7 @@ class _Done:
     begun: Begun
     result: ClientResult
     witness: Witness
-    metrics_before: dict[str, dict[str, Any]]
+    metrics_before: MetricStates
 
 
 def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
