@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole
 from fl_lightning.parts.composition import Composition
-from fl_lightning.parts.contracts import are_finite, call, call_for_vector, is_finite
+from fl_lightning.parts.contracts import are_finite, call_for_vector, is_finite
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
+from fl_lightning.parts.guard import call
 from fl_lightning.parts.logged_values import counts, joined_values
-from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_result, refuse_start
+from fl_lightning.parts.received import ReceivedModels, refuse_result, refuse_start
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import RoundReport, Traffic
@@ -205,15 +206,14 @@ class Algorithm(Composition, ABC):
 
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
-        if self._received.was_changed(result.task):
-            refuse_changed(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
+        self._received.check(result.task, self.objective.correcting, self.exchange.overriding("download"))
         loss = self.objective.loss_of(result.task)
         if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
             self._refuse_start(result)
             if self.invalid_updates == "raise":
                 refuse_result(result.task)
             return None
-        call(self.objective, "on_client_end", result, watch=(result.start, result.vector))
+        call(self.objective, "on_client_end", result, results=[result])
         sent = replace(result, payload=self.meter.payload, loss=loss)
         return self.exchange.upload(sent)
 

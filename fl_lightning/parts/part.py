@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
@@ -21,6 +21,8 @@ class Part(ShowsArguments):
     is never saved.
     """
 
+    #: Whether the class comes with the library, so that its methods need no guard.
+    is_of_library: ClassVar[bool] = True
     _federation: Federation | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NoReturn
 
 from torch import Tensor
 
-from fl_lightning.parts.contracts import version_of
 from fl_lightning.parts.federation import Task
+from fl_lightning.parts.guard import version_of
 
 
 class ReceivedModels:
@@ -21,28 +22,25 @@ class ReceivedModels:
         """Note that a client received a model, shape ``(size,)``."""
         self._models[task.slot] = model, version_of(model)
 
-    def was_changed(self, task: Task) -> bool:
-        """Return whether the model of a client that is done was changed in place, and forget it."""
+    def check(self, task: Task, *users: Sequence[str]) -> None:
+        """Raise ``RuntimeError`` for a client whose model was changed in place before its result was there.
+
+        Args:
+            task: The client's task.
+            users: Methods that saw the model.
+        """
         model, version = self._models.pop(task.slot, (None, 0))
-        return model is not None and version_of(model) != version
+        if model is None or version_of(model) == version:
+            return
+        raise RuntimeError(
+            f"The model that client {task.client} received was changed in place before its result was there. "
+            f"{' or '.join([*chain(*users), 'a hook'])} did so. Other clients and the result use this tensor, too. "
+            "Work on a copy, such as `client.start.clone()`, and return a new tensor from each `download`."
+        )
 
     def forget(self) -> None:
         """Forget the models of a round that broke off."""
         self._models = {}
-
-
-def refuse_changed(task: Task, users: Sequence[str]) -> NoReturn:
-    """Raise ``RuntimeError`` for a client whose model was changed in place before its result was there.
-
-    Args:
-        task: The client's task.
-        users: Methods that saw the model.
-    """
-    raise RuntimeError(
-        f"The model that client {task.client} received was changed in place before its result was there. "
-        f"{' or '.join([*users, 'a hook'])} did so. Other clients and the result use this tensor, too. Work on a copy, "
-        "such as `client.start.clone()`, and return a new tensor from each `download`."
-    )
 
 
 def refuse_start(task: Task, makers: Sequence[str]) -> NoReturn:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.federation import Federation, accumulator
 
 
 class RunningMean:
