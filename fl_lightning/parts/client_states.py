@@ -16,6 +16,7 @@ from fl_lightning.atomic_file import reserve
 from fl_lightning.parts.federation import Federation, accumulator
 from fl_lightning.parts.guard import version_of
 from fl_lightning.parts.part import Part
+from fl_lightning.super_calls import relied_on
 
 
 class VectorStore(Protocol):
@@ -220,6 +221,10 @@ def _refuse_changed(client: int, how: str) -> NoReturn:
     )
 
 
+def _keeps_states(part: StatefulPart) -> bool:
+    return part.states is not None
+
+
 class StatefulPart(Part):
     """A part whose clients may keep a vector each: set :attr:`states` in ``on_fit_start`` and hand vectors in."""
 
@@ -231,20 +236,24 @@ class StatefulPart(Part):
         """Whether there are :attr:`states`."""
         return self.states is not None
 
+    @relied_on("keeps the vectors in `states` that clients handed in", _keeps_states)
     def on_round_end(self) -> None:
         """Keep the clients' new vectors."""
         if self.states is not None:
             self.states.on_round_end()
 
+    @relied_on("forgets the vectors in `states` that clients of the round handed in", _keeps_states)
     def on_round_abort(self) -> None:
         """Forget the clients' new vectors."""
         if self.states is not None:
             self.states.on_round_abort()
 
+    @relied_on("returns the vectors in `states`; add your own state to it", _keeps_states)
     def state_dict(self) -> dict[str, Any]:
         """Return the clients' vectors."""
         return {} if self.states is None else self.states.state_dict()
 
+    @relied_on("takes the vectors in `states`", _keeps_states)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the clients' vectors of a checkpoint."""
         if self.states is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -183,9 +183,20 @@ def returns(check: _Check) -> Callable[[_Method], _Method]:
     return mark
 
 
+def raise_flags(cls: type, flags: Mapping[str, str]) -> None:
+    """Set the flags without which the methods that a class defines would never be called.
+
+    Args:
+        cls: The class, just made. A flag that it sets itself stays.
+        flags: The flag of each method, by the method's name.
+    """
+    for method, flag in flags.items():
+        if method in vars(cls) and flag not in vars(cls):
+            setattr(cls, flag, True)
+
+
 def keep_contracts(cls: type) -> None:
     """Put the checks that base classes ask for, by :func:`returns`, around the methods that a class defines."""
-    cls.is_of_library = cls.__module__.partition(".")[0] == "fl_lightning"  # type: ignore[attr-defined]
     for name, method in list(vars(cls).items()):
         checks = (getattr(vars(base).get(name), "checked_by", None) for base in cls.__mro__[1:])
         check = next(filter(None, checks), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import NoReturn
 
@@ -62,3 +62,30 @@ def refuse_result(task: Task) -> NoReturn:
         f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values, or has such a loss. "
         'Lower the learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
     )
+
+
+def check_due(task: Task, due: Mapping[int, Task], *, is_there: bool) -> None:
+    """Raise ``RuntimeError`` for a result that the executor must not hand in.
+
+    Args:
+        task: The client's task.
+        due: The tasks that executors were given, by slot.
+        is_there: Whether there is a result for the slot already.
+    """
+    is_other = due.get(task.slot) != task
+    if is_other or is_there:
+        what = "a result of another round" if is_other else "two results"
+        raise RuntimeError(
+            f"The executor handed in {what} for client {task.client}, in slot {task.slot}. It must call "
+            "`algorithm.receive` once for each of the tasks that it was given."
+        )
+
+
+def refuse_missing(tasks: Collection[Task], there: Collection[int]) -> None:
+    """Raise ``RuntimeError`` if results of tasks are not among those that are there, by slot."""
+    missing = [task for task in tasks if task.slot not in there]
+    if missing:
+        raise RuntimeError(
+            f"The executor handed in no result for {len(missing)} of {len(tasks)} tasks of the round. It must call "
+            "`algorithm.receive` once for each of the tasks that it was given."
+        )

@@ -13,6 +13,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.checks import draw_cohort
 from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.received import check_due, refuse_missing
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
 from fl_lightning.seeding import Stream, numpy_generator
@@ -40,6 +41,7 @@ class SynchronousAlgorithm(Algorithm):
         self._dropped = 0
         self._done: dict[int, _HandedIn] = {}
         self._failed: list[int] = []
+        self._due: dict[int, Task] = {}  # the round's tasks by slot
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
         """Take the settings that all algorithms share, and check that the parts can be combined."""
@@ -93,6 +95,7 @@ class SynchronousAlgorithm(Algorithm):
             Task(slot, int(client), int(sizes[client]), part, round_index)
             for slot, client, part in zip(slots, clients, work, strict=False)
         ]
+        self._due = {task.slot: task for task in self._tasks}
         self._dropped = len(drawn) - len(clients)
 
     def task_groups(self) -> Iterator[list[Task]]:
@@ -104,8 +107,10 @@ class SynchronousAlgorithm(Algorithm):
 
         Raises:
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
+            RuntimeError: If the client's result is there already, or is not one of the round's.
         """
         task = result.task
+        check_due(task, self._due, is_there=task.slot in self._done or task.slot in self._failed)
         uploaded = self._uploaded(result)
         if uploaded is None:
             self._failed.append(task.slot)
@@ -124,11 +129,7 @@ class SynchronousAlgorithm(Algorithm):
         done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
         failed = sorted(slot for _, slots, _ in shares for slot in slots)
         seen = set().union(*(seen for _, _, seen in shares))
-        if forgotten := {task.slot for task in self._tasks} - set(done) - set(failed):
-            raise RuntimeError(
-                f"The executor handed in no result for {len(forgotten)} of {len(self._tasks)} tasks of the round. It "
-                "must call `algorithm.receive` once for each."
-            )
+        refuse_missing(self._tasks, {*done, *failed})
         self.server.end_round(partial(self._change, done, failed, seen))
         self.schedule.on_round_end()
         shown = self._published_by_schedule(failed)
