@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.contracts import is_finite
+from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.parts.guard import version_of
 
 
@@ -43,15 +44,22 @@ class ReceivedModels:
         self._models = {}
 
 
-def refuse_start(task: Task, makers: Sequence[str]) -> NoReturn:
-    """Raise ``FloatingPointError`` for a client that received NaN or infinite parameters from finite ones.
+def check_start(result: ClientResult, schedule: Any, server: Any, exchanges: Sequence[str]) -> None:
+    """Raise ``FloatingPointError`` for a client that received NaN or infinite parameters from a finite server.
 
     Args:
-        task: The client's task.
-        makers: Methods that made them.
+        result: The client's.
+        schedule: The algorithm's schedule, from which the model came.
+        server: The server.
+        exchanges: The methods through which the model went then.
     """
+    n = len(result.parameters)
+    if is_finite(result.start[:n]) or not is_finite(server.model[:n]):
+        return
+    by_schedule = not is_finite(schedule.start(result.task.slot, server)[:n])
+    makers = [f"`{type(schedule).__name__}.start`"] if by_schedule else exchanges
     raise FloatingPointError(
-        f"Client {task.client} received NaN or infinite parameters, although the server's are finite. Check the "
+        f"Client {result.task.client} received NaN or infinite parameters, although the server's are finite. Check the "
         f"arithmetic of {' and '.join(makers) or 'the exchanges'}. The round is discarded."
     )
 

@@ -83,8 +83,7 @@ class SynchronousAlgorithm(Algorithm):
             ValueError: If the number of circulating models would change in the middle of a cycle.
         """
         sizes, seed = self.federation.sizes, self.federation.seed
-        for part in self.parts.values():
-            part.on_round_start(round_index)
+        self.start_round(round_index)
         rng = numpy_generator(seed, Stream.SAMPLING, round_index)
         chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
         available = self.participation.reachable(round_index, len(sizes), chances)

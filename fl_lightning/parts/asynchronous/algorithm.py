@@ -101,8 +101,7 @@ class AsynchronousAlgorithm(Algorithm):
     def on_round_start(self, round_index: int, full_work: int = 1) -> None:
         """Begin a round; its tasks come in :meth:`task_groups`."""
         self._boundary = self._changing_state(self.schedule.freeze())
-        for part in self.parts.values():
-            part.on_round_start(round_index)
+        self.start_round(round_index)
         schedule, federation = self.schedule, self.federation
         self._arrivals = self.sampler.cohort_size(federation.num_clients)
         rng = numpy_generator(federation.seed, Stream.SAMPLING, round_index)
