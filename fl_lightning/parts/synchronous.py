@@ -14,6 +14,7 @@ from fl_lightning.parts.checks import draw_cohort
 from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.received import check_due, refuse_missing
+from fl_lightning.parts.returned import checked_slots
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
 from fl_lightning.seeding import Stream, numpy_generator
@@ -89,7 +90,8 @@ class SynchronousAlgorithm(Algorithm):
         available = self.participation.reachable(round_index, len(sizes), chances)
         drawn = draw_cohort(self.sampler, len(sizes), rng, available)
         clients, work = self.participation.outcome(drawn, full_work, chances)
-        slots = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+        chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+        slots = checked_slots(self.schedule, chosen, len(clients))
         self._tasks = [
             Task(slot, int(client), int(sizes[client]), part, round_index)
             for slot, client, part in zip(slots, clients, work, strict=False)

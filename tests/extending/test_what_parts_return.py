@@ -180,3 +180,33 @@ def test_a_client_with_an_invalid_loss_is_left_out(name: str) -> None:
     }
     with pytest.warns(UserWarning, match=r"left out client\(s\) \[1\]"):
         assert fit(make[name](), rounds=1) == 2.0
+
+
+# ---- slots ----
+
+
+class Slots(Plan):
+    def __init__(self, chosen: Any) -> None:
+        super().__init__()
+        self.chosen = chosen
+
+    def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Any:
+        return self.chosen
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error"),
+    [
+        *[(None, TypeError), (2, TypeError), ([0.5, 1], TypeError)],
+        *[([0, 0], ValueError), ([0, -1], ValueError), ([0, 1, 2], ValueError)],
+    ],
+)
+def test_a_schedule_chooses_distinct_slots(chosen: Any, error: type[Exception]) -> None:
+    with pytest.raises(
+        error, match=r"`Slots.choose_slots` returned .*; it must return distinct whole numbers .* 2, one"
+    ):
+        fit(Federated(1.0, schedule=Slots(chosen)))
+
+
+def test_fewer_slots_than_clients_are_possible() -> None:
+    assert fit(Federated(1.0, schedule=Slots(np.array([1]))), rounds=1) in (2.0, 4.0)
