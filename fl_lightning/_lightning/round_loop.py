@@ -119,7 +119,7 @@ class RoundLoop(_FitLoop):
     def reset(self) -> None:
         """Prepare a fit; every checkpoint that is resumed from lies at a round's boundary."""
         torch.set_grad_enabled(True)
-        _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+        _Loop.restarting.fset(self, False)
         for tracker in (self.epoch_progress.total, self.epoch_progress.current):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
@@ -255,7 +255,7 @@ class RoundLoop(_FitLoop):
             self._leave_round()
             if start is not None:
                 self.load_state_dict(start)
-                _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+                _Loop.restarting.fset(self, False)
 
     def _leave_round(self) -> None:
         self._round_start = None
