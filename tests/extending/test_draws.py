@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.toys import clients_that_reach
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
 
 from fl_lightning import FedAvg
 from fl_lightning.parts import ClientSampler
