@@ -100,6 +100,19 @@ def test_a_checkpoint_is_not_loaded_without_the_algorithms_state(tmp_path: Path)
         trainer.fit(Quadratic(1.0, [0.0]), datamodule=data, ckpt_path=tmp_path / "last.ckpt")
 
 
+def test_a_checkpoint_that_has_no_state_of_the_algorithm_is_not_resumed(tmp_path: Path) -> None:
+    data, path = TensorDataModule(CLIENTS, batch_size=1), tmp_path / "last.ckpt"
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    trainer.fit(Quadratic(1.0, [0.0]), datamodule=data)
+    trainer.save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["callbacks"]["FedAvg"] = {"mine": 1}  # as a subclass without `super()` wrote it in earlier releases
+    torch.save(checkpoint, path)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0)])
+    with pytest.raises(ValueError, match=r"a state of FedAvg, but in it there is nothing of the algorithm"):
+        trainer.fit(Quadratic(1.0, [0.0]), datamodule=data, ckpt_path=path)
+
+
 @pytest.mark.parametrize("returned", [None, WeightedMean(), WeightedMean])
 def test_configure_algorithm_returns_an_algorithm(returned: Any) -> None:
     mine = type("Mine", (AggregationCallback,), {"configure_algorithm": lambda self: returned})
