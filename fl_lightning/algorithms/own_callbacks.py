@@ -13,7 +13,6 @@ RELIED_ON = {
     "__init__": "takes the settings that all algorithms share and builds the algorithm",
     "setup": "puts the federated loop into the trainer",
     "teardown": "ends the fit for the executor and the loggers",
-    "on_exception": "ends the fit for the executor and the loggers",
     "on_before_optimizer_step": "adds the gradient of the local objective",
     "on_train_epoch_end": "logs the counts of the round",
     "state_dict": "returns the state of the server and of all parts; add your own to it",

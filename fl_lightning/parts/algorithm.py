@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole
+from fl_lightning.parts.client_states import StatefulPart
 from fl_lightning.parts.composition import Composition
 from fl_lightning.parts.contracts import are_finite, call_for_vector
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
@@ -272,6 +273,9 @@ class Algorithm(Composition, ABC):
     def _abort(self) -> None:
         for part in self.parts.values():
             part.on_round_abort()
+        for part in (*self.parts.values(), *self.exchange.members):
+            if isinstance(part, StatefulPart) and part.states is not None:
+                part.states.on_round_abort()  # even where a hook of the user's own does not call its base's
         self._received.forget()
         if self._server is not None:
             self._server.on_round_abort()

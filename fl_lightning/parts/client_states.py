@@ -242,7 +242,6 @@ class StatefulPart(Part):
         if self.states is not None:
             self.states.on_round_end()
 
-    @relied_on("forgets the vectors in `states` that clients of the round handed in", _keeps_states)
     def on_round_abort(self) -> None:
         """Forget the clients' new vectors."""
         if self.states is not None:

@@ -157,6 +157,32 @@ def test_hooks_that_keep_the_vectors_of_clients_are_not_replaced() -> None:
     assert fit(FedAvg(1.0, exchange=type("Mine", (Exchange,), {"on_round_end": nothing})())) == 3.0
 
 
+class Breaking(Summing):
+    """Breaks the second round off once, and forgets nothing by itself."""
+
+    fails = 3
+
+    def upload(self, result: Any) -> Any:
+        self.fails -= 1
+        uploaded = super().upload(result)
+        if not self.fails:
+            raise ArithmeticError("broken by the test")
+        return uploaded
+
+    on_round_abort = nothing
+
+
+def test_vectors_of_a_round_that_broke_off_are_forgotten_whatever_a_hook_does() -> None:
+    # round 1: sums 2 and 4, the server moves by 1.5; round 2: sums 2.5 and 6.5, it moves by 2.25
+    callback, module = FedAvg(1.0, exchange=Breaking(), executor="sequential"), Quadratic(1.0, [0.0])
+    trainer, data = quiet_trainer(max_epochs=2, callbacks=[callback]), TensorDataModule(CLIENTS, batch_size=1)
+    with pytest.raises(ArithmeticError):
+        trainer.fit(module, datamodule=data)
+    assert float(module.w) == 1.5
+    trainer.fit(module, datamodule=data)
+    assert float(module.w) == 3.75
+
+
 def test_the_state_of_a_librarys_part_is_not_replaced(tmp_path: Path) -> None:
     states = {"state_dict": lambda self: {"mine": 1}, "load_state_dict": nothing}
     with pytest.raises(TypeError, match=r"`Mine.state_dict` does not call `super\(\).state_dict\(...\)`"):
