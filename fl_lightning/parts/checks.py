@@ -78,6 +78,8 @@ def _way_out(drawn: Any, clients: np.ndarray) -> str:
         return f"Make an array of it with `np.array({order}(clients))`."
     if clients.dtype == bool:
         return "Turn a boolean mask into clients with `np.flatnonzero(mask)`."
-    if clients.dtype.kind == "f":
+    if clients.ndim != 1:
+        return "Give one array with a client after the other, such as `np.array([3])`."
+    if clients.dtype.kind not in "iu":
         return "Give integers, such as `clients.astype(int)`."
     return "Each client trains once in a round, and clients are numbered by position."

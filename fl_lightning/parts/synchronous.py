@@ -67,6 +67,7 @@ class SynchronousAlgorithm(Algorithm):
 
     def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
         """Start a fit, or go on; see :meth:`Algorithm.on_fit_start`."""
+        self._done, self._failed = {}, []  # of a round whose end failed half-way
         # a circulating model stays on its process, and its clients' vectors are needed wherever it is
         circulates = self.schedule.keeps_models and federation.num_ranks > 1
         super().on_fit_start(replace(federation, replicates_states=circulates), fresh=fresh)
