@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_Class = TypeVar("_Class", bound=type)
+_Overridden = TypeVar("_Overridden", bound=Callable[..., Any])
+_Owner = TypeVar("_Owner", bound=type)
 
 
 class _Expected(threading.local):
@@ -22,7 +22,7 @@ class _Expected(threading.local):
 _expected = _Expected()
 
 
-def relied_on(purpose: str, only_if: Callable[[Any], bool] | None = None) -> Callable[[_Function], _Function]:
+def relied_on(purpose: str, only_if: Callable[[Any], bool] | None = None) -> Callable[[_Overridden], _Overridden]:
     """Mark a method that a user's class may extend, but not replace; see :func:`keep_super_calls`.
 
     Args:
@@ -30,16 +30,16 @@ def relied_on(purpose: str, only_if: Callable[[Any], bool] | None = None) -> Cal
         only_if: Tells of an object whether the method does anything for it; always if ``None``.
     """
 
-    def mark(method: _Function) -> _Function:
-        return cast(_Function, _noted(method, method.__name__, purpose, only_if))
+    def mark(method: _Overridden) -> _Overridden:
+        return cast(_Overridden, _noted(method, method.__name__, purpose, only_if))
 
     return mark
 
 
-def rely_on(purposes: Mapping[str, str]) -> Callable[[_Class], _Class]:
+def rely_on(purposes: Mapping[str, str]) -> Callable[[_Owner], _Owner]:
     """Mark methods of a class as :func:`relied_on` does: their purposes by name."""
 
-    def mark(cls: _Class) -> _Class:
+    def mark(cls: _Owner) -> _Owner:
         for name, purpose in purposes.items():
             method = vars(cls).get(name)
             if inspect.isfunction(method) and not hasattr(method, "purpose"):
