@@ -10,12 +10,14 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
+from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import FederatedDataModule
@@ -30,6 +32,7 @@ from fl_lightning.seeding import Stream, seed_global_generators
 _OWN = (
     *("algorithm", "executor", "settings", "corrector", "past_settings"),
     *("invalid_rounds", "max_invalid_rounds", "fingerprints", "executor_states", "other_settings", "restored_change"),
+    "restored_values",
 )
 
 
@@ -55,9 +58,11 @@ class FederatedLoop(RoundLoop):
         other_settings: What to say of settings that differ from the resumed run's; empty if none do.
         restored_change: Whether the checkpoint's weights are others than its last round left; see
             :attr:`module_changed`.
+        restored_values: What callbacks monitored when the checkpoint was written.
     """
 
     clients: LocalTraining
+    _values_before: Mapping[str, Tensor]  # the round that is trained
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class FederatedLoop(RoundLoop):
         self.executor_states: list[dict[str, Any]] = []
         self.other_settings = ""
         self.restored_change = False
+        self.restored_values: Mapping[str, Tensor] = {}
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with what this loop was given."""
@@ -142,6 +148,7 @@ class FederatedLoop(RoundLoop):
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.clients, self.algorithm)
         self._score_clients()
+        restore_monitored_values(self.trainer, self.restored_values)
         if self.other_settings:
             rank_zero_info(self.other_settings)
             self.other_settings = ""
@@ -192,6 +199,7 @@ class FederatedLoop(RoundLoop):
         algorithm, batches = self.algorithm, self.clients.batches
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
+        self._values_before = monitored_values(self)
         batches.on_round_start()
         self._score_clients()  # for a sampler that was set since the fit began
         algorithm.on_round_start(self.round_index, self.settings.full_work)
@@ -261,18 +269,8 @@ class FederatedLoop(RoundLoop):
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index - 1)
-        self._tell_of_missing_clients()
+        tell_of_missing_clients(self.algorithm.report, self.round_index)
         notify(self.trainer, "on_round_end")
-
-    def _tell_of_missing_clients(self) -> None:
-        report, number = self.algorithm.report, self.round_index
-        if report.left_out:
-            rank_zero_warn(
-                f"Round {number}: left out client(s) {report.left_out}, whose models have NaN or infinite values. "
-                "Lower the learning rate or clip gradients."
-            )
-        elif not report.reported:
-            rank_zero_info(f"Round {number} is empty: no client reported.")
 
     def on_advance_end(self) -> None:
         """End the round for Lightning.
@@ -301,12 +299,15 @@ class FederatedLoop(RoundLoop):
     def boundary_state(self) -> dict[str, Any]:
         """Return what the next round needs beside the algorithm's state."""
         state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds, "executors": self.executor_states}
-        return {**state, "module_changed": self.module_changed}
+        values = self._values_before if self.in_round else monitored_values(self)
+        monitored = {name: value.detach().cpu() for name, value in values.items()}
+        return {**state, "module_changed": self.module_changed, "monitored": monitored}
 
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.restored_change = state["executors"], state["module_changed"]
+        self.restored_values = state.get("monitored", {})  # checkpoints of earlier releases have none
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""

@@ -10,4 +10,4 @@ class SignDescent(ServerOptimizer):
         self.lr = lr
 
     def step(self, model, aggregate):
-        return (model + self.lr * torch.sign(aggregate - model)).to(model.dtype)
+        return model + self.lr * torch.sign(aggregate - model)

@@ -17,6 +17,7 @@ from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.description import describe_run
 from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
+from fl_lightning.algorithms.own_callbacks import RELIED_ON, check_alone, checked_algorithm
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
 from fl_lightning.arguments import check_count, plain
 from fl_lightning.clients.settings import LocalSettings
@@ -33,13 +34,14 @@ from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature, names_unknown
+from fl_lightning.super_calls import keep_super_calls, rely_on
 
 
+@rely_on(RELIED_ON)
 class AggregationCallback(ShowsSignature, Callback):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
-    A named algorithm is a subclass that fills in the parts in :meth:`configure_algorithm`. Its clients are drawn by
-    :attr:`sampler`.
+    A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. :attr:`sampler` draws clients.
 
     Other callbacks of the trainer may define ``on_client_start(trainer, pl_module, client)``,
     ``on_client_end(trainer, pl_module, result)`` and ``on_round_end(trainer, pl_module)``; see
@@ -75,7 +77,13 @@ class AggregationCallback(ShowsSignature, Callback):
         ValueError: If an argument is out of its range, two arguments exclude each other, or parts cannot be combined.
     """
 
-    _is_set_up = False
+    _is_set_up = _fitting = False
+    _loaded_rounds: int | None = None
+    _loop: FederatedLoop | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        keep_super_calls(cls)
 
     @names_unknown
     def __init__(
@@ -105,12 +113,9 @@ class AggregationCallback(ShowsSignature, Callback):
         self._sampler = self.make_sampler(clients_per_round, sampler)
         self.participation, self.exchange, self.aggregation = participation, exchange, aggregation
         self.buffers, self.invalid_updates, self.state_dir = buffers, invalid_updates, self.settings.folder
-        self.algorithm = self.configure_algorithm()
+        self.algorithm = checked_algorithm(self, self.configure_algorithm())
         self.algorithm.configure(participation, buffers, invalid_updates, exchange, aggregation)
-        self._loop: FederatedLoop | None = None
         self._past: tuple[dict[int, Any], int] = {}, 0
-        self._fitting = False
-        self._loaded_rounds: int | None = None
         self._is_set_up = True
 
     @abstractmethod
@@ -135,8 +140,8 @@ class AggregationCallback(ShowsSignature, Callback):
     def __repr__(self) -> str:
         is_usual = type(self._sampler) in (UniformSampler, Arrivals) and self.clients_per_round is not None
         hidden = {"sampler" if is_usual else "clients_per_round"}
-        hidden |= {"seed"} if self.settings.own_seed is None else set()
-        hidden |= {"local_epochs"} if self.settings.local_epochs is None else set()
+        own = {"seed": self.settings.own_seed, "local_epochs": self.settings.local_epochs}
+        hidden |= {name for name, value in own.items() if value is None}
         return represent(self, leave_out=sorted(hidden))
 
     @property
@@ -221,12 +226,7 @@ class AggregationCallback(ShowsSignature, Callback):
             return
         log_above_bars()
         self._loaded_rounds = None
-        others = [c for c in trainer.callbacks if isinstance(c, AggregationCallback) and c is not self]
-        if others:
-            raise ValueError(
-                f"The trainer has two aggregation callbacks, {type(self).__name__} and {type(others[0]).__name__}; "
-                "there is one server. Keep one of them."
-            )
+        check_alone(self, [each for each in trainer.callbacks if isinstance(each, AggregationCallback)])
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
             self.settings.resumed_seed = None  # another run's

@@ -85,12 +85,17 @@ def check_checkpoint(
         wandb_runs: The ids of the runs of Weights & Biases that the trainer logs to. One line says if they are others.
 
     Raises:
-        ValueError: If it holds the state of another algorithm's callback.
+        ValueError: If it holds the state of another algorithm's callback, or one without the algorithm's state.
     """
     states = checkpoint.get("callbacks", {})
     writers = [name for name, state in states.items() if isinstance(state, Mapping) and "federation" in state]
     if writers and key not in writers:
         raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
+    if key in states and key not in writers:
+        raise ValueError(
+            f"The checkpoint has a state of {key}, but in it there is nothing of the algorithm: its `state_dict` did "
+            f"not call `super().state_dict()`. The run cannot be resumed. {_FROM_WEIGHTS}"
+        )
     if not writers:
         rank_zero_info(f"The checkpoint has no state of a federated algorithm, so {key} starts from its weights.")
     _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)

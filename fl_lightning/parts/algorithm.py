@@ -11,11 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole
+from fl_lightning.parts.client_states import StatefulPart
 from fl_lightning.parts.composition import Composition
-from fl_lightning.parts.contracts import are_finite, call, call_for_vector, is_finite
+from fl_lightning.parts.contracts import are_finite, call_for_vector
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
+from fl_lightning.parts.guard import call
 from fl_lightning.parts.logged_values import counts, joined_values
-from fl_lightning.parts.received import ReceivedModels, refuse_changed, refuse_result, refuse_start
+from fl_lightning.parts.received import ReceivedModels, check_start, refuse_result
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import RoundReport, Traffic
@@ -151,6 +153,7 @@ class Algorithm(Composition, ABC):
 
     def _join(self, federation: Federation, *, fresh: bool) -> None:
         self._federation = federation
+        self.unsaved.on_fit_start()
         for part in self.parts.values():
             everywhere = part is self.aggregation and not self.aggregation.reduces_over_ranks
             part.attach(replace(federation, replicates_states=True) if everywhere else federation, fresh=fresh)
@@ -205,26 +208,16 @@ class Algorithm(Composition, ABC):
 
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
-        if self._received.was_changed(result.task):
-            refuse_changed(result.task, [*self.objective.correcting, *self.exchange.overriding("download")])
+        self._received.check(result.task, self.objective.correcting, self.exchange.overriding("download"))
         loss = self.objective.loss_of(result.task)
         if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
-            self._refuse_start(result)
+            check_start(result, self.schedule, self.server, self.exchange.overriding("download"))
             if self.invalid_updates == "raise":
                 refuse_result(result.task)
             return None
-        call(self.objective, "on_client_end", result, watch=(result.start, result.vector))
+        call(self.objective, "on_client_end", result, results=[result])
         sent = replace(result, payload=self.meter.payload, loss=loss)
         return self.exchange.upload(sent)
-
-    def _refuse_start(self, result: ClientResult) -> None:
-        """Raise ``FloatingPointError`` if the schedule or an exchange gave the client NaN or infinite parameters."""
-        n, server = self.federation.num_parameters, self.server
-        if is_finite(result.start[:n]) or not is_finite(server.model[:n]):
-            return
-        by_schedule = not is_finite(self.schedule.start(result.task.slot, server)[:n])
-        schedule = [f"`{type(self.schedule).__name__}.start`"]
-        refuse_start(result.task, schedule if by_schedule else self.exchange.overriding("download"))
 
     @abstractmethod
     def on_round_end(self) -> Tensor:
@@ -243,6 +236,7 @@ class Algorithm(Composition, ABC):
             shown: What the module holds, shape ``(size,)``.
         """
         self.shown, self._model_before = shown, None
+        self.unsaved.on_round_end([*self.parts.values(), *self.exchange.members])
         self.is_torn = False
 
     def _publish(self, model: Tensor) -> Tensor:
@@ -279,6 +273,9 @@ class Algorithm(Composition, ABC):
     def _abort(self) -> None:
         for part in self.parts.values():
             part.on_round_abort()
+        for part in (*self.parts.values(), *self.exchange.members):
+            if isinstance(part, StatefulPart) and part.states is not None:
+                part.states.on_round_abort()  # even where a hook of the user's own does not call its base's
         self._received.forget()
         if self._server is not None:
             self._server.on_round_abort()
@@ -295,6 +292,7 @@ class Algorithm(Composition, ABC):
         if self._server is None or self._restored is not None:
             return self._restored or {}
         check_whole(self.is_torn)
+        self.unsaved.warn()
         return self._state()
 
     def _state(self) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from fl_lightning.arguments import got
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.sampling import ClientSampler
 
@@ -58,7 +59,7 @@ def draw_cohort(
     if not valid or len(np.unique(clients)) < len(clients) or not 0 <= clients.min() <= clients.max() < num_clients:
         raise ValueError(
             f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
-            f"round's clients, got {drawn!r}. Turn a boolean mask into clients with `np.flatnonzero(mask)`."
+            f"round's clients, got {got(drawn)}. {_way_out(drawn, clients)}"
         )
     if available is not None and (absent := sorted(set(clients.tolist()) - set(available.tolist()))):
         raise ValueError(
@@ -66,3 +67,19 @@ def draw_cohort(
             "from `available`, where it is not None."
         )
     return clients if sampler.draws_in_random_order else rng.permutation(clients)
+
+
+def _way_out(drawn: Any, clients: np.ndarray) -> str:
+    """Return the hint for a sampler that drew something else than clients; ``clients`` is an array made of it."""
+    if drawn is None:
+        return "Is a `return` missing at its end?"
+    if isinstance(drawn, Iterable) and clients.ndim == 0:
+        order = "sorted" if isinstance(drawn, Set) else "list"
+        return f"Make an array of it with `np.array({order}(clients))`."
+    if clients.dtype == bool:
+        return "Turn a boolean mask into clients with `np.flatnonzero(mask)`."
+    if clients.ndim != 1:
+        return "Give one array with a client after the other, such as `np.array([3])`."
+    if clients.dtype.kind not in "iu":
+        return "Give integers, such as `clients.astype(int)`."
+    return "Each client trains once in a round, and clients are numbered by position."

@@ -5,15 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.arguments import got
 from fl_lightning.atomic_file import reserve
-from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.federation import Federation, accumulator
+from fl_lightning.parts.guard import version_of
 from fl_lightning.parts.part import Part
+from fl_lightning.super_calls import relied_on
 
 
 class VectorStore(Protocol):
@@ -95,36 +98,81 @@ class ClientStates:
 
     Args:
         federation: The run.
-        initial: Every client's first vector, shape ``(length,)``.
+        initial: Every client's first vector, floating-point of shape ``(length,)``.
         weights: p_k, shape ``(K,)``; equal weights if ``None``.
+
+    Raises:
+        TypeError: If ``initial`` is no such tensor.
+        RuntimeError: In a round, if a vector that was handed out or in is changed in place.
     """
 
     def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
+        if not _is_vector(initial):
+            raise TypeError(
+                f"`initial` must be a floating-point tensor of shape (length,), got {got(initial)}. Give, for example, "
+                "`torch.zeros_like(federation.model[: federation.num_parameters])`."
+            )
         self._federation = federation
         self._initial = initial
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, dtype=np.float64)
         folder = federation.state_dir
         self._rows: VectorStore = {} if folder is None else MappedVectors(folder)
         self._new: dict[int, Tensor] = {}
+        self._versions: dict[int, int] = {}  # of the new vectors
+        self._lent: tuple[int, Tensor, int] | None = None  # the vector that was handed out last, and its version
         self.mean = initial.to(accumulator(initial))
         """The mean over all K clients, shape ``(length,)``, float64."""
 
     def __getitem__(self, client: int) -> Tensor:
         """Return the vector that the client handed in last, shape ``(length,)``; not to be written to."""
+        self._check_lent()
         new = self._new.get(client)
-        return self._at_round_start(client) if new is None else new
+        vector = self._at_round_start(client) if new is None else new
+        self._lent = client, vector, version_of(vector)
+        return vector
 
     def _at_round_start(self, client: int) -> Tensor:
         return self._rows[client].to(self._initial.device) if client in self._rows else self._initial
 
     def put(self, client: int, vector: Tensor) -> None:
-        """Take a client's new vector, shape ``(length,)``; it is dropped if the round breaks off."""
+        """Take a client's new vector, shape ``(length,)``; it is dropped if the round breaks off.
+
+        Raises:
+            TypeError: If it is no floating-point tensor of one dimension.
+            ValueError: If it has another length than the initial one.
+        """
+        self._check_lent()
+        name = f"`states.put({client}, vector)`"
+        if not _is_vector(vector):
+            raise TypeError(
+                f"{name} needs a floating-point tensor of shape ({len(self._initial)},), got {got(vector)}."
+            )
+        if vector.shape != self._initial.shape:
+            raise ValueError(
+                f"{name} needs a tensor of shape ({len(self._initial)},), as the initial vector has, got shape "
+                f"{tuple(vector.shape)}. All clients' vectors have one length, because their mean is kept."
+            )
+        vector = vector.detach().to(self._initial.dtype)
         if vector.untyped_storage().nbytes() > vector.nbytes:
             vector = vector.clone()  # a view would keep, and save, the whole model
-        self._new[client] = vector
+        self._new[client], self._versions[client] = vector, version_of(vector)
+
+    def _check_lent(self) -> None:
+        """Raise ``RuntimeError`` if the vector that was handed out last has been written to."""
+        lent, self._lent = self._lent, None
+        if lent is not None and version_of(lent[1]) != lent[2]:
+            _refuse_changed(lent[0], "handed it out")
+
+    def _check_new(self) -> None:
+        """Raise ``RuntimeError`` if a vector has been written to after it was handed in."""
+        self._check_lent()
+        for client, vector in self._new.items():
+            if version_of(vector) != self._versions[client]:
+                _refuse_changed(client, "taken it")
 
     def on_round_end(self) -> None:
         """Keep the round's new vectors, on all processes together."""
+        self._check_new()
         change = torch.zeros_like(self.mean)
         if self._federation.replicates_states:
             self._new = self._federation.join(self._new)
@@ -138,12 +186,12 @@ class ClientStates:
             change = self._federation.sum_over_ranks(change)
         self.mean = self.mean + change / float(self._weights.sum())
         for client, vector in self._new.items():
-            self._rows[client] = vector.detach().cpu()
-        self._new = {}
+            self._rows[client] = vector.cpu()
+        self._new, self._versions = {}, {}
 
     def on_round_abort(self) -> None:
         """Forget the new vectors of a round that broke off."""
-        self._new = {}
+        self._new, self._versions, self._lent = {}, {}, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the vectors of all processes' clients, and the mean."""
@@ -160,6 +208,23 @@ class ClientStates:
         self.mean = state["mean"].to(self.mean.device)
 
 
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 1
+
+
+def _refuse_changed(client: int, how: str) -> NoReturn:
+    raise RuntimeError(
+        f"The vector of client {client} was changed in place after `ClientStates` had {how}. Other clients may share "
+        "this tensor, and a round that breaks off could not take the change back. Compute a new tensor, such as "
+        "`states[client] + update` or `states[client].clone()`, and hand it in with `states.put(client, vector)`. Go "
+        "on from a checkpoint that was written before this round, or anew."
+    )
+
+
+def _keeps_states(part: StatefulPart) -> bool:
+    return part.states is not None
+
+
 class StatefulPart(Part):
     """A part whose clients may keep a vector each: set :attr:`states` in ``on_fit_start`` and hand vectors in."""
 
@@ -171,6 +236,7 @@ class StatefulPart(Part):
         """Whether there are :attr:`states`."""
         return self.states is not None
 
+    @relied_on("keeps the vectors in `states` that clients handed in", _keeps_states)
     def on_round_end(self) -> None:
         """Keep the clients' new vectors."""
         if self.states is not None:
@@ -181,16 +247,13 @@ class StatefulPart(Part):
         if self.states is not None:
             self.states.on_round_abort()
 
+    @relied_on("returns the vectors in `states`; add your own state to it", _keeps_states)
     def state_dict(self) -> dict[str, Any]:
         """Return the clients' vectors."""
         return {} if self.states is None else self.states.state_dict()
 
+    @relied_on("takes the vectors in `states`", _keeps_states)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the clients' vectors of a checkpoint."""
         if self.states is not None:
             self.states.load_state_dict(state)
-
-
-def accumulator(like: Tensor) -> torch.dtype:
-    """Return the type for running sums beside ``like``: float64, but Apple's GPUs have none."""
-    return torch.float32 if like.device.type == "mps" else torch.float64

@@ -19,6 +19,7 @@ from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.summed_updates import of_sums
+from fl_lightning.parts.unsaved import UnsavedState
 from fl_lightning.signatures import ShowsSignature
 
 Invalid = Literal["skip", "raise"]
@@ -59,6 +60,7 @@ class Composition(ShowsSignature):
         self.invalid_updates: Invalid = "skip"
         self.changing_buffers = ChangingBuffers()
         self._buffers = BufferExchange()
+        self.unsaved = UnsavedState()
         self._federation: Federation | None = None
 
     def configure(
@@ -130,6 +132,12 @@ class Composition(ShowsSignature):
     def keeps_client_states(self) -> bool:
         """Whether clients keep vectors between rounds; a client then belongs to one process."""
         return any(part.keeps_client_states for part in self.parts.values())
+
+    def start_round(self, round_index: int) -> None:
+        """Let all parts start a round, from 0."""
+        with self.unsaved.set_anew():
+            for part in self.parts.values():
+                part.on_round_start(round_index)
 
     def check_states(self) -> None:
         """Raise ``TypeError`` now if checkpoints could not be read, not after hours of training."""

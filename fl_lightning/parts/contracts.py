@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fl_lightning.arguments import got, is_number
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.federation import ClientResult, accumulator
+from fl_lightning.parts.guard import call
+from fl_lightning.parts.guard import version_of as version_of
 from fl_lightning.parts.traffic import Payload
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Check = Callable[[Any, str, tuple[Any, ...], Any], Any]
-
-
-def call(part: object, method: str, *arguments: Any, watch: Sequence[Tensor]) -> Any:
-    """Call a part's method and return what it returns.
-
-    Args:
-        part: The part.
-        method: The method's name.
-        *arguments: What it is given.
-        watch: Tensors that it sees and must leave as they are.
-
-    Raises:
-        RuntimeError: If it changes one of these in place.
-    """
-    if getattr(part, "is_of_library", False):  # its parts change nothing in place
-        return getattr(part, method)(*arguments)
-    versions = [version_of(tensor) for tensor in watch]
-    returned = getattr(part, method)(*arguments)
-    if versions != [version_of(tensor) for tensor in watch]:
-        raise RuntimeError(
-            f"`{type(part).__name__}.{method}` changed a tensor in place that it was given. The server and other "
-            "clients use it, too, so that results would change in silence. Work on a copy, such as `model.clone()`, "
-            "or write `model * 0.5` instead of `model.mul_(0.5)`. Go on from a checkpoint that was written before "
-            "this round, or anew."
-        )
-    return returned
-
-
-def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor, or a view of it, was changed in place; tensors of inference mode do not count it."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def call_for_vector(
@@ -70,7 +43,7 @@ def call_for_vector(
         allowed: What may be returned, for errors.
 
     Returns:
-        The vector, floating-point of shape ``(length,)``, without a graph.
+        The vector, floating-point of shape ``(length,)``, in the type of the first watched tensor and without a graph.
 
     Raises:
         TypeError: If the method returns anything else than a floating-point tensor.
@@ -88,25 +61,28 @@ def call_for_vector(
     return vector
 
 
-def call_for_merged(part: object, model: Tensor, lengths: Sequence[int], num_parameters: int) -> Tensor | None:
+def call_for_merged(
+    part: object, model: Tensor, results: Sequence[ClientResult], lengths: Sequence[int], num_parameters: int
+) -> Tensor | None:
     """Call an aggregation's ``merge`` and check what it returns; see :func:`call_for_vector`.
 
     Args:
         part: The aggregation.
         model: The server's parameters, or its whole model.
+        results: Those that it may have kept.
         lengths: Lengths that the vector may have.
         num_parameters: Length of the parameters.
 
     Returns:
-        The vector, or ``None`` if there was no result.
+        The vector, in the type of running sums, or ``None`` if there was no result.
     """
-    returned = call(part, "merge", model, watch=[model])
+    returned = call(part, "merge", model, watch=[model], results=results)
     if returned is None:
         return None
     shapes = [f"({length},)" for length in lengths]
     needed = shapes[0] if len(shapes) == 1 else f"{shapes[0]}, the parameters, or {shapes[1]}, with buffers"
     allowed = f"{needed}. Return what the whole model moves to, or None if there is nothing to do"
-    vector = _checked_vector(part, "merge", returned, model, lengths, allowed)
+    vector = _checked_vector(part, "merge", returned, model, lengths, allowed, accumulator(model))
     if not is_finite(vector[:num_parameters]):
         _refuse_not_finite(part, "merge", "all clients handed in finite values")
     return vector
@@ -123,7 +99,7 @@ def call_for_sum(part: object, total: Tensor, count: float) -> tuple[Tensor, flo
     returned = call(part, "summed", total, count, watch=[total])
     if not isinstance(returned, tuple) or len(returned) != 2 or not is_number(returned[1]):
         _refuse_type(part, "summed", returned, "the sum, a tensor, and the number by which the server divides it")
-    return _checked_vector(part, "summed", returned[0], total, (len(total),), ""), float(returned[1])
+    return _checked_vector(part, "summed", returned[0], total, (len(total),)), float(returned[1])
 
 
 def call_for_result(part: object, method: str, result: ClientResult) -> ClientResult:
@@ -140,7 +116,7 @@ def call_for_result(part: object, method: str, result: ClientResult) -> ClientRe
         ValueError: If the vector has another shape, or lies on another device.
         RuntimeError: If the method changes the result's tensors in place.
     """
-    returned = call(part, method, result, watch=(result.start, result.vector))
+    returned = call(part, method, result, results=[result])
     return returned if returned is result else check_result(part, method, returned, result)
 
 
@@ -163,15 +139,17 @@ def check_result(part: object, method: str, returned: Any, like: ClientResult) -
     if not isinstance(returned, ClientResult):
         _refuse_type(part, method, returned, "a ClientResult, such as `result.with_delta(update)`")
     lengths = (like.vector.shape[0],)
-    _checked_vector(part, method, returned.vector, like.vector, lengths, "")
-    if returned.start is not like.start:
-        _checked_vector(part, method, returned.start, like.vector, lengths, "")
+    vector = _checked_vector(part, method, returned.vector, like.vector, lengths)
+    start = returned.start
+    if start is not like.start:
+        start = _checked_vector(part, method, start, like.vector, lengths)
     if not isinstance(returned.payload, Payload):
         raise TypeError(
             f"`{type(part).__name__}.{method}` returned a result whose payload is {got(returned.payload)}. Give a "
             "Payload, such as `result.payload.sparse(k, of=n)`, or leave it out."
         )
-    return returned
+    is_plain = vector is returned.vector and start is returned.start
+    return returned if is_plain else replace(returned, vector=vector, start=start)
 
 
 def is_finite(vector: Tensor) -> bool:
@@ -205,9 +183,20 @@ def returns(check: _Check) -> Callable[[_Method], _Method]:
     return mark
 
 
+def raise_flags(cls: type, flags: Mapping[str, str]) -> None:
+    """Set the flags without which the methods that a class defines would never be called.
+
+    Args:
+        cls: The class, just made. A flag that it sets itself stays.
+        flags: The flag of each method, by the method's name.
+    """
+    for method, flag in flags.items():
+        if method in vars(cls) and flag not in vars(cls):
+            setattr(cls, flag, True)
+
+
 def keep_contracts(cls: type) -> None:
     """Put the checks that base classes ask for, by :func:`returns`, around the methods that a class defines."""
-    cls.is_of_library = cls.__module__.partition(".")[0] == "fl_lightning"  # type: ignore[attr-defined]
     for name, method in list(vars(cls).items()):
         checks = (getattr(vars(base).get(name), "checked_by", None) for base in cls.__mro__[1:])
         check = next(filter(None, checks), None)
@@ -225,7 +214,13 @@ def _around(method: Callable[..., Any], name: str, check: _Check) -> Callable[..
 
 
 def _checked_vector(
-    part: object, method: str, returned: Any, like: Tensor, lengths: Sequence[int], allowed: str
+    part: object,
+    method: str,
+    returned: Any,
+    like: Tensor,
+    lengths: Sequence[int],
+    allowed: str = "",
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     if (
         isinstance(returned, Tensor)
@@ -234,7 +229,8 @@ def _checked_vector(
         and returned.shape[0] in lengths
         and returned.device == like.device
     ):
-        return returned.detach() if returned.requires_grad else returned
+        vector = returned.detach() if returned.requires_grad else returned
+        return vector.to(dtype or like.dtype)
     _refuse_vector(part, method, returned, like, allowed or f"({lengths[0]},), the shape of the model that it is given")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +35,11 @@ class Correction(ShowsSignature):
     linear: Tensor | None = None
     weight_decay: float = 0.0
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "add" in vars(cls):
+            cls.add = _returning_nothing(vars(cls)["add"])  # type: ignore[method-assign]
+
     def __post_init__(self) -> None:
         check_finite("pull", self.pull, "It is the weight of the quadratic term.")
         check_finite("weight_decay", self.weight_decay)
@@ -57,3 +64,19 @@ class Correction(ShowsSignature):
                 torch._foreach_add_(gradients, drift, alpha=self.pull)
             if linear:
                 torch._foreach_add_(gradients, list(linear))
+
+
+def _returning_nothing(add: Callable[..., Any]) -> Callable[..., None]:
+    """Return a user's ``add`` that raises ``TypeError`` where it returns the term instead of adding its gradient."""
+
+    @functools.wraps(add)
+    def checked(self: Correction, *args: Any, **kwargs: Any) -> None:
+        returned = add(self, *args, **kwargs)
+        if returned is not None:
+            raise TypeError(
+                f"`{type(self).__name__}.add` returned {got(returned)}, which has no effect. It must add the gradient "
+                "of its term to each `parameter.grad` in place, such as `parameter.grad.add_(gradient)`, and return "
+                "nothing."
+            )
+
+    return checked

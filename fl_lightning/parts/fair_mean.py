@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_instance, check_not_negative, check_positive
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
+from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task, accumulator
 from fl_lightning.parts.objectives import LocalObjective
 
 _LEAST_LOSS = 1e-10  # as in the authors' code: a power of 0 may be infinite

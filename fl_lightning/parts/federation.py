@@ -74,6 +74,7 @@ class ClientResult:
     staleness: int = 0
     counter: int = 0
     loss: float | None = None
+    _read: Callable[[ClientResult], Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def num_samples(self) -> int:
@@ -98,7 +99,15 @@ class ClientResult:
     @property
     def delta(self) -> Tensor:
         """The client update: trained minus received parameters, shape ``(num_parameters,)``."""
+        return self.computed_delta() if self._read is None else self._read(self)
+
+    def computed_delta(self) -> Tensor:
+        """Return :attr:`delta` as a new tensor."""
         return self.parameters - self.start[: self._length]
+
+    def read_delta_by(self, read: Callable[[ClientResult], Tensor] | None) -> None:
+        """Let :attr:`delta` be what a function returns of the result; ``None``: a new tensor each time."""
+        object.__setattr__(self, "_read", read)
 
     def with_delta(self, delta: Tensor, payload: Payload | None = None) -> ClientResult:
         """Return the result with another update, and with the parameters that follow from it.
@@ -298,3 +307,8 @@ def same_values(first: Tensor, second: Tensor) -> bool:
     if first.shape != second.shape:
         return False
     return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
+def accumulator(like: Tensor) -> torch.dtype:
+    """Return the type for running sums beside ``like``: float64, but Apple's GPUs have none."""
+    return torch.float32 if like.device.type == "mps" else torch.float64

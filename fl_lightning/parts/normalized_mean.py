@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_fraction, check_not_negative
 from fl_lightning.parts.aggregation import Aggregation, Weighting
-from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.federation import ClientResult, Federation, accumulator
 from fl_lightning.parts.reach import reach_of_steps
 
 

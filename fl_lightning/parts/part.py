@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.misspelt import refuse_misspelt
-from fl_lightning.parts.saved_state import readable
+from fl_lightning.parts.saved_state import readable, refuse_half_state
 from fl_lightning.representation import ShowsArguments
+from fl_lightning.super_calls import is_of_library, keep_super_calls, rely_on
+
+#: What parts of the library must do in subclasses, too.
+_RELIED_ON = {
+    "__init__": "sets the attributes that its methods read",
+    "state_dict": "returns the state that a resumed run needs; add your own to it",
+    "load_state_dict": "takes the state that a resumed run needs",
+}
 
 
 class Part(ShowsArguments):
@@ -21,12 +29,19 @@ class Part(ShowsArguments):
     is never saved.
     """
 
+    #: Whether the class comes with the library, so that its methods need no guard.
+    is_of_library: ClassVar[bool] = True
     _federation: Federation | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         refuse_misspelt(cls, Part)
+        refuse_half_state(cls)
         keep_contracts(cls)
+        cls.is_of_library = is_of_library(cls)
+        if cls.is_of_library:
+            rely_on(_RELIED_ON)(cls)
+        keep_super_calls(cls)
 
     @property
     def federation(self) -> Federation:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fl_lightning.parts.contracts import version_of
-from fl_lightning.parts.federation import Task
+from fl_lightning.parts.contracts import is_finite
+from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.guard import version_of
 
 
 class ReceivedModels:
@@ -21,39 +23,43 @@ class ReceivedModels:
         """Note that a client received a model, shape ``(size,)``."""
         self._models[task.slot] = model, version_of(model)
 
-    def was_changed(self, task: Task) -> bool:
-        """Return whether the model of a client that is done was changed in place, and forget it."""
+    def check(self, task: Task, *users: Sequence[str]) -> None:
+        """Raise ``RuntimeError`` for a client whose model was changed in place before its result was there.
+
+        Args:
+            task: The client's task.
+            users: Methods that saw the model.
+        """
         model, version = self._models.pop(task.slot, (None, 0))
-        return model is not None and version_of(model) != version
+        if model is None or version_of(model) == version:
+            return
+        raise RuntimeError(
+            f"The model that client {task.client} received was changed in place before its result was there. "
+            f"{' or '.join([*chain(*users), 'a hook'])} did so. Other clients and the result use this tensor, too. "
+            "Work on a copy, such as `client.start.clone()`, and return a new tensor from each `download`."
+        )
 
     def forget(self) -> None:
         """Forget the models of a round that broke off."""
         self._models = {}
 
 
-def refuse_changed(task: Task, users: Sequence[str]) -> NoReturn:
-    """Raise ``RuntimeError`` for a client whose model was changed in place before its result was there.
+def check_start(result: ClientResult, schedule: Any, server: Any, exchanges: Sequence[str]) -> None:
+    """Raise ``FloatingPointError`` for a client that received NaN or infinite parameters from a finite server.
 
     Args:
-        task: The client's task.
-        users: Methods that saw the model.
+        result: The client's.
+        schedule: The algorithm's schedule, from which the model came.
+        server: The server.
+        exchanges: The methods through which the model went then.
     """
-    raise RuntimeError(
-        f"The model that client {task.client} received was changed in place before its result was there. "
-        f"{' or '.join([*users, 'a hook'])} did so. Other clients and the result use this tensor, too. Work on a copy, "
-        "such as `client.start.clone()`, and return a new tensor from each `download`."
-    )
-
-
-def refuse_start(task: Task, makers: Sequence[str]) -> NoReturn:
-    """Raise ``FloatingPointError`` for a client that received NaN or infinite parameters from finite ones.
-
-    Args:
-        task: The client's task.
-        makers: Methods that made them.
-    """
+    n = len(result.parameters)
+    if is_finite(result.start[:n]) or not is_finite(server.model[:n]):
+        return
+    by_schedule = not is_finite(schedule.start(result.task.slot, server)[:n])
+    makers = [f"`{type(schedule).__name__}.start`"] if by_schedule else exchanges
     raise FloatingPointError(
-        f"Client {task.client} received NaN or infinite parameters, although the server's are finite. Check the "
+        f"Client {result.task.client} received NaN or infinite parameters, although the server's are finite. Check the "
         f"arithmetic of {' and '.join(makers) or 'the exchanges'}. The round is discarded."
     )
 
@@ -64,3 +70,30 @@ def refuse_result(task: Task) -> NoReturn:
         f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values, or has such a loss. "
         'Lower the learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
     )
+
+
+def check_due(task: Task, due: Mapping[int, Task], *, is_there: bool) -> None:
+    """Raise ``RuntimeError`` for a result that the executor must not hand in.
+
+    Args:
+        task: The client's task.
+        due: The tasks that executors were given, by slot.
+        is_there: Whether there is a result for the slot already.
+    """
+    is_other = due.get(task.slot) != task
+    if is_other or is_there:
+        what = "a result of another round" if is_other else "two results"
+        raise RuntimeError(
+            f"The executor handed in {what} for client {task.client}, in slot {task.slot}. It must call "
+            "`algorithm.receive` once for each of the tasks that it was given."
+        )
+
+
+def refuse_missing(tasks: Collection[Task], there: Collection[int]) -> None:
+    """Raise ``RuntimeError`` if results of tasks are not among those that are there, by slot."""
+    missing = [task for task in tasks if task.slot not in there]
+    if missing:
+        raise RuntimeError(
+            f"The executor handed in no result for {len(missing)} of {len(tasks)} tasks of the round. It must call "
+            "`algorithm.receive` once for each of the tasks that it was given."
+        )

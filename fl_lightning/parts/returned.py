@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_lightning.arguments import got, got_number, is_number, plain
+from fl_lightning.arguments import got, got_number, is_number, is_sequence, plain
 from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.correction import Correction
 from fl_lightning.parts.federation import LocalClient
@@ -77,3 +77,28 @@ def checked_loss(objective: Any, method: str, arguments: Any, returned: Any) -> 
             f"{got_number(returned)}."
         )
     return float(plain(returned))
+
+
+def checked_slots(schedule: Any, returned: Any, num_active: int) -> list[int]:
+    """Return a schedule's ``choose_slots`` as plain numbers.
+
+    Args:
+        schedule: The schedule.
+        returned: What it returned.
+        num_active: Clients that train in the round.
+
+    Raises:
+        TypeError: If it returned no list of whole numbers.
+        ValueError: If a number is negative or comes twice, or they are more than the clients.
+    """
+    name = f"`{type(schedule).__name__}.choose_slots`"
+    must = f"it must return distinct whole numbers of at least 0, at most {num_active}, one for each client that trains"
+    if not is_sequence(returned):
+        hint = " Is a `return` missing at its end?" if returned is None else ""
+        raise TypeError(f"{name} returned {got(returned)}; {must}.{hint}")
+    slots = [plain(slot) for slot in returned]
+    if not all(type(slot) is int for slot in slots):
+        raise TypeError(f"{name} returned {got(returned)}; {must}.")
+    if len(slots) > num_active or len(set(slots)) < len(slots) or min(slots, default=0) < 0:
+        raise ValueError(f"{name} returned {got(returned)}; {must}.")
+    return slots

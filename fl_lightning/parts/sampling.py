@@ -18,7 +18,7 @@ from fl_lightning.arguments import (
     is_number,
     plain,
 )
-from fl_lightning.parts.contracts import returns
+from fl_lightning.parts.contracts import raise_flags, returns
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.returned import checked_score, checked_size
@@ -33,7 +33,8 @@ class ClientSampler(Part, ABC):
 
     #: Whether :meth:`cohort_size` counts clients, so that it is at most their number.
     counts_clients = True
-    #: Whether :meth:`score` is called for every client that trained.
+    #: Whether :meth:`score` is called for every client that trained. True for a class that defines it, unless it says
+    #: otherwise.
     needs_scores = False
     #: Whether :meth:`draw` returns clients in random order by itself. Otherwise they are shuffled before anything
     #: depends on their order: which circulating model a client meets, who is a straggler.
@@ -43,6 +44,7 @@ class ClientSampler(Part, ABC):
         super().__init_subclass__(**kwargs)
         if "draw" in vars(cls) and "draws_in_random_order" not in vars(cls):
             cls.draws_in_random_order = False  # another `draw` than the base's must say so again
+        raise_flags(cls, {"score": "needs_scores"})
 
     @returns(checked_size)
     @abstractmethod

@@ -75,3 +75,22 @@ def _readable(name: str, path: str, value: Any) -> Any:
         "with it could not be read again: a state may hold tensors, numbers, texts, None, and lists, tuples, sets and "
         f"dicts of these. {hint}"
     )
+
+
+def refuse_half_state(cls: type) -> None:
+    """Raise ``TypeError`` if a class defines how its state is saved, or how it is loaded, but not both.
+
+    A base class's way to save may suit another way to load, unless it saves nothing.
+    """
+    saves, loads = "state_dict" in vars(cls), "load_state_dict" in vars(cls)
+    if saves and not loads:
+        raise TypeError(
+            f"{cls.__name__} defines `state_dict`, but no `load_state_dict(state)`, so that a resumed run would begin "
+            "without the state that it saves. Define both."
+        )
+    bases = (base for base in cls.__mro__[1:] if "state_dict" in vars(base))
+    if loads and not saves and next(bases).__name__ in ("Part", "StatefulPart"):
+        raise TypeError(
+            f"{cls.__name__} defines `load_state_dict`, but no `state_dict()`, so that checkpoints hold nothing that "
+            "it could load. Define both."
+        )

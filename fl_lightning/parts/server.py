@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.contracts import call, call_for_merged, call_for_vector
+from fl_lightning.parts.contracts import call_for_merged, call_for_vector
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import ChangingBuffers
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.guard import call
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.undo import Undo
@@ -50,6 +52,7 @@ class Server:
         self._buffers = RunningMean()
         self._undo = Undo(aggregation)
         self._waiting: list[ClientResult] = []
+        self._given: list[ref[ClientResult]] = []  # a user's aggregation may keep them until it merges
         self._end_of_round: Callable[[], None] | None = None
         self._shared = self.has_results = False
 
@@ -77,7 +80,9 @@ class Server:
 
     def _add(self, result: ClientResult) -> None:
         self._undo.remember()
-        call(self._aggregation, "update", result, watch=(result.start, result.vector))
+        call(self._aggregation, "update", result, results=[result])
+        if not self._aggregation.is_of_library:
+            self._given.append(ref(result))
         if self._tracks_buffers:
             self._buffers.add(result.buffers)
 
@@ -89,7 +94,9 @@ class Server:
         model = self.model if self._aggregation.merges_buffers else self.model[:n]
         self._undo.end_results()
         lengths = (n, size) if self._tracks_buffers else (size,)
-        aggregate = call_for_merged(self._aggregation, model, lengths, n)
+        given = [result for each in self._given if (result := each()) is not None]
+        self._given = []
+        aggregate = call_for_merged(self._aggregation, model, given, lengths, n)
         self._undo.forget()
         buffers = self._merged_buffers()
         if aggregate is not None and len(aggregate) < size:
@@ -102,8 +109,8 @@ class Server:
         if aggregate is None:
             return False
         aggregate = self._exchange.merged(aggregate)
-        given = self.model[:n], aggregate[:n]
-        moved = call_for_vector(self._optimizer, "step", *given, watch=given, lengths=(n,), finite=n)
+        ends = self.model[:n], aggregate[:n]
+        moved = call_for_vector(self._optimizer, "step", *ends, watch=ends, lengths=(n,), finite=n)
         model = torch.cat([moved, aggregate[n:].to(moved.dtype)])
         self.model = self._changing.keep_constant(model, self.model)
         self.aggregations += 1
@@ -150,6 +157,6 @@ class Server:
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off."""
-        self._waiting, self._end_of_round, self.has_results = [], None, False
+        self._waiting, self._given, self._end_of_round, self.has_results = [], [], None, False
         self._buffers.reset()
         self._undo.put_back()

@@ -37,7 +37,7 @@ class ServerOptimizer(Part, ABC):
             aggregate: The merged client parameters, float64 of the same shape.
 
         Returns:
-            w_{t+1}, in the dtype of ``model``; ``model`` itself is not changed.
+            w_{t+1}; it is converted to the dtype of ``model``, which is not to be written to.
         """
 
     def _to_device(self, tensor: Tensor | None) -> Tensor | None:

@@ -13,6 +13,8 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.checks import draw_cohort
 from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.received import check_due, refuse_missing
+from fl_lightning.parts.returned import checked_slots
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
 from fl_lightning.seeding import Stream, numpy_generator
@@ -40,6 +42,7 @@ class SynchronousAlgorithm(Algorithm):
         self._dropped = 0
         self._done: dict[int, _HandedIn] = {}
         self._failed: list[int] = []
+        self._due: dict[int, Task] = {}  # the round's tasks by slot
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
         """Take the settings that all algorithms share, and check that the parts can be combined."""
@@ -64,6 +67,7 @@ class SynchronousAlgorithm(Algorithm):
 
     def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
         """Start a fit, or go on; see :meth:`Algorithm.on_fit_start`."""
+        self._done, self._failed = {}, []  # of a round whose end failed half-way
         # a circulating model stays on its process, and its clients' vectors are needed wherever it is
         circulates = self.schedule.keeps_models and federation.num_ranks > 1
         super().on_fit_start(replace(federation, replicates_states=circulates), fresh=fresh)
@@ -81,18 +85,19 @@ class SynchronousAlgorithm(Algorithm):
             ValueError: If the number of circulating models would change in the middle of a cycle.
         """
         sizes, seed = self.federation.sizes, self.federation.seed
-        for part in self.parts.values():
-            part.on_round_start(round_index)
+        self.start_round(round_index)
         rng = numpy_generator(seed, Stream.SAMPLING, round_index)
         chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
         available = self.participation.reachable(round_index, len(sizes), chances)
         drawn = draw_cohort(self.sampler, len(sizes), rng, available)
         clients, work = self.participation.outcome(drawn, full_work, chances)
-        slots = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+        chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+        slots = checked_slots(self.schedule, chosen, len(clients))
         self._tasks = [
             Task(slot, int(client), int(sizes[client]), part, round_index)
             for slot, client, part in zip(slots, clients, work, strict=False)
         ]
+        self._due = {task.slot: task for task in self._tasks}
         self._dropped = len(drawn) - len(clients)
 
     def task_groups(self) -> Iterator[list[Task]]:
@@ -104,8 +109,10 @@ class SynchronousAlgorithm(Algorithm):
 
         Raises:
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
+            RuntimeError: If the client's result is there already, or is not one of the round's.
         """
         task = result.task
+        check_due(task, self._due, is_there=task.slot in self._done or task.slot in self._failed)
         uploaded = self._uploaded(result)
         if uploaded is None:
             self._failed.append(task.slot)
@@ -124,11 +131,7 @@ class SynchronousAlgorithm(Algorithm):
         done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
         failed = sorted(slot for _, slots, _ in shares for slot in slots)
         seen = set().union(*(seen for _, _, seen in shares))
-        if forgotten := {task.slot for task in self._tasks} - set(done) - set(failed):
-            raise RuntimeError(
-                f"The executor handed in no result for {len(forgotten)} of {len(self._tasks)} tasks of the round. It "
-                "must call `algorithm.receive` once for each."
-            )
+        refuse_missing(self._tasks, {*done, *failed})
         self.server.end_round(partial(self._change, done, failed, seen))
         self.schedule.on_round_end()
         shown = self._published_by_schedule(failed)

@@ -181,10 +181,7 @@ def test_nobody_may_be_drawn(nobody: Any) -> None:
 )
 def test_what_is_no_list_of_clients_is_refused(drawn: Any) -> None:
     module = Quadratic(1.0, start=7.0)
-    with pytest.raises(
-        ValueError,
-        match=r"`Fixed\.draw` must return distinct whole numbers from 0 to 5.*with `np\.flatnonzero\(mask\)`",
-    ):
+    with pytest.raises(ValueError, match=r"`Fixed\.draw` must return distinct whole numbers from 0 to 5, .*, got "):
         fit_quadratic(FedAvg(sampler=Fixed(drawn)), module, SIX, rounds=1)
     assert float(module.w.detach()) == 7.0
     assert module.seen == []

@@ -64,6 +64,9 @@ class KeepingExchange(Exchange):
     def state_dict(self) -> dict[str, Any]:
         return self.value
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state
+
 
 def resumed(value: Any, path: Path) -> Any:
     """Return the value that a part has after it was saved in a checkpoint and read again."""

@@ -12,20 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.algorithms import Net, data
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
+from helpers.given_parts import Given, Merge, Plan, Step, Way
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
 from torch import Tensor
 
 from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed
 from fl_lightning.parts import (
-    Aggregation,
     ClientResult,
     Correction,
-    Exchange,
     LocalObjective,
     Payload,
-    Schedule,
-    ServerOptimizer,
 )
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
@@ -33,65 +29,6 @@ CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 
 def fit(callback: AggregationCallback, rounds: int = 2) -> float:
     return float(fit_quadratic(callback, Quadratic(1.0, [0.0]), CLIENTS, rounds))
-
-
-class Step(ServerOptimizer):
-    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
-        self.function = function
-
-    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        return self.function(model, aggregate)
-
-
-class Merge(Aggregation):
-    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
-        self.function, self.results = function, list[Tensor]()
-
-    def update(self, result: ClientResult) -> None:
-        self.results.append(result.parameters)
-
-    def merge(self, model: Tensor) -> Tensor | None:
-        results, self.results = self.results, []
-        return self.function(model, torch.stack(results).mean(0)) if results else None
-
-
-class Way(Exchange):
-    """Each method is a function, or as in the base class."""
-
-    def __init__(self, **functions: Callable[[Any], Any]) -> None:
-        self.functions = functions
-
-    def download(self, task: Any, model: Tensor) -> Tensor:
-        return self._call("download", model)
-
-    def upload(self, result: ClientResult) -> ClientResult:
-        return self._call("upload", result)
-
-    def merged(self, aggregate: Tensor) -> Tensor:
-        return self._call("merged", aggregate)
-
-    def published(self, model: Tensor) -> Tensor:
-        return self._call("published", model)
-
-    def _call(self, name: str, given: Any) -> Any:
-        return self.functions.get(name, lambda given: given)(given)
-
-
-class Plan(Schedule):
-    """A synchronous schedule whose ``start`` and ``publish`` are functions of the server's model."""
-
-    def __init__(self, **functions: Callable[[Tensor], Any]) -> None:
-        self.functions = functions
-
-    def start(self, slot: int, server: Any) -> Tensor:
-        return self.functions.get("start", lambda model: model)(server.model)
-
-    def receive(self, result: ClientResult, server: Any) -> None:
-        server.take(result)
-
-    def publish(self, server: Any, failed: Any) -> Tensor:
-        server.move()
-        return self.functions.get("publish", lambda model: model)(server.model)
 
 
 MAKE: dict[str, Callable[..., AggregationCallback]] = {
@@ -163,14 +100,6 @@ def test_payloads_are_counts() -> None:
     with pytest.raises(ValueError, match=r"`extra_bits` must be a whole number"):
         Payload(10, 32, 0.5)  # type: ignore[arg-type]
     assert type(Payload(np.int64(3)).values) is int  # type: ignore[arg-type]
-
-
-class Given(LocalObjective):
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-
-    def correction(self, client: Any) -> Any:
-        return self.function()
 
 
 @pytest.mark.parametrize(
@@ -253,54 +182,31 @@ def test_a_client_with_an_invalid_loss_is_left_out(name: str) -> None:
         assert fit(make[name](), rounds=1) == 2.0
 
 
-# ---- changes in place ----
+# ---- slots ----
 
 
-@pytest.mark.parametrize("name", MAKE)
-def test_a_part_must_not_change_what_it_is_given(name: str) -> None:
-    make = MAKE[name]
-    changing = {
-        "Merge.merge": lambda: make(aggregation=Merge(lambda model, mean: model.copy_(mean))),
-        "Way.download": lambda: make(exchange=Way(download=lambda model: model.mul_(0.5))),
-        "Way.merged": lambda: make(exchange=Way(merged=lambda aggregate: aggregate.mul_(0.5))),
-        "Way.published": lambda: make(exchange=Way(published=lambda model: model.mul_(0.5))),
-        "Way.upload": lambda: make(exchange=Way(upload=lambda result: result.parameters.mul_(0.5))),
-    }
-    for method, callback in changing.items():
-        with pytest.raises(RuntimeError, match=f"`{method}` changed a tensor in place .* `model.clone\\(\\)`"):
-            fit(callback())
+class Slots(Plan):
+    def __init__(self, chosen: Any) -> None:
+        super().__init__()
+        self.chosen = chosen
+
+    def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> Any:
+        return self.chosen
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_server_optimizer_must_not_change_what_it_is_given(place: int) -> None:
-    with pytest.raises(RuntimeError, match=r"`Step.step` changed a tensor in place"):
-        fit(Federated(1.0, server=Step(lambda *given: given[place].mul_(0.5))))
+@pytest.mark.parametrize(
+    ("chosen", "error"),
+    [
+        *[(None, TypeError), (2, TypeError), ([0.5, 1], TypeError)],
+        *[([0, 0], ValueError), ([0, -1], ValueError), ([0, 1, 2], ValueError)],
+    ],
+)
+def test_a_schedule_chooses_distinct_slots(chosen: Any, error: type[Exception]) -> None:
+    with pytest.raises(
+        error, match=r"`Slots.choose_slots` returned .*; it must return distinct whole numbers .* 2, one"
+    ):
+        fit(Federated(1.0, schedule=Slots(chosen)))
 
 
-class Shrinking(Correction):
-    def add(self, parameters: Any, start: Any, linear: Any) -> None:
-        for received in start:
-            received.mul_(0.5)
-
-
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_the_model_that_a_client_received_stays_as_it_is(executor: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"client \d received was changed in place .* `Given.correction`"):
-        fit(Federated(1.0, objective=Given(Shrinking), executor=executor))
-
-
-class Reusing(Exchange):
-    """Sends all clients one tensor, written anew for each."""
-
-    def on_fit_start(self, federation: Any) -> None:
-        self.kept = torch.empty_like(federation.model)
-
-    def download(self, task: Any, model: Tensor) -> Tensor:
-        return self.kept.copy_(model)
-
-
-def test_clients_that_train_together_get_tensors_of_their_own() -> None:
-    callback = FedAvg(4, exchange=Reusing(), executor="vectorized", seed=1)
-    # in round 1 they train one after the other
-    with pytest.raises(RuntimeError, match=r"client \d received was changed in place .* `Reusing.download` or a hook"):
-        quiet_trainer(max_epochs=2, callbacks=[callback]).fit(Net(), datamodule=data())
+def test_fewer_slots_than_clients_are_possible() -> None:
+    assert fit(Federated(1.0, schedule=Slots(np.array([1]))), rounds=1) in (2.0, 4.0)

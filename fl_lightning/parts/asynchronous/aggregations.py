@@ -13,8 +13,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice, check_interval, check_not_negative, plain
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.staleness import Staleness, staleness_function
-from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.federation import ClientResult, accumulator
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 
 Division = Literal["count", "weights", "none"]

@@ -18,6 +18,7 @@ from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.received import check_due, refuse_missing
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
 from fl_lightning.parts.traffic import Traffic
 from fl_lightning.seeding import Stream, numpy_generator
@@ -46,6 +47,7 @@ class AsynchronousAlgorithm(Algorithm):
         self.broadcasts = 0
         self._boundary: dict[str, Any] | None = None
         self._arrivals = self._expected = 0
+        self._due: dict[int, Task] = {}  # the tasks that are trained together now, by slot
 
     def configure(self, participation: Participation | None = None, *args: Any, **kwargs: Any) -> None:
         """Take the settings that all algorithms share, and check that the parts fit together."""
@@ -99,8 +101,7 @@ class AsynchronousAlgorithm(Algorithm):
     def on_round_start(self, round_index: int, full_work: int = 1) -> None:
         """Begin a round; its tasks come in :meth:`task_groups`."""
         self._boundary = self._changing_state(self.schedule.freeze())
-        for part in self.parts.values():
-            part.on_round_start(round_index)
+        self.start_round(round_index)
         schedule, federation = self.schedule, self.federation
         self._arrivals = self.sampler.cohort_size(federation.num_clients)
         rng = numpy_generator(federation.seed, Stream.SAMPLING, round_index)
@@ -129,6 +130,7 @@ class AsynchronousAlgorithm(Algorithm):
                 self._raise_empty()
             if slot not in schedule.sky.results:
                 tasks = schedule.to_train(self._arrivals)
+                self._due = {task.slot: task for task in tasks}
                 yield tasks
                 self._share(tasks)
             uploads.append(schedule.sky.results[slot].payload)
@@ -141,7 +143,9 @@ class AsynchronousAlgorithm(Algorithm):
 
         Raises:
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
+            RuntimeError: If the client's result is there already, or no task of the executor's has it.
         """
+        check_due(result.task, self._due, is_there=result.task.slot in self.schedule.sky.results)
         uploaded = self._uploaded(result)
         if uploaded is None:  # its loss, which is not finite, says so until it is due
             uploaded = replace(result, payload=self.meter.payload_up, loss=math.inf)
@@ -229,6 +233,7 @@ class AsynchronousAlgorithm(Algorithm):
         """Make every process know the results of all: one flat reduction of the models."""
         federation, results = self.federation, self.schedule.sky.results
         if federation.num_ranks == 1:
+            refuse_missing(tasks, results)
             return
         model = self.server.model
         mine = {task.slot: results[task.slot] for task in tasks if task.slot in results}
@@ -244,6 +249,7 @@ class AsynchronousAlgorithm(Algorithm):
             for slot, result in mine.items()
         }
         everyone = {slot: entry for share in federation.gather(beside) for slot, entry in share.items()}
+        refuse_missing(tasks, everyone)
         for task, row in zip(tasks, rows, strict=True):
             numbers, payload, start = everyone[task.slot]
             start = sent[task.slot] if start is None else start.to(model.device)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import got_number, is_number, plain, to_clients
+from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.seeding import Stream, numpy_generator, torch_generator
@@ -56,14 +57,18 @@ class LocalAttack(Attack, ABC):
         if task.client not in self.attackers:
             return result
         generator = torch_generator(self.federation.seed, Stream.ATTACK, self.place, *task.seeds)
-        return self.with_sent_update(result, self.forged(self.sent_update(result), generator))
+        update = self.sent_update(result)
+        what = f"({len(update)},), what the attacker sends"
+        watch, lengths = (update,), (len(update),)
+        forged = call_for_vector(self, "forged", update, generator, watch=watch, lengths=lengths, allowed=what)
+        return self.with_sent_update(result, forged)
 
     @abstractmethod
     def forged(self, update: Tensor, generator: torch.Generator) -> Tensor:
         """Return what an attacker sends, shape ``(num_sent,)``.
 
         Args:
-            update: What it trained, shape ``(num_sent,)``.
+            update: What it trained, shape ``(num_sent,)``; not to be written to.
             generator: For what is drawn, on the CPU.
         """
 
@@ -93,7 +98,10 @@ class Collusion(Attack, ABC):
             return list(results)
         honest.sort(key=lambda result: (result.task.client, result.task.slot))
         rows = torch.stack([self.sent_update(result).double() for result in honest])
-        forged = self.forged(rows, len(results) - len(honest)).to(results[0].vector.dtype)
+        attackers, n = len(results) - len(honest), rows.shape[1]
+        what = f"({n},), what every attacker sends"
+        forged = call_for_vector(self, "forged", rows, attackers, watch=(rows,), lengths=(n,), allowed=what)
+        forged = forged.to(results[0].vector.dtype)
         return [
             self.with_sent_update(result, forged) if result.task.client in self.attackers else result
             for result in results
@@ -104,7 +112,8 @@ class Collusion(Attack, ABC):
         """Return what every attacker sends, shape ``(num_sent,)``.
 
         Args:
-            honest: The honest clients' updates, in the order of clients, float64 of shape ``(honest, num_sent)``.
+            honest: The honest clients' updates, in the order of clients, float64 of shape ``(honest, num_sent)``; not
+                to be written to.
             attackers: How many attackers the round has.
         """
 

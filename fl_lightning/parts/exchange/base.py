@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning.parts.client_states import StatefulPart
+from fl_lightning.parts.contracts import raise_flags
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.traffic import Payload
 
@@ -21,8 +23,10 @@ class Exchange(StatefulPart):
     """
 
     #: Whether the server sees only the sum of all updates, by :meth:`summed`. It is then the last of the exchanges.
+    #: True for a class that defines this method, unless it says otherwise.
     sums_updates = False
-    #: Whether some clients know what others send, so that :meth:`colluded` is called.
+    #: Whether some clients know what others send, so that :meth:`colluded` is called. True for a class that defines it,
+    #: unless it says otherwise.
     colludes = False
     #: Whether it changes values that are 0, so that after a compression on the way up more is sent than is counted.
     fills_zeros = False
@@ -32,6 +36,10 @@ class Exchange(StatefulPart):
     place = 0
     _traveling: Tensor | None = None
     _knows_places = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        raise_flags(cls, {"summed": "sums_updates", "colluded": "colludes"})
 
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Take the federation of a fit."""

@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fl_lightning.parts.contracts import are_finite, call, call_for_result, call_for_vector, check_results
+from fl_lightning.parts.contracts import are_finite, call_for_result, call_for_vector, check_results
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.guard import call
 from fl_lightning.parts.logged_values import joined_values
 from fl_lightning.parts.traffic import Payload
 
@@ -58,8 +59,7 @@ class Chain(Exchange):
     def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
         """Return all results that the server is about to merge."""
         for member in self.members:
-            tensors = [tensor for result in results for tensor in (result.start, result.vector)]
-            returned = call(member, "colluded", results, watch=tensors)
+            returned = call(member, "colluded", results, results=results)
             results = check_results(member, "colluded", returned, results)
         return list(results)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_bool, check_choice
 from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.traffic import Payload
@@ -65,7 +66,7 @@ class Compressor(Exchange, ABC):
         """Return what the receiver makes of the message, shape ``(n,)``.
 
         Args:
-            values: What is to be sent, shape ``(n,)``.
+            values: What is to be sent, shape ``(n,)``; not to be written to.
             generator: For what is drawn, on the CPU; the same on both sides.
         """
 
@@ -161,10 +162,12 @@ class Compressor(Exchange, ABC):
         """Compress the ``number`` values that exchanges before this one send; the others are 0."""
         seeds = (self.place, ("up", "down").index(self.link), *task.seeds)
         generator = torch_generator(self.federation.seed, Stream.COMPRESSION, *seeds)
-        if number >= len(values):
-            return self.compress(values, generator)
-        kept = values.nonzero().squeeze(1)
-        return torch.zeros_like(values).index_copy(0, kept, self.compress(values[kept], generator))
+        kept = values.nonzero().squeeze(1) if number < len(values) else None
+        given = values if kept is None else values[kept]
+        what = f"({len(given)},), what the receiver makes of the values"
+        lengths = (len(given),)
+        sent = call_for_vector(self, "compress", given, generator, watch=(given,), lengths=lengths, allowed=what)
+        return sent if kept is None else torch.zeros_like(values).index_copy(0, kept, sent)
 
     def _at_sent_places(self, vector: Tensor) -> Tensor:
         places = self.sent_places()

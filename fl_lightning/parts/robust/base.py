@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_instance
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.contracts import call_for_vector
+from fl_lightning.parts.federation import ClientResult, Federation, accumulator
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.robust.updates import Updates
 
@@ -73,7 +73,9 @@ class RobustAggregation(Aggregation):
         if not results:
             return None
         updates = Updates(results)
-        return model.to(accumulator(model)) + self.rule(updates if self.before is None else self.before.mix(updates))
+        updates = updates if self.before is None else self.before.mix(updates)
+        current, what = model.to(accumulator(model)), f"({len(model)},), the server's step"
+        return current + call_for_vector(self, "rule", updates, watch=(current,), lengths=(len(model),), allowed=what)
 
     @abstractmethod
     def rule(self, updates: Updates) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_count, check_not_negative, check_positive
-from fl_lightning.parts.client_states import accumulator
+from fl_lightning.parts.federation import accumulator
 from fl_lightning.parts.robust.base import PreAggregation, RobustAggregation
 from fl_lightning.parts.robust.updates import Updates
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.client_states import accumulator
-from fl_lightning.parts.federation import ClientResult
+from fl_lightning.parts.federation import ClientResult, accumulator
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16

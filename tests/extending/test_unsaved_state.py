@@ -1,0 +1,131 @@
+"""A part that changes an attribute from round to round and saves nothing is named in a warning, once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+from torch import Tensor
+
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, TensorDataModule
+from fl_lightning.parts import Aggregation, ClientResult, ClientSampler, Exchange, ServerOptimizer
+
+CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
+
+
+def warnings_of(callback: AggregationCallback, folder: Path, saved: tuple[int, ...] = (3, 4)) -> list[str]:
+    """Return the warnings of unsaved state in a fit of four rounds, with checkpoints after some of them."""
+    data = TensorDataModule(CLIENTS, batch_size=1)
+    module = Quadratic(1.0, [0.0])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = quiet_trainer(max_epochs=0, callbacks=[callback])
+        for rounds in saved:
+            trainer.fit_loop.max_epochs = rounds
+            trainer.fit(module, datamodule=data)
+            trainer.save_checkpoint(folder / f"{rounds}.ckpt")
+    texts = [str(warning.message) for warning in caught]
+    return [text for text in texts if "from round to round" in text]
+
+
+class Velocity(ServerOptimizer):
+    """Keeps a velocity in one of several forms."""
+
+    def __init__(self, first: Any, add: Callable[[Any, Tensor], Any]) -> None:
+        self.kept, self.add = first, add
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        self.kept = self.add(self.kept, aggregate - model)
+        return aggregate
+
+
+class Restored(Velocity):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+FORMS: dict[str, tuple[Any, Callable[[Any, Tensor], Any]]] = {
+    "number": (0, lambda kept, delta: kept + 1),
+    "tensor": (None, lambda kept, delta: delta + 1 if kept is None else kept + 1),
+    "array": (np.zeros(1), lambda kept, delta: kept + 1),
+    "list": ([], lambda kept, delta: [*kept, delta]),
+    "dict": ({}, lambda kept, delta: {**kept, len(kept): 1.0}),
+    "set": (set(), lambda kept, delta: kept | {len(kept)}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_state_that_is_not_saved_is_named_once(form: str, tmp_path: Path) -> None:
+    [text] = warnings_of(Federated(1.0, server=Velocity(*FORMS[form])), tmp_path)
+    assert text.startswith("Velocity changes `kept` from round to round, and has no `state_dict`.")
+    assert "Define `state_dict()` and `load_state_dict(state)`" in text
+    # a part with a `state_dict` of its own knows what it saves
+    assert not warnings_of(Federated(1.0, server=Restored(*FORMS[form])), tmp_path)
+
+
+class Counting(Exchange):
+    calls = 0
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        self.calls += 1
+        return result
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedBuff"])
+def test_members_of_a_chain_are_looked_at(name: str, tmp_path: Path) -> None:
+    make: dict[str, Any] = {
+        "FedAvg": lambda **k: FedAvg(1.0, **k),
+        "FedBuff": lambda **k: FedBuff(2, 2, speeds=[1, 1], **k),
+    }
+    [text] = warnings_of(make[name](exchange=[Exchange(), Counting()]), tmp_path)
+    assert text.startswith("Counting changes `calls`")
+
+
+class InTurn(ClientSampler):
+    """Sets its first client anew in each round."""
+
+    def cohort_size(self, num_clients: int) -> int:
+        return 1
+
+    def on_round_start(self, round_index: int) -> None:
+        self.first = round_index
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        return np.array([self.first % num_clients])
+
+
+class Emptied(Aggregation):
+    """Keeps results until they are merged, and a mask that its first round makes."""
+
+    def __init__(self) -> None:
+        self.results, self.mask = list[Tensor](), None
+
+    def update(self, result: ClientResult) -> None:
+        self.mask = torch.ones_like(result.parameters) if self.mask is None else self.mask
+        self.results.append(result.parameters)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        results, self.results = self.results, []
+        return torch.stack(results).mean(0) * self.mask if results else None
+
+
+def test_what_is_no_state_is_not_warned_of(tmp_path: Path) -> None:
+    assert not warnings_of(FedAvg(sampler=InTurn(), aggregation=Emptied()), tmp_path)
+
+
+def test_a_fit_without_checkpoints_is_not_warned(tmp_path: Path) -> None:
+    callback = Federated(1.0, server=Velocity(*FORMS["number"]))
+    data = TensorDataModule(CLIENTS, batch_size=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quiet_trainer(max_epochs=3, callbacks=[callback]).fit(Quadratic(1.0, [0.0]), datamodule=data)
+    assert not [warning for warning in caught if "from round to round" in str(warning.message)]
