@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import runpy
 import sys
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in COMMANDS:
+        if argv is None:  # a program of its own
+            _find_own_classes()
         try:
             return _RUN[arguments[0]](arguments[1:])
         except KeyboardInterrupt:
@@ -52,6 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         _parser().print_help()
     return 0
+
+
+def _find_own_classes() -> None:
+    """Let the user's classes be imported from the folder of the command, as ``python -m`` does; a script does not."""
+    here = os.getcwd()
+    if sys.path[:1] not in ([here], [""]):
+        sys.path.insert(0, here)
 
 
 class UnknownNameError(ValueError):

@@ -10,6 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
+from helpers.small_table import small
 
 from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_interrupt
 from fl_lightning_command.__main__ import RECIPES, completion, main, recipes
@@ -73,6 +75,26 @@ def test_a_table_that_comes_with_the_package_is_found_by_its_name(
     monkeypatch.chdir(tmp_path)
     assert main(["run", "mnist_methods", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("mnist_methods: ")
+
+
+def test_a_table_finds_classes_in_the_folder_of_the_command(tmp_path: Path) -> None:
+    # as pip installs the command: a script in a folder of its own, which is then first among Python's folders
+    script = tmp_path / "bin" / "fl-lightning"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom fl_lightning_command.__main__ import main\nsys.exit(main())\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "my_models.py").write_text(
+        "from fl_lightning.models import LogisticRegressionClassifier\n\n\n"
+        "class MyModel(LogisticRegressionClassifier):\n    pass\n"
+    )
+    table = small()
+    table["data"]["digits"]["model"]["class_path"] = "my_models.MyModel"
+    (work / "mine.yaml").write_text(yaml.safe_dump(table))
+    command = [sys.executable, str(script), "run", "mine.yaml", "--dry-run"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("small: ")
 
 
 def test_a_federation_is_described(capsys: pytest.CaptureFixture[str]) -> None:
