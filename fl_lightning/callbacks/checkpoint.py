@@ -15,6 +15,7 @@ from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file
+from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
 
@@ -87,7 +88,8 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
         self._not_empty: str | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the folder."""
+        """Find the folder; a damaged file is then told before it is loaded."""
+        CheckedLoading.install(trainer)
         with warnings.catch_warnings(record=True) as caught:
             super().setup(trainer, pl_module, stage)
         for warning in caught:
@@ -181,22 +183,6 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
                 rank_zero_warn(f"{last.path} is {state}. The fit resumes from {intact.name}, the round before.")
             chosen.add(str(intact))
         return chosen
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Check the file that was named by its path.
-
-        Raises:
-            ValueError: If it is damaged.
-        """
-        path = Path(str(trainer.ckpt_path))
-        last = CheckedFile(path)
-        if path.exists() and not last.is_intact(path):
-            raise ValueError(
-                f'`ckpt_path` {path} is damaged: its checksum is not in {last.checksums.name}. Give `ckpt_path="last"`'
-                f", which takes {last.previous.name} where that is whole."
-            )
 
 
 def save_whole(trainer: pl.Trainer, path: Path) -> None:
