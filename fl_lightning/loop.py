@@ -17,14 +17,14 @@ from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.clients.start_line import tell_of_clients
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation, Task, same_values
-from fl_lightning.parts.sampling import Arrivals, BernoulliSampler
-from fl_lightning.representation import counted, who_train
+from fl_lightning.representation import who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
@@ -110,17 +110,7 @@ class FederatedLoop(RoundLoop):
 
     def tell_of_clients(self) -> None:
         """Say in one line how many clients train, validate and test, and how many train in a round."""
-        data, sampler = self.data, self.algorithm.sampler
-        number = sampler.cohort_size(data.num_clients)
-        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
-        if isinstance(sampler, Arrivals):
-            each_round = f"{counted(number, 'result')} arrive{'s' * (number == 1)}"
-        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
-        if data.num_clients == 1:
-            rank_zero_warn(
-                f"Only one client trains ({data.describe_clients()}), so this is not federated learning. Use more "
-                "clients, or a split that leaves more for training."
-            )
+        tell_of_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
 
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""
@@ -267,10 +257,7 @@ class FederatedLoop(RoundLoop):
     def _tell_of_missing_clients(self) -> None:
         report, number = self.algorithm.report, self.round_index
         if report.left_out:
-            rank_zero_warn(
-                f"Round {number}: left out client(s) {report.left_out}, whose models have NaN or infinite values. "
-                "Lower the learning rate or clip gradients."
-            )
+            rank_zero_warn(f"Round {number}: {_who_was_left_out(report.left_out, bool(report.reported))}")
         elif not report.reported:
             rank_zero_info(f"Round {number} is empty: no client reported.")
 
@@ -317,3 +304,14 @@ class FederatedLoop(RoundLoop):
         copy = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state_dict.items()}
         vector.write(trained)
         return copy
+
+
+def _who_was_left_out(clients: Sequence[int], others_are_left: bool) -> str:
+    """Return who was left out of a round, why, and what it means for the model."""
+    numbers = list(map(str, sorted(clients)))
+    if len(numbers) == 1:
+        who = f"client {numbers[0]} was left out: its model has"
+    else:
+        who = f"clients {', '.join(numbers[:-1])} and {numbers[-1]} were left out: their models have"
+    rest = "" if others_are_left else "No client is left, so the model stays. "
+    return f"{who} NaN or infinite values. {rest}Lower the learning rate or clip gradients."

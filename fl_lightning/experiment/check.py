@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from fl_lightning.experiment.assembly import (
 )
 from fl_lightning.experiment.cell import quiet
 from fl_lightning.experiment.check_data import NoDataError, check_batch, check_cohort, read_sample
-from fl_lightning.experiment.plan import Cell, planned
+from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
 from fl_lightning.experiment.specs import references
@@ -49,11 +50,13 @@ class Findings:
         mistakes: Mistakes of the table; no cell should run before they are mended.
         obstacles: What cannot be built on this machine, such as a model whose weights cannot be downloaded. The cells
             that need it will fail; the others can run.
+        warnings: What a method warns of, such as rounds after its last aggregation.
         unchecked: Data that cannot be read, because they are not on this machine yet, for instance.
     """
 
     mistakes: list[str] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
 
@@ -77,7 +80,8 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
             for cell in entry.cells.values():
                 checker.check(cell)
     mistakes = [*checker.listed("mistake"), *_without_effect(table)]
-    return Findings(mistakes, checker.listed("obstacle"), checker.listed("unchecked"))
+    others = [checker.listed(kind) for kind in ("obstacle", "warning", "unchecked")]
+    return Findings(mistakes, *others)
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
@@ -86,7 +90,8 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     if findings.mistakes:
         raise ValueError(describe_mistakes(table.name, findings.mistakes))
     failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
-    return [*failing, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
+    warned = [f"WARNING: {text}" for text in findings.warnings]
+    return [*failing, *warned, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
 
 
 @dataclass
@@ -123,6 +128,7 @@ class _Checker:
         if method is not None:
             parts = [config[name] for name in ("callback", "trainer", "select")]
             self._once(cell, "selection", parts, lambda: _check_selection(config, method))
+            self._once(cell, "rounds", parts[:2], lambda: _warnings_of_rounds(config, method))
         if None not in (method, metric, further):
             self._check_together(cell, method, [metric, *further], logged)
         if self._with_data and data is not None:
@@ -160,6 +166,14 @@ class _Checker:
             self._places[found.kind, found.text].append(describe_cell(cell))
             return None
         return found
+
+
+def _warnings_of_rounds(config: dict[str, Any], method: AggregationCallback) -> _Failure | None:
+    """Return what the method warns of when a fit begins; the fits themselves write it into their logs."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        method.check_rounds(rounds_of(config["trainer"]))
+    return _Failure("warning", " ".join(str(each.message) for each in caught)) if caught else None
 
 
 def _title(part: str, spec: Any) -> str:

@@ -30,6 +30,16 @@ def test_a_table_without_mistakes() -> None:
     assert check(small()) == Findings()
 
 
+def test_rounds_after_the_last_aggregation_are_told_in_the_plan_and_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = small(trainer={"max_epochs": 5, "accelerator": "cpu"}, folds=[0, 1])
+    [text] = check(table).warnings
+    assert text.startswith("digits, RADFed, fold 0, seed 0 and 1 more: `max_epochs=5` is not a multiple of `redistrib")
+    assert "`redistributions=2`: the last round comes after the last aggregation, and" in text
+    assert describe_plan(read_table(table), tmp_path).endswith(f"\nWARNING: {text}")
+
+
 def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = torch.get_rng_state()

@@ -98,6 +98,22 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 
+def test_runs_that_end_after_their_last_aggregation_are_told(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert "their last rounds" not in experiment_report(tmp_path).read_text(encoding="utf-8")
+    for number, aggregated in enumerate(([1, 0, 0], [0, 1, 0], [0, 0, 1])):
+        curve = tmp_path / "cells" / f"hard-RADFed-{number}" / "curve.csv"
+        head, *rows = curve.read_text().splitlines()
+        more = [f"{row},{value}" for row, value in zip(rows, aggregated, strict=True)]
+        curve.write_text("\n".join([f"{head},fed/aggregated", *more]) + "\n")
+    text = experiment_report(tmp_path).read_text(encoding="utf-8")
+    told = (
+        "so that their last rounds are in no aggregated model: RADFed on hard (2 of 6 runs, up to 2 rounds). A number"
+    )
+    assert told in text
+    assert text.index("Scores</h2>") < text.index(told) < text.index("Significance</h2>")
+
+
 def test_results_without_a_finished_run(tmp_path: Path) -> None:
     write_results(tmp_path)
     lines = (tmp_path / "results.csv").read_text().splitlines()
