@@ -17,9 +17,9 @@ from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.clients.start_line import tell_of_clients
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.start_line import tell_of_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.parts.sampling import Arrivals, BernoulliSampler, ClientSampler
 from fl_lightning.representation import counted
 
