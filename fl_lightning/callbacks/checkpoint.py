@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,7 @@ from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
 
+_LARGER_IS_BETTER = re.compile(r"(?:^|[_/])(?:acc|accuracy|auc|auroc|f1|precision|recall|iou|dice|bleu|r2)(?:$|[_/])")
 _NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
@@ -80,6 +82,11 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
             raise ValueError(
                 f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
                 "value, such as 'val_acc'."
+            )
+        if monitor is not None and "mode" not in options and _LARGER_IS_BETTER.search(monitor):
+            rank_zero_warn(
+                f"FederatedCheckpoint(monitor={monitor!r}) keeps the model with the smallest {monitor}: "
+                'ModelCheckpoint\'s `mode` is "min". Give `mode="max"`, or `mode="min"` if that is meant.'
             )
         check_count("last_every_n_epochs", last_every_n_epochs)
         super().__init__(dirpath, filename, monitor, save_last=False, **options)

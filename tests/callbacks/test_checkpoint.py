@@ -123,6 +123,20 @@ def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
     assert epoch_of(tmp_path / "last-v1.ckpt") == 2
 
 
+@pytest.mark.parametrize("monitor", ["val_acc", "acc", "val_acc_clients", "val/f1"])
+def test_the_smallest_accuracy_as_the_best_is_a_warning(monitor: str) -> None:
+    message = (
+        rf"FederatedCheckpoint\(monitor='{monitor}'\) keeps the model with the smallest {monitor}.* Give `mode=\"max\"`"
+    )
+    with pytest.warns(UserWarning, match=message):
+        FederatedCheckpoint(monitor=monitor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FederatedCheckpoint(monitor=monitor, mode="min")
+        FederatedCheckpoint(monitor=monitor, mode="max")
+        FederatedCheckpoint(monitor="val_loss")
+
+
 class KilledWhileSaving(Callback):
     """Dies in the middle of the third checkpoint."""
 

@@ -59,6 +59,10 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
             f"{HERE}`trainer` has an unknown argument 'max_epoch'. Did you mean 'max_epochs'?",
         ),
         (
+            small(trainer={"accelerator": "cpu"}),
+            f"{HERE}`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {{max_epochs: 100}}`.",
+        ),
+        (
             small(trainer={"max_epochs": 4, "callbacks": []}),
             f"{HERE}`trainer` must not have 'callbacks'. Callbacks belong into the list `callbacks` of the table, of a "
             "data set or of a method.",
@@ -95,7 +99,7 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         ),
         (
             with_methods(No={"callback": {"class_path": 3}}),
-            "digits, No, fold 0, seed 0: A class path must be a text such as 'fl_lightning.FedAvg', got 3.",
+            "digits, No, fold 0, seed 0: A class path must be a string such as 'fl_lightning.FedAvg', got 3.",
         ),
         (
             with_data(datamodule={"class_path": "collections.OrderedDict", "init_args": {"fold": "$fold"}}),

@@ -114,6 +114,24 @@ def test_runs_that_end_after_their_last_aggregation_are_told(tmp_path: Path) -> 
     assert text.index("Scores</h2>") < text.index(told) < text.index("Significance</h2>")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",0.51,", ",0.5x,", r"results.csv, line 8: `score` is '0.5x', which is no number. Run the table again"),
+        ("easy,RADFed,0,", "easy,RADFed,?,", r"results.csv, line 8: `fold` is '\?', which is no number"),
+        ("easy", "\udcff", r"results.csv cannot be read \('utf-8' codec"),
+    ],
+)
+def test_damaged_results_are_named(
+    tmp_path: Path, old: str, new: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results(tmp_path)
+    results = tmp_path / "results.csv"
+    results.write_text(results.read_text().replace(old, new, 1), errors="surrogateescape")
+    assert main([str(tmp_path)]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
 def test_results_without_a_finished_run(tmp_path: Path) -> None:
     write_results(tmp_path)
     lines = (tmp_path / "results.csv").read_text().splitlines()
