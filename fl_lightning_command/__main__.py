@@ -7,7 +7,9 @@ import difflib
 import os
 import re
 import runpy
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
@@ -24,15 +26,21 @@ COMMANDS = {
     "recipe": "run a recipe that comes with the package",
 }
 _EXAMPLES = """examples:
-  fl-lightning recipe                                  the recipes
-  fl-lightning recipe cifar_radfed --help              the options of one
-  fl-lightning run mnist_methods --dry-run             a table that comes with the package, or a YAML file
+  # the recipes, and the options of one
+  fl-lightning recipe
+  fl-lightning recipe cifar_radfed --help
+  # a table that comes with the package, or a YAML file
+  fl-lightning run mnist_methods --dry-run
   fl-lightning report runs/mnist_methods
-  fl-lightning describe digits --partitioner dirichlet --num-clients 20 --alpha 0.3 --output report
+  # a data set among clients
+  fl-lightning describe digits --partitioner dirichlet --num-clients 20 \\
+      --alpha 0.3 --output report
 
 `fl-lightning COMMAND --help` shows the options of a command.
-Completion by the tab key: eval "$(fl-lightning --print-completion bash)" (or zsh, tcsh)
+Completion by the tab key in bash; zsh and tcsh work, too:
+  eval "$(fl-lightning --print-completion bash)"
 """
+_WIDTH = 22  # of the column of names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,8 +125,11 @@ def _recipe(arguments: list[str]) -> int:
     names = recipes()
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: fl-lightning recipe NAME [options]\n")
+        width, indent = shutil.get_terminal_size().columns, " " * (_WIDTH + 2)
         for name, path in names.items():
-            print(f"  {name:<24}{_first_line(path)}")
+            print(
+                textwrap.fill(_first_line(path), width, initial_indent=f"  {name:<{_WIDTH}}", subsequent_indent=indent)
+            )
         print("\n`fl-lightning recipe NAME --help` shows the options of a recipe.")
         return 0
     if arguments[0] not in names:

@@ -30,7 +30,7 @@ from rich.table import Table
 from datamodules import FashionMNISTDataModule
 from fl_lightning import FedAvg, parts
 from fl_lightning.atomic_file import atomic_file
-from fl_lightning.command_line import CommandParser, ends_by_interrupt
+from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
@@ -316,5 +316,5 @@ def show(name: str, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    with ends_by_interrupt(lambda: "Interrupted. Run the same command again for the runs that are missing."):
+    with ends_by_error(), ends_by_interrupt(lambda: "Interrupted. Run the same command again for the rest."):
         main()

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,14 @@ from fl_lightning.experiment.assembly import (
     make_trainer,
 )
 from fl_lightning.experiment.cell import quiet
-from fl_lightning.experiment.check_data import NoDataError, check_batch, check_cohort, read_sample
+from fl_lightning.experiment.check_data import (
+    DownloadError,
+    NoDataError,
+    check_batch,
+    check_cohort,
+    read_sample,
+    without_downloads,
+)
 from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
@@ -66,7 +74,8 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     Args:
         table: The table.
         with_data: Whether to read each data set too, in its first fold and seed, without downloading it: as many
-            clients must train as each method asks for, and a model of the package must take a batch.
+            clients must train as each method asks for, and a model of the package must take a batch. Weights of models
+            are not downloaded either.
     """
     check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
     check_bool("with_data", with_data)
@@ -75,7 +84,7 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     except ValueError as error:
         return Findings([str(error)])
     checker = _Checker(table, with_data)
-    with quiet(), isolate_rng():
+    with quiet(), isolate_rng(), without_downloads() if with_data else nullcontext():
         for entry in plan:
             for cell in entry.cells.values():
                 checker.check(cell)
@@ -193,6 +202,8 @@ def _attempt(title: str, make: Callable[[], Any]) -> Any:
             f"the data cannot be read yet ({error}), so nobody knows whether enough clients train and whether the "
             "model takes their batches",
         )
+    except DownloadError as error:
+        return _Failure("unchecked", f"{title} downloads {error} when it is made, which a dry run does not do")
     except (RuntimeError, *_OBSTACLES) as error:
         return _Failure("obstacle", f"{title} cannot be built on this machine: {type(error).__name__}: {error}")
 

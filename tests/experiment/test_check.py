@@ -213,3 +213,11 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     assert text.startswith(f"{HERE}the data cannot be read yet (FileNotFoundError: There is no whole MNIST")
     assert "NOT CHECKED: digits, FedAvg" in describe_plan(read_table(table), tmp_path, with_data=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_downloads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # where no weights are
+    table = with_data(model={"class_path": "fl_lightning.models.MobileNetV2Classifier"}, monitor="val_acc")
+    [text] = check_table(read_table(table), with_data=True).unchecked
+    assert "`model` fl_lightning.models.MobileNetV2Classifier downloads https://download.pytorch.org/models/mob" in text
+    assert not list(tmp_path.rglob("*.pth"))
