@@ -22,12 +22,14 @@ class Workload:
         samples: Samples of a client.
         per_round: Clients of a round.
         batch_size: Samples of a batch.
-        shape: Of an input.
+        shape: Shape of an input.
         classes: Number of classes.
-        lr: Learning rate of SGD.
+        lr: Learning rate.
         characters: Number of input characters; 0 for inputs of real numbers.
-        sigma: Of the logarithm of clients' numbers of samples, whose mean is ``samples``; 0 for equal clients.
+        sigma: Standard deviation of the logarithm of clients' numbers of samples, whose mean is ``samples``; 0 for
+            equal clients.
         hidden: Widths of a perceptron's hidden layers.
+        optimizer: Name of the class in ``torch.optim``.
     """
 
     clients: int
@@ -40,6 +42,7 @@ class Workload:
     characters: int = 0
     sigma: float = 0.0
     hidden: tuple[int, ...] = (200, 200)
+    optimizer: str = "SGD"
 
     def sizes(self) -> list[int]:
         """Return the clients' numbers of samples."""
@@ -60,9 +63,12 @@ WORKLOADS = {
     "H1": Workload(120, 300, 16, 20, (784,), sigma=0.7, hidden=(128, 64)),
     "H2": Workload(2000, 40, 40, 8, (60,), sigma=0.7, hidden=()),
     "M1": Workload(100, 600, 10, 10, (784,)),
+    "D1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="Adam"),
+    "N1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="AdamW"),
 }
 #: Measured pairs, and how many rounds each side of a pair has where one round is too short to be timed alone.
 ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 15, "H1": 15, "H2": 10, "M1": 10}
+ROUNDS |= {"D1": 10, "N1": 10}
 BLOCKS = {"W2": 10, "H2": 10}
 
 
@@ -95,8 +101,8 @@ def make_module(name: str, lr: float) -> Any:
         return models.ConvNetClassifier(10, lr)
     if name == "W4":
         return models.CharLSTM(lr=lr)
-    if name == "W5":
-        return make_tail(lr)
+    if name in LAYERS:
+        return make_classifier(name, lr)
     return models.MLPClassifier(work.shape[0], work.hidden, work.classes, lr=lr)
 
 
@@ -114,8 +120,8 @@ def make_network(name: str) -> nn.Module:
         return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1600, 10))
     if name == "W4":
         return PlainLSTM()
-    if name == "W5":
-        return tail()
+    if name in LAYERS:
+        return LAYERS[name]()
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise((work.shape[0], *work.hidden)):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -167,19 +173,36 @@ def tail() -> nn.Sequential:
     return nn.Sequential(*block, *head, nn.Flatten(), nn.Linear(1280, 10))
 
 
-def make_tail(lr: float) -> Any:
-    """Return a Classifier of :func:`tail`."""
+def with_dropout() -> nn.Sequential:
+    """Return a perceptron with dropout, 60-64-10."""
+    return nn.Sequential(nn.Linear(60, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
+
+
+def normalised() -> nn.Sequential:
+    """Return a perceptron with layer normalisation, 60-64-64-10."""
+    first = [nn.Linear(60, 64), nn.LayerNorm(64), nn.GELU()]
+    return nn.Sequential(*first, nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 10))
+
+
+LAYERS = {"W5": tail, "D1": with_dropout, "N1": normalised}
+
+
+def make_classifier(name: str, lr: float) -> Any:
+    """Return a Classifier of the layers of a workload."""
     from fl_lightning.models.classifier import Classifier
 
-    class TailClassifier(Classifier):
+    class OwnClassifier(Classifier):
         def __init__(self) -> None:
             super().__init__(10, lr)
-            self.layers = tail()
+            self.layers = LAYERS[name]()
 
         def forward(self, x: Tensor) -> Tensor:
             return self.layers(x)
 
-    return TailClassifier()
+        def configure_optimizers(self) -> Any:
+            return getattr(torch.optim, WORKLOADS[name].optimizer)(self.parameters(), lr=lr)
+
+    return OwnClassifier()
 
 
 def make_algorithm(name: str, work: Workload, executor: str) -> Any:

@@ -55,7 +55,7 @@ class PlainLoop:
     def _train(self, client: int) -> Tensor:
         x, y = self.clients[client]
         self._write(self.server)
-        optimizer = torch.optim.SGD(self.network.parameters(), lr=self.work.lr)
+        optimizer = getattr(torch.optim, self.work.optimizer)(self.network.parameters(), lr=self.work.lr)
         dual = None if self.duals is None else self.duals.get(client, torch.zeros_like(self.server))
         start = [p.detach().clone() for p in self.network.parameters()] if dual is not None else []
         parts = dual.split([p.numel() for p in self.network.parameters()]) if dual is not None else []

@@ -2,7 +2,7 @@
 
 Between two rounds of ``Trainer.fit`` (CSV logger, ``self.log``, callbacks, with ``--progress-bar`` the bar) the same
 round, of the same clients, runs in a plain loop, in a process of its own without Lightning: one model, one client after
-the other, tensors in memory, a new ``torch.optim.SGD`` for each client; the short rounds of W2 and H2 go in turn by
+the other, tensors in memory, a new optimizer for each client; the short rounds of W2 and H2 go in turn by
 tens. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
 of its own, with the peak of the memory of its process tree. With ``--bare`` the same round runs a third time, as bare
 batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach.
@@ -13,7 +13,8 @@ batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of wh
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
 round, H1 and H2 a perceptron and a logistic regression on clients of log-normal sizes, M1 the perceptron of W1 with a
-metric object. Data are random. ``--clock processor`` counts the time that the training thread has the processor, for
+metric object, D1 and N1 perceptrons of a user's own on such clients: dropout with Adam, layer normalisation with AdamW.
+Data are random. ``--clock processor`` counts the time that the training thread has the processor, for
 machines on which others work; it is for one process and one thread.
 """
 

@@ -107,7 +107,7 @@ def check_texts(name: str, values: object, hint: str = "") -> None:
 def check_names(name: str, values: object, hint: str = "") -> None:
     """Raise ``TypeError`` unless ``values`` are a sequence of texts, ``ValueError`` if it, or a text, is empty."""
     check_texts(name, values, hint)
-    if not len(values) or not all(values):  # type: ignore[arg-type, call-overload]
+    if not len(values) or not all(values):  # type: ignore[arg-type]
         raise ValueError(f"`{name}` must be names, and none empty, got {got(values)}.{_sentence(hint)}")
 
 

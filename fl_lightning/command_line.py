@@ -1,4 +1,4 @@
-"""What all programs of the package share: help that shows defaults, suggestions for typos, and an end by Ctrl-C."""
+"""Shared by all programs of the package: help that shows defaults, suggestions for typos, and an end by Ctrl-C."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class FederatedLoop(RoundLoop):
         algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
         self.clients.on_round_start()
         self._adopt_changes(in_round=True)
-        optimizers.on_clients_start()
+        self.epoch_loop.on_clients_start()
         if algorithm.overlaps_rounds:
             optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
         for tasks in algorithm.task_groups():

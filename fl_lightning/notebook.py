@@ -1,4 +1,4 @@
-"""What objects show in a notebook: HTML tables, and whole pages in a frame."""
+"""Views of objects in a notebook: HTML tables, and whole pages in a frame."""
 
 from __future__ import annotations
 

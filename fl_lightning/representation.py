@@ -141,7 +141,7 @@ def _is_default(value: object, default: object) -> bool:
 
 def _short(value: object, depth: int) -> str:
     if isinstance(value, (str, os.PathLike)):
-        return repr(_cut(os.fspath(value)))  # type: ignore[arg-type]
+        return repr(_cut(os.fspath(value)))
     if isinstance(value, (bytes, bytearray)):
         return f"<{type(value).__name__} of length {len(value)}>"
     if value is None or isinstance(value, (bool, int, float, complex, range, slice)):

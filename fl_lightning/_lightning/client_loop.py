@@ -62,10 +62,25 @@ class ClientLoop(ClientStep):
         self.val_loop.batch_progress.total.reset()
         self._round_batches = num_batches
         self.optimizers.on_round_start()
-        self._prepare_backward()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
         self.client_log.install()
+
+    def on_clients_start(self) -> None:
+        """Take up what hooks have set at the round's start.
+
+        Raises:
+            RuntimeError: If they have changed how the module optimises.
+        """
+        before = self._automatic
+        self._prepare_step()
+        self._transfer = batch_transfer(self.trainer)
+        if self._automatic != before:
+            raise RuntimeError(
+                f"`automatic_optimization` of {type(self._module).__name__} changed from {before} to "
+                f"{self._automatic} during the fit. Set it in `__init__`, and fit twice to optimise in both ways."
+            )
+        self.optimizers.on_clients_start()
 
     def on_round_end(self) -> None:
         """Return to the settings at the round's start and clear what clients left in the optimizers."""
@@ -181,7 +196,7 @@ class ClientLoop(ClientStep):
         """Train on one batch.
 
         Args:
-            batch: As the client's data give it.
+            batch: A batch as the client's data give it.
             batch_idx: Position in the client's local training.
             is_last: Whether it is the last batch of a pass over the client's data, on which accumulated gradients are
                 applied.
@@ -203,6 +218,8 @@ class ClientLoop(ClientStep):
         start, end = self._hooks["on_train_batch_start"], self._hooks["on_train_batch_end"]
         start.call_callbacks(batch, round_idx)
         goes_on = start.call_module(batch, batch_idx) != -1
+        if self._own_strategy:
+            trainer.strategy.on_train_batch_start(batch, batch_idx)
         progress.increment_started()
         outputs: dict[str, Any] = {}
         if goes_on:

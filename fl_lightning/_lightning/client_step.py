@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
@@ -18,7 +17,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, Profile, enter_fx
-from fl_lightning._lightning.lean_step import LeanBackward, is_plain_sgd, step_plain_sgd
+from fl_lightning._lightning.lean_step import is_plain_sgd, step_plain_sgd
+from fl_lightning._lightning.stock import (
+    is_plain_after_training_step,
+    is_plain_around_training_step,
+    own_of_strategy,
+)
 
 
 class ClientStep(_TrainingEpochLoop):
@@ -28,14 +32,17 @@ class ClientStep(_TrainingEpochLoop):
     _accumulating: bool  # whether the present batch only adds to them
 
     def _prepare_step(self) -> None:
-        """Resolve hooks and plugins."""
+        """Resolve hooks and plugins: for the fit, and for each round, whose first hooks may set others."""
         trainer = self.trainer
         self._module = module = trainer.lightning_module
         self._automatic = module.automatic_optimization
         self.profile = Profile(trainer)
         self._hooks = {name: Hook(trainer, name, self.profile) for name in STEP_HOOKS}
         self._pass_batch_idx = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        self._plain_context, self._plain_precision = _is_plain(type(trainer.precision_plugin))
+        precision = trainer.precision_plugin
+        self._own_strategy = own_of_strategy(trainer.strategy) is not None
+        self._plain_context = is_plain_around_training_step(precision) and not self._own_strategy
+        self._plain_precision = self._plain_context and is_plain_after_training_step(precision)
         self._own_optimizer_step = is_overridden("optimizer_step", module)
         self._own_zero_grad = is_overridden("optimizer_zero_grad", module)
         around_backward = self._hooks["on_before_backward"] or self._hooks["on_after_backward"]
@@ -45,20 +52,11 @@ class ClientStep(_TrainingEpochLoop):
             and not around_backward
             and not is_overridden("backward", module)
         )
-        self._clips = trainer.gradient_clip_val is not None or is_overridden("configure_gradient_clipping", module)
-        # a reduction over a gradient, as for clipping, is rounded by its memory's order, which a lean pass may change
-        corrected_alone = len(self._hooks["on_before_optimizer_step"]) <= 1  # the aggregation callback's
-        self._may_be_lean = self._plain_backward and not self._clips and self._automatic and corrected_alone
-        self._lean: LeanBackward | None = None
+        self._own_clipping = is_overridden("configure_gradient_clipping", module)
         self._actions = (
             f"[Strategy]{type(trainer.strategy).__name__}.training_step",
             f"[Strategy]{type(trainer.strategy).__name__}.backward",
         )
-
-    def _prepare_backward(self) -> None:
-        """Choose a round's backward pass."""
-        may_be_lean = self._may_be_lean and self.trainer.accumulate_grad_batches == 1
-        self._lean = LeanBackward(self._module, self.trainer.optimizers[0]) if may_be_lean else None
 
     def _optimize(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Run ``training_step``, the backward pass and, unless gradients are accumulated, the optimizer."""
@@ -72,7 +70,7 @@ class ClientStep(_TrainingEpochLoop):
             with torch.enable_grad():
                 loss, extra = self._read(self._training_step(batch, batch_idx))
                 if self._window == 1:
-                    self._zero_grad(optimizer, batch_idx, overwritten=loss is not None)
+                    self._zero_grad(optimizer, batch_idx)
                 if loss is None:
                     self._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                     return None
@@ -93,7 +91,7 @@ class ClientStep(_TrainingEpochLoop):
 
     def _step(self, optimizer: Optimizer, batch_idx: int, closure: Callable[[], Tensor | None]) -> None:
         trainer, module = self.trainer, self._module
-        if self._own_optimizer_step:
+        if self._own_optimizer_step or self._own_strategy:
             wrapped = trainer.strategy._lightning_optimizers[0]
             args = (trainer.current_epoch, batch_idx, wrapped, closure)
             call._call_lightning_module_hook(trainer, "optimizer_step", *args)
@@ -104,7 +102,7 @@ class ClientStep(_TrainingEpochLoop):
             def closure_and_hooks() -> Tensor | None:
                 loss = closure()
                 self._hooks["on_before_optimizer_step"](optimizer)
-                if self._clips:
+                if self._own_clipping or trainer.gradient_clip_val is not None:
                     trainer.precision_plugin._clip_gradients(
                         module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
                     )
@@ -123,8 +121,13 @@ class ClientStep(_TrainingEpochLoop):
         if self._plain_context and not self.profile.active:
             output = module.training_step(*args)
         else:
-            with self.profile(self._actions[0]), self.trainer.precision_plugin.train_step_context():
-                output = module.training_step(*args)
+            own_strategy = self._own_strategy and module is self._module
+            with self.profile(self._actions[0]):
+                if own_strategy:
+                    output = self.trainer.strategy.training_step(*args)
+                else:
+                    with self.trainer.precision_plugin.train_step_context():
+                        output = module.training_step(*args)
         enter_fx(module, previous)
         return output
 
@@ -138,26 +141,17 @@ class ClientStep(_TrainingEpochLoop):
         result = ClosureResult.from_training_step_output(output, accumulate)
         return result.closure_loss, result.extra
 
-    def _zero_grad(self, optimizer: Optimizer, batch_idx: int, overwritten: bool) -> None:
+    def _zero_grad(self, optimizer: Optimizer, batch_idx: int) -> None:
         self._hooks["on_before_zero_grad"](optimizer)
         if self._own_zero_grad:
             args = (self.trainer.current_epoch, batch_idx, optimizer)
             call._call_lightning_module_hook(self.trainer, "optimizer_zero_grad", *args)
-        elif not (overwritten and self._lean):
+        else:
             optimizer.zero_grad()
 
     def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
-        if self._lean:
-            self._lean(loss)
-        elif self._plain_backward:
-            loss.backward()  # type: ignore[no-untyped-call]
+        if self._plain_backward:
+            loss.backward()
         else:
             with self.profile(self._actions[1]):
                 self.trainer.strategy.backward(loss, optimizer)
-
-
-def _is_plain(precision: type[Precision]) -> tuple[bool, bool]:
-    """Return whether a precision plugin leaves the training step as it is, and the whole of a step."""
-    names = ("forward_context", "train_step_context", "optimizer_step")
-    context, step_context, step = (getattr(precision, name) is getattr(Precision, name) for name in names)
-    return context and step_context, context and step_context and step

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 def stop_where_stopped(loop: _FitLoop) -> None:
     """Ask the trainer to stop if the run that resumes was stopped early; say so if no round is left to train."""
     trainer, progress = loop.trainer, loop.epoch_progress.current
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:
         if not isinstance(callback, EarlyStopping) or callback.stopping_reason is EarlyStoppingReason.NOT_STOPPED:
             continue
         # a run that has more rounds behind it was trained on after it had stopped

@@ -1,4 +1,4 @@
-"""Hooks, resolved once per fit: only those that somebody overrides are called, in Lightning's order."""
+"""Hooks, resolved once a round: only those that somebody overrides are called, in Lightning's order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -17,6 +18,7 @@ from fl_lightning._lightning.progress_bars import set_total
 
 #: Progress bars are redrawn at most this often; drawing after every batch costs more than a small model's step.
 PROGRESS_BAR_SECONDS = 0.1
+_drawn: WeakKeyDictionary[Callback, float] = WeakKeyDictionary()  # when each progress bar was drawn last
 #: Hooks of a training step; each sees one model's batch or gradients.
 STEP_HOOKS = (
     "on_train_batch_start",
@@ -123,13 +125,11 @@ def _throttled(callback: Callback, name: str) -> Callable[..., Any]:
         getattr(type(callback), name) is getattr(bar, name) for bar in (TQDMProgressBar, RichProgressBar)
     ):
         return hook
-    last = 0.0
 
     def redraw(trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        nonlocal last
         now = time.monotonic()
-        if now - last >= PROGRESS_BAR_SECONDS or batch_idx + 1 >= trainer.num_training_batches:
-            last = now
+        if now - _drawn.get(callback, 0.0) >= PROGRESS_BAR_SECONDS or batch_idx + 1 >= trainer.num_training_batches:
+            _drawn[callback] = now
             if batch_idx + 1 > trainer.num_training_batches:  # an asynchronous round guesses how many there will be
                 set_total(callback, batch_idx + 1)  # type: ignore[arg-type]
             hook(trainer, module, outputs, batch, batch_idx)

@@ -1,4 +1,4 @@
-"""What the clients of stacks logged, told to Lightning client by client, as if each had trained alone."""
+"""The log calls of stacked clients, told to Lightning client by client, as if each had trained alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Entry:
     def weights(self, call: LogCall) -> Sequence[float]:
         """Return how much each client's number counts in a mean."""
         if call.weight is not None:
-            return self.tensors[call.weight].tolist()  # type: ignore[no-any-return]
+            return self.tensors[call.weight].tolist()
         size = call.options.get("batch_size")
         return self.batch_sizes() if size is None else [size] * len(self.slots)
 

@@ -1,4 +1,4 @@
-"""Which file ``ckpt_path="last"`` means."""
+"""The file that ``ckpt_path="last"`` means."""
 
 from __future__ import annotations
 

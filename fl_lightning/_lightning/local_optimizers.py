@@ -80,7 +80,11 @@ class LocalOptimizers:
         """Clear state and gradients and return to the settings of a round's clients, by default this one's."""
         for optimizer in self._trainer.optimizers:
             optimizer.state.clear()
-            optimizer.zero_grad()
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None  # `zero_grad` may be the user's own
+        for parameter in self._trainer.lightning_module.parameters():
+            parameter.grad = None
         present = self._for_clients
         self._restore(*(present if round_index is None else self.past.get(round_index, present)))
 

@@ -26,7 +26,7 @@ class Witness:
 
     Attributes:
         batches: Its batches, as the module took them.
-        heard: For each hook and name, how many values it logged, and their sum.
+        heard: For each hook and name the number of logged values, and their sum.
         metrics: The states of metric objects at its end.
     """
 
@@ -85,7 +85,7 @@ class ClientLog:
 
     def _point_callbacks_to(self, log: Callable[..., None]) -> None:
         for callback in self._module.trainer.callbacks:
-            callback.log = log  # type: ignore[method-assign]
+            callback.log = log
 
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""

@@ -1,4 +1,4 @@
-"""Gradients and steps beside the clients' training: nothing is logged and no hook runs."""
+"""Losses, gradients and steps beside the clients' training: nothing is logged and no hook runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QuietTraining:
         Batches for which ``training_step`` returns None are skipped.
 
         Args:
-            batches: As the data module gives them.
+            batches: Batches as the data module gives them.
             names: The trained parameters.
         """
         parameters = dict(self._module.named_parameters())
@@ -47,6 +47,19 @@ class QuietTraining:
                     yield index, {name: _gradient(parameters[name]) for name in names}
             for name in names:
                 parameters[name].grad = None
+
+    def losses(self, batches: Iterable[Any]) -> Iterator[tuple[int, float]]:
+        """Yield each batch's place and loss, in eval mode; batches without a loss are skipped.
+
+        Args:
+            batches: Batches as the data module gives them.
+        """
+        self._check_automatic()
+        with self.unnoticed(), self._eval_mode(), torch.no_grad():
+            for index, batch in enumerate(batches):
+                output = self._loop._training_step(self._loop._transfer(batch), index, self._module)
+                if output is not None:
+                    yield index, float(output if isinstance(output, Tensor) else output["loss"])
 
     def train(self, batches: Iterable[Any]) -> None:
         """Train on the batches as a client does, with clipping, from fresh optimizers at the round's learning rates."""

@@ -73,8 +73,8 @@ class Unusable:
         raise CannotVectorize(self.use)
 
     __getattr__ = __bool__ = __index__ = __int__ = __float__ = __complex__ = __round__ = __array__ = _use
-    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use  # type: ignore[assignment]
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _use  # type: ignore[assignment]
+    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _use
     __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = _use
     __neg__ = __pos__ = __abs__ = __invert__ = _use
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _use

@@ -21,6 +21,7 @@ from torch import Tensor
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.early_stopping import stop_where_stopped
 from fl_lightning._lightning.evaluation import validate_round
+from fl_lightning._lightning.gpu_search import no_search_for_gpus
 from fl_lightning._lightning.logging import join_results
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_step_plateau
@@ -119,7 +120,7 @@ class RoundLoop(_FitLoop):
     def reset(self) -> None:
         """Prepare a fit; every checkpoint that is resumed from lies at a round's boundary."""
         torch.set_grad_enabled(True)
-        _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+        _Loop.restarting.fset(self, False)
         for tracker in (self.epoch_progress.total, self.epoch_progress.current):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
@@ -155,8 +156,7 @@ class RoundLoop(_FitLoop):
         self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
         self._round_start = self.state_dict()
         self.epoch_loop.on_round_start(planned)
-        strategy = self.trainer.strategy
-        strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
+        self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
         try:
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
@@ -226,7 +226,7 @@ class RoundLoop(_FitLoop):
         """Train the round's clients; a process that is asked to stop leaves off at once, and meets the others after."""
         self._clients_train = True
         try:
-            with self.trainer.profiler.profile("run_training_epoch"):
+            with self.trainer.profiler.profile("run_training_epoch"), no_search_for_gpus():
                 self.train_round()
         except SIGTERMException:
             if self.trainer.world_size == 1 or self.trainer.received_sigterm:  # all processes know of it
@@ -255,7 +255,7 @@ class RoundLoop(_FitLoop):
             self._leave_round()
             if start is not None:
                 self.load_state_dict(start)
-                _Loop.restarting.fset(self, False)  # type: ignore[attr-defined]
+                _Loop.restarting.fset(self, False)
 
     def _leave_round(self) -> None:
         self._round_start = None

@@ -11,13 +11,14 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from lightning.pytorch.callbacks.timer import Timer
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.recording import CannotVectorize, Logged, Recorder, nothing_caught
+from fl_lightning._lightning.stock import own_of_optimizer, own_of_precision, own_of_strategy
 from fl_lightning._lightning.transfer import is_plain_transfer
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
@@ -68,10 +69,16 @@ class StackedLoop:
         for path, part in module.named_modules():
             if isinstance(part, torch.jit.ScriptModule):
                 raise CannotVectorize(f"`self.{path}` is compiled by `torch.jit`, for one model at a time")
+        if (method := own_of_optimizer(trainer.optimizers[0])) is not None:
+            raise CannotVectorize(f"the optimizer's `{method}` was replaced by another, which sees one model at a time")
+        if (method := own_of_strategy(trainer.strategy)) is not None:
+            kind = type(trainer.strategy).__name__
+            raise CannotVectorize(f"the strategy {kind} overrides `{method}`, which sees one model at a time")
         precision = trainer.precision_plugin
-        scales = isinstance(precision, MixedPrecision) and precision.scaler is not None
-        own_step = type(precision).optimizer_step not in (Precision.optimizer_step, MixedPrecision.optimizer_step)
-        if scales or own_step:
+        if (method := own_of_precision(precision)) is not None:
+            kind = type(precision).__name__
+            raise CannotVectorize(f"the precision plugin {kind} overrides `{method}`, which sees one model at a time")
+        if isinstance(precision, MixedPrecision) and precision.scaler is not None:
             raise CannotVectorize(
                 f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
             )
@@ -103,7 +110,7 @@ class StackedLoop:
         loss: Any = output.get("loss") if isinstance(output, dict) else output
         if not hasattr(loss, "detach"):
             raise CannotVectorize(f"`training_step` returned {type(output).__name__}, not a loss")
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     @property
     def transfer(self) -> Callable[[Any], Any]:

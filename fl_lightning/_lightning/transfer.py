@@ -1,4 +1,4 @@
-"""How a batch gets from a client's data to the module."""
+"""The way of a batch from a client's data to the module."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device
 from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from fl_lightning._lightning.stock import own_of_strategy
 
 
 def batch_transfer(trainer: pl.Trainer) -> Callable[[Any], Any]:
@@ -36,7 +38,8 @@ def is_plain_transfer(trainer: pl.Trainer) -> bool:
     module, data, precision = trainer.lightning_module, trainer.datamodule, trainer.precision_plugin
     names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
     overridden = any(is_overridden(name, module) or (data is not None and is_overridden(name, data)) for name in names)
-    return not overridden and type(precision).convert_input is Precision.convert_input
+    plain = type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
+    return not overridden and plain and own_of_strategy(trainer.strategy) != "batch_to_device"
 
 
 def takes_dataloader_iter(module: pl.LightningModule) -> bool:

@@ -130,7 +130,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
         (batch, batch_idx), self._batch = self._batch, None
         parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
         try:
-            with trainer.fit_loop.clients.quiet.unnoticed():  # type: ignore[attr-defined]
+            with trainer.fit_loop.clients.quiet.unnoticed():
                 gradients = self._of_samples(pl_module, parameters, batch, batch_idx)
         except RuntimeError as error:
             raise RuntimeError(
@@ -167,7 +167,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
 
         values = {name: parameter.detach() for name, parameter in parameters.items()}
         places = (None, *([0] * len(leaves)))
-        return torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")(values, *leaves)  # type: ignore[no-any-return]
+        return torch.func.vmap(torch.func.grad(loss), in_dims=places, randomness="different")(values, *leaves)
 
     # ---- accounts ----
 

@@ -216,7 +216,7 @@ def _find_prefix(module: L.LightningModule) -> Prefix:
 
 
 def _cacheable(trainer: L.Trainer) -> CacheableInputs:
-    data: object = trainer.datamodule  # type: ignore[attr-defined]
+    data: object = trainer.datamodule
     if not isinstance(data, CacheableInputs):
         raise TypeError(
             f"FrozenPrefixCache needs a FederatedDataModule, whose inputs it can replace; the trainer's datamodule is "

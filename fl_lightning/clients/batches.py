@@ -61,6 +61,19 @@ class ClientBatches:
         """Return the number of batches after which accumulated gradients are applied: a local epoch, or all steps."""
         return self.number(task) if self._settings.local_steps is not None else self.epoch_length(task.client)
 
+    def windows(self, task: Task) -> list[int]:
+        """Return the number of batches of each optimizer step of a task, as Lightning accumulates gradients."""
+        batches, one_pass, accumulate = self.number(task), self.one_pass(task), self._trainer.accumulate_grad_batches
+        sizes: list[int] = []
+        for start in range(0, batches, one_pass):
+            steps, rest = divmod(min(one_pass, batches - start), int(accumulate))
+            sizes += [int(accumulate)] * steps + ([rest] if rest else [])
+        return sizes
+
+    def largest(self, tasks: Sequence[Task]) -> int:
+        """Return the largest number of samples in a batch of some tasks."""
+        return self.data.batch_size or max(task.num_samples for task in tasks)
+
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through, repeated ones counted again."""
         size, n = self.data.batch_size, task.num_samples

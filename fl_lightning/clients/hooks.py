@@ -71,7 +71,7 @@ class ClientHooks:
             hook(self._trainer, self._trainer.lightning_module, argument)
 
     def _of(self, name: str) -> list[Any]:
-        hooks = (getattr(callback, name, None) for callback in self._trainer.callbacks)  # type: ignore[attr-defined]
+        hooks = (getattr(callback, name, None) for callback in self._trainer.callbacks)
         return [hook for hook in hooks if hook is not None and not getattr(hook, _IDLE, False)]
 
 

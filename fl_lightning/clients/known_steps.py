@@ -1,4 +1,4 @@
-"""Whether clients make the steps whose reach an algorithm or an aggregation knows."""
+"""Checks that clients make the steps whose reach an algorithm or an aggregation knows."""
 
 from __future__ import annotations
 

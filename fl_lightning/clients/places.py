@@ -1,4 +1,4 @@
-"""Where a module holds the tensors of its state."""
+"""The places in a module that hold the tensors of its state."""
 
 from __future__ import annotations
 

@@ -84,16 +84,30 @@ class StateVector:
         return self._parameters
 
     def read(self) -> Tensor:
-        """Return a new vector that holds the module's present state."""
+        """Return a new vector that holds the module's present state.
+
+        Raises:
+            ValueError: If a tensor of the state has another shape than when the fit began.
+        """
         vector = torch.empty(self.size, dtype=self.dtype, device=self.device)
+        tensors = self._tensors()
+        for name, tensor, shape in zip(self.tensor_names, tensors, self._shapes, strict=True):
+            if tensor.shape != shape:
+                raise ValueError(
+                    f"`{name}` of {type(self.module).__name__} had the shape {tuple(shape)} when the fit began and "
+                    f"has {tuple(tensor.shape)} now, so that clients' models cannot be averaged. Register a buffer "
+                    "that grows at its final size, or keep it in an attribute that is no buffer."
+                )
         with torch.no_grad():
-            torch._foreach_copy_(self.views(vector), self._tensors())
+            torch._foreach_copy_(self.views(vector), tensors)
         return vector
 
     def write(self, vector: Tensor) -> None:
         """Copy ``vector`` into the module."""
         with torch.no_grad():
             for tensor, view in zip(self._tensors(), self.views(vector), strict=True):
+                if tensor.shape != view.shape:  # a client's training has changed it, which broke its round off
+                    tensor.resize_(view.shape)
                 if tensor.is_floating_point():
                     tensor.copy_(view)
                 elif not torch.equal(tensor.to(vector.dtype), view):  # unchanged whole numbers stay exact

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.quiet import QuietTraining
-from fl_lightning._lightning.quiet_losses import QuietLosses
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.begun import Begun, Ended
 from fl_lightning.clients.corrections import ClientCorrection
@@ -256,7 +255,7 @@ class LocalTraining:
         seed_global_generators(self.settings.seed, Stream.SCORE, self.trainer.current_epoch, client)
         samples, size = int(self.data.client_sizes[client]), self.data.batch_size
         total = counted = 0.0
-        for index, loss in QuietLosses(self.loop).of(self.batches.in_order(client, size)):
+        for index, loss in self.quiet.losses(self.batches.in_order(client, size)):
             number = samples if size is None else min(size, samples - index * size)
             total, counted = total + number * loss, counted + number
         return total / counted if counted else float("nan")

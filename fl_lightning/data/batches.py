@@ -47,8 +47,7 @@ def client_batches(
 
     The batches are those of a ``DataLoader`` that samples in the same order, bit for bit; the order of the first epoch
     is that of ``RandomSampler(dataset, generator=generator)``. A ``TensorDataset``, or a ``Subset`` of one, is gathered
-    once for the whole epoch and sliced. Its batches are views, of the data set's own tensors where nothing had to be
-    gathered, so change them out of place only.
+    once for the whole epoch and sliced: batches are views of a copy.
 
     Args:
         dataset: The client's data set, with ``__len__`` and ``__getitem__``.
@@ -149,19 +148,23 @@ def tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | Non
 
 
 def _gather(tensors: Sequence[Tensor], indices: Tensor | None, order: Tensor | None) -> list[Tensor]:
-    """Return the rows ``indices`` of each tensor in the given order; views where rows and order are contiguous."""
+    """Return copies of the rows ``indices`` of each tensor in the given order, which a step may change in place."""
     if indices is None:
         rows = order
     elif order is not None:
         rows = indices.index_select(0, order)
     elif _is_range(indices):
         start = int(indices[0]) if len(indices) else 0
-        return [tensor[start : start + len(indices)] for tensor in tensors]
+        return [_copy(tensor[start : start + len(indices)]) for tensor in tensors]
     else:
         rows = indices
     if rows is None:
-        return list(tensors)
+        return [_copy(tensor) for tensor in tensors]
     return [tensor.index_select(0, rows.to(tensor.device)) for tensor in tensors]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _is_range(indices: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a data module is trained on federatedly, so that a federated run does not go on centrally unnoticed."""
+"""Notes that a data module is trained on federatedly, so that a federated run does not go on centrally unnoticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a backdoor works."""
+"""The success of a backdoor."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ class BackdoorSuccess(ShowsSignature, Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the share."""
-        taken, stamped = trainer.strategy.reduce(self._counts, reduce_op="sum")  # type: ignore[misc]
+        taken, stamped = trainer.strategy.reduce(self._counts, reduce_op="sum")
         if stamped:
             pl_module.log("fed/backdoor_success", taken / stamped, sync_dist=trainer.world_size > 1)

@@ -1,4 +1,4 @@
-"""What a federated fit costs: models and bytes sent, local steps and samples."""
+"""The cost of a federated fit: models and bytes sent, local steps and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the clients of a round lie apart, and how far they moved."""
+"""The distance between the clients of a round, and the distance that they moved."""
 
 from __future__ import annotations
 

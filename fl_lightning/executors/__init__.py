@@ -1,4 +1,4 @@
-"""How a round's tasks are computed: one client after the other, or many at once. All give the same result."""
+"""Executors train a round's clients: one after the other, or many at once. All give the same result."""
 
 from fl_lightning.executors.auto import AutoExecutor, make_executor
 from fl_lightning.executors.balancing import balance

@@ -1,4 +1,4 @@
-"""Which executor trains a fit's clients."""
+"""The automatic choice of an executor."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from fl_lightning.arguments import check_choice
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
+from fl_lightning.executors.layout_trial import LayoutTrial
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked.layout_trial import LayoutTrial
-from fl_lightning.executors.stacked.step_counts import StepCounts
+from fl_lightning.executors.step_counts import StepCounts
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
@@ -153,7 +153,7 @@ class AutoExecutor(Executor):
         if vectorized.tries_each_round and few:
             vectorized.give_up("the step may be another one in each round, and rounds are too short for a trial each")
         elif vectorized.clients_of_step < choice.clients_worth_a_step:
-            vectorized.give_up("clients' batches have too many shapes for steps of several clients")
+            vectorized.give_up("too few clients have batches of one shape at a time")
 
     def _tell(self, choice: ExecutorChoice) -> None:
         self._untold = False

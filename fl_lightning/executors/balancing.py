@@ -1,4 +1,4 @@
-"""How a round's tasks are distributed over processes."""
+"""The distribution of a round's tasks over processes."""
 
 from __future__ import annotations
 

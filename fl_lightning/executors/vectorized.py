@@ -20,24 +20,22 @@ from fl_lightning.clients.begun import Begun, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked.batching import windows
-from fl_lightning.executors.stacked.circumstances import Circumstances
-from fl_lightning.executors.stacked.common_ground import CommonGround
-from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.ends import ClientEnds
+from fl_lightning.executors.stacked.changes.circumstances import Circumstances
+from fl_lightning.executors.stacked.changes.common_ground import CommonGround
+from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.executors.stacked.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.results import Results, Trained
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
-from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import Stack, StackTraining
-from fl_lightning.executors.stacked.trial import Trial
-from fl_lightning.executors.stacked.verdict import Verdict
+from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.training import StackTraining
+from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
+from fl_lightning.executors.stacked.trials.trial import Trial
+from fl_lightning.executors.stacked.trials.verdict import Verdict
+from fl_lightning.executors.stacked.trials.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.executors.stacked.ways import make_steps
-from fl_lightning.executors.stacked.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
@@ -88,7 +86,7 @@ class VectorizedExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
-        self.verdict = Verdict(**{key: value for key, value in state.items() if hasattr(Verdict, key)})
+        self.verdict = Verdict(**state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""
@@ -99,7 +97,7 @@ class VectorizedExecutor(Executor):
         rest = list(tasks)
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
-            rest = self._prove(rest, first_witnesses(rest, lambda task: len(self._windows(task))), algorithm)
+            rest = self._prove(rest, first_witnesses(rest, clients.batches.windows), algorithm)
         while self._stacks and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
         self._mapped, self._batches = 0, 0
@@ -273,22 +271,14 @@ class VectorizedExecutor(Executor):
         clients.loop.on_client_start(members[0].task.round)
         if members[0].options is not None:
             clients.loop.optimizers.set_options(members[0].options)
-        steps = {member: self._windows(member.task) for member in members}
-        ordered = sorted(members, key=lambda member: self._order(member, steps[member]))
-        tasks, starts = [member.task for member in ordered], [member.client.start for member in ordered]
+        ordered = sorted(members, key=self._order)
+        tasks = [member.task for member in ordered]
         plain = stacked.transfers_plainly
         generators = None
         if self.verdict.draws or not draws_nothing(clients, tasks[0], plain):
             generators = ClientGenerators([partial(clients.seed, task) for task in tasks], clients.vector.device)
-        stack = Stack(
-            [task.slot for task in tasks],
-            ModelStack(clients.vector, [member.model for member in ordered]),
-            [steps[member] for member in ordered],
-            make_source(clients, tasks, stacked.transfer, plain, generators),
-            StackedCorrections([member.correction for member in ordered], starts, clients.vector),
-            generators if self.verdict.draws else None,
-            clients.data.batch_size or max(task.num_samples for task in tasks),
-        )
+        source = make_source(clients, tasks, stacked.transfer, plain, generators)
+        stack = Stack.of(clients, clients.vector, ordered, source, generators if self.verdict.draws else None)
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         stacked.begin_stack()
         clients.seed(tasks[0])
@@ -302,14 +292,10 @@ class VectorizedExecutor(Executor):
         self._mapped, self._batches = self._mapped + training.mapped, self._batches + training.batches
         return trained
 
-    def _windows(self, task: Task) -> list[int]:
-        batches = self._clients.batches
-        return windows(batches.number(task), batches.one_pass(task), int(self._clients.trainer.accumulate_grad_batches))
-
-    def _order(self, member: Begun, steps: Sequence[int]) -> tuple[int, int, int]:
+    def _order(self, member: Begun) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
-        size = self._clients.data.batch_size
-        return -len(steps), 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot
+        size, steps = self._clients.data.batch_size, len(self._clients.batches.windows(member.task))
+        return -steps, 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot
 
 
 def _reason(error: Exception) -> str:

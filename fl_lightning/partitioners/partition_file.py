@@ -76,7 +76,7 @@ def _to_parquet(indices: Sequence[np.ndarray]) -> bytes:
 
 
 def _from_parquet(path: Path) -> tuple[np.ndarray, ...]:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
     from pyarrow import parquet
 
     try:

@@ -1,4 +1,4 @@
-"""What each method spent of differential privacy."""
+"""The differential privacy that each method spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between an experiment and the table of a paper that it reproduces."""
+"""Differences between an experiment and the table of a paper that it reproduces."""
 
 from __future__ import annotations
 

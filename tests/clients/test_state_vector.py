@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import lightning as L
 import pytest
 import torch
-from torch import nn
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
 
+from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.state_vector import StateVector
 
 
@@ -48,3 +53,27 @@ def test_vector_notices_layers_that_were_frozen_meanwhile() -> None:
     module[0].requires_grad_(False)
     with pytest.raises(RuntimeError, match="trained parameters of Sequential changed during the fit"):
         state.check_unchanged()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_a_buffer_that_grows_is_named_and_put_back(executor: str) -> None:
+    class Remembers(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+            self.register_buffer("memory", torch.zeros(0, 1))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            output = self.layer(batch[0])
+            self.memory = torch.cat([self.memory, output.detach()])
+            return output.sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Remembers()
+    data = TensorDataModule([(torch.ones(4, 2), torch.zeros(4))] * 3, batch_size=2)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)])
+    with pytest.raises(ValueError, match=r"`memory` of Remembers had the shape \(0, 1\) when .* \(4, 1\) now"):
+        trainer.fit(module, datamodule=data)
+    assert module.memory.shape == (0, 1)

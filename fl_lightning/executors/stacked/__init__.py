@@ -1,1 +1,9 @@
-"""Many clients at once, as one stack of models."""
+"""Many clients at once, as one stack of models.
+
+Read in this order: ``stack`` holds the models, ``sources`` gives their batches, ``training`` takes their steps, with
+``optimizer`` and ``corrections``, and ``results`` hands in what came out. A step is ``mapped``, by ``torch.func``, or a
+``program`` of batched products; ``ways`` has both.
+
+Whether a stack may be used is found out by ``trials``. ``changes`` tells whether a module or its surroundings are
+others than before, and ``guards`` raises an error where a step does more than to compute.
+"""

@@ -68,7 +68,7 @@ class Differing(Unusable):
     """Stands in a batch for a value that is no tensor and differs among clients; using it is an error.
 
     Args:
-        value: One client's value.
+        value: The value of one client.
     """
 
     def __init__(self, value: Any) -> None:
@@ -188,18 +188,3 @@ def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     if last - first + 1 == len(rows):
         return tensor if len(rows) == len(tensor) else tensor[first : last + 1]
     return tensor.index_select(0, torch.tensor(rows, device=tensor.device))
-
-
-def windows(batches: int, one_pass: int, accumulate: int) -> list[int]:
-    """Return how many batches each optimizer step of a client takes, as Lightning accumulates gradients.
-
-    Args:
-        batches: Batches of the client's local training.
-        one_pass: Batches of one pass over its data, at whose end what was accumulated is applied.
-        accumulate: Batches of a step.
-    """
-    sizes = []
-    for start in range(0, batches, one_pass):
-        length = min(one_pass, batches - start)
-        sizes += [accumulate] * (length // accumulate) + ([length % accumulate] if length % accumulate else [])
-    return sizes

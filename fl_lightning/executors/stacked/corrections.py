@@ -1,4 +1,4 @@
-"""What local objectives add to the gradients of several clients."""
+"""The terms that local objectives add to the gradients of several clients."""
 
 from __future__ import annotations
 

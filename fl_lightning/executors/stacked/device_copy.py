@@ -14,9 +14,9 @@ class DeviceCopy:
     On CUDA they are pinned, so that the host goes on while they are copied. On a CPU they are used where they are.
 
     Args:
-        shapes: Of the tensors.
-        dtypes: Theirs.
-        device: Where they go.
+        shapes: Shapes of the tensors.
+        dtypes: Types of the tensors.
+        device: Device to which they are copied.
     """
 
     def __init__(self, shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], device: torch.device) -> None:
@@ -24,7 +24,7 @@ class DeviceCopy:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         pinned = self._copied is not None
         self._host = [torch.empty(tuple(s), dtype=d, pin_memory=pinned) for s, d in zip(shapes, dtypes, strict=True)]
-        #: Of the tensors.
+        #: Shapes of the tensors.
         self.shapes = list(shapes)
 
     def host(self) -> list[Tensor]:

@@ -65,7 +65,7 @@ class Item:
         device = values.device
 
         def one(numbers: Tensor) -> Tensor:
-            return _functorch._add_batch_dim(numbers.to(device), 0, level)  # type: ignore[no-any-return]
+            return _functorch._add_batch_dim(numbers.to(device), 0, level)
 
         return cls._of_rows(values.reshape(-1).tolist(), one)
 
@@ -112,7 +112,7 @@ class Item:
         raise CannotVectorize("`training_step` uses what `.item()` returns, of which there is one for each client")
 
     __bool__ = __index__ = __int__ = __float__ = __complex__ = __array__ = _use
-    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use  # type: ignore[assignment]
+    __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use
     __divmod__ = __rdivmod__ = _use
     real = imag = numerator = denominator = property(_use)
     conjugate = is_integer = as_integer_ratio = hex = bit_length = bit_count = to_bytes = _use

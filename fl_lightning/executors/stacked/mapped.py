@@ -120,7 +120,7 @@ class _OfOneClient(TorchFunctionMode):
         self._parameters, self._zero = set(map(id, parameters)), zero
         self._filled: dict[int, tuple[Tensor, Tensor]] = {}  # by id: what was filled, and what stands for it
         for parameter in parameters:
-            parameter._is_param = True  # type: ignore[attr-defined]  # what `isinstance(_, nn.Parameter)` asks for
+            parameter._is_param = True  # what `isinstance(_, nn.Parameter)` asks for
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._filled:

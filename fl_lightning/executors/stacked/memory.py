@@ -1,4 +1,4 @@
-"""How many models fit into memory at once."""
+"""The number of models that fit into memory at once."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class ClientGenerators:
 
     Args:
         seeds: Seeds the global generators for a client; one for each row.
-        device: Where the module is.
+        device: Device of the module.
     """
 
     def __init__(self, seeds: Sequence[Callable[[], None]], device: torch.device) -> None:
@@ -64,7 +64,7 @@ class DrawsApart(TorchDispatchMode):
     It sees operations beneath ``torch.func.vmap``, where the clients' tensors are stacked.
 
     Args:
-        generators: The clients'.
+        generators: The generators of the clients.
         rows: The clients in the stack's rows.
     """
 

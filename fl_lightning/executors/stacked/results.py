@@ -11,11 +11,11 @@ from torch import Tensor
 from fl_lightning._lightning.journal import Journal
 from fl_lightning.clients.begun import Begun
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.common_ground import CommonGround
-from fl_lightning.executors.stacked.ends import ClientEnds
-from fl_lightning.executors.stacked.held_state import HeldState
-from fl_lightning.executors.stacked.hook_trial import read_at_start
-from fl_lightning.executors.stacked.training import Stack
+from fl_lightning.executors.stacked.changes.common_ground import CommonGround
+from fl_lightning.executors.stacked.changes.held_state import HeldState
+from fl_lightning.executors.stacked.client_ends import ClientEnds
+from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.trials.hook_trial import read_at_start
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
@@ -51,7 +51,7 @@ class Results:
 
     Args:
         clients: Trains clients.
-        algorithm: Takes the results.
+        algorithm: Receives the results.
         journal: What the clients of stacks said.
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
 

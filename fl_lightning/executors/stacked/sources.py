@@ -1,4 +1,4 @@
-"""Where the batches of a stack's clients come from."""
+"""The batches of a stack's clients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
-from fl_lightning.executors.stacked.out_of_reach import OutOfReach
+from fl_lightning.executors.stacked.guards.out_of_reach import OutOfReach
 from fl_lightning.executors.stacked.program.maker import BatchForm
+from fl_lightning.executors.stacked.program.steps import PaddedSource
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.parts.federation import Task
 
@@ -25,20 +26,14 @@ _TABLES = 64 * 2**20  # bytes of batches that are held at once
 Groups = list[tuple[Sequence[int], StackedBatch]]
 
 
-class BatchSource(Protocol):
+class BatchSource(PaddedSource, Protocol):
     """Gives the next batches of a stack's clients, in groups or, for a program, in tables."""
-
-    draws_nothing: bool
-    alike: bool
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
 
     def form(self) -> BatchForm | None:
         """Return what batches look like; ``None`` if their tensors do not have samples first."""
-
-    def padded(self, active: Sequence[int], size: int) -> tuple[list[Tensor], list[list[int]]]:
-        """Return the batches of the next steps; see :class:`~.program.steps.PaddedSource`."""
 
 
 class DrawnBatches:
@@ -132,7 +127,7 @@ class GatheredBatches:
 
     def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
         self._clients = [_RowsOfClient(clients, task) for task in tasks]
-        self._batch = clients.data.batch_size or max(task.num_samples for task in tasks)
+        self._batch = clients.batches.largest(tasks)
         self._device = device
         self._upload: DeviceCopy | None = None
         self._steps = 0  # that have been read
@@ -218,9 +213,9 @@ class _RowsOfClient:
 
         Args:
             tables: Take them, shape ``(steps * B, ...)`` or longer each; rows beyond a batch's samples become zero.
-            steps: How many.
+            steps: Number of batches.
             size: Samples of a batch, B.
-            sizes: Takes for each step the batch's size.
+            sizes: Lists of sizes, one for each step, to which the batch's size is added.
         """
         step = 0
         while step < steps:

@@ -1,13 +1,19 @@
-"""The models of several clients as stacked tensors."""
+"""A stack: several clients, with their models as stacked tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fl_lightning.clients.begun import Begun
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.corrections import StackedCorrections
+from fl_lightning.executors.stacked.randomness import ClientGenerators
+from fl_lightning.executors.stacked.sources import BatchSource
 
 
 class ModelStack:
@@ -70,3 +76,55 @@ def _copy(rows: Tensor, like: Tensor) -> Tensor:
     if not like.is_floating_point():
         rows = rows.round()
     return rows.to(like.dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+@dataclass
+class Stack:
+    """The clients of a stack, longest first.
+
+    Attributes:
+        slots: Their slots.
+        models: Their models.
+        windows: For each client the number of batches of each of its optimizer steps.
+        source: Gives their batches.
+        terms: What their local objectives add.
+        generators: Random generators of the clients; ``None`` if the module draws no random numbers.
+        batch_size: Samples of a batch at most.
+    """
+
+    slots: Sequence[int]
+    models: ModelStack
+    windows: Sequence[Sequence[int]]
+    source: BatchSource
+    terms: StackedCorrections
+    generators: ClientGenerators | None
+    batch_size: int
+
+    @classmethod
+    def of(
+        cls,
+        clients: LocalTraining,
+        vector: StateVector,
+        members: Sequence[Begun],
+        source: BatchSource,
+        generators: ClientGenerators | None,
+    ) -> Stack:
+        """Return the stack of some clients.
+
+        Args:
+            clients: Trains clients.
+            vector: The federated state of the module, or of its copy.
+            members: The clients, longest first.
+            source: Gives their batches.
+            generators: Random generators of the clients; ``None`` if the module draws no random numbers.
+        """
+        tasks, starts = [member.task for member in members], [member.client.start for member in members]
+        return cls(
+            [task.slot for task in tasks],
+            ModelStack(vector, [member.model for member in members]),
+            [clients.batches.windows(task) for task in tasks],
+            source,
+            StackedCorrections([member.correction for member in members], starts, vector),
+            generators,
+            clients.batches.largest(tasks),
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -15,41 +14,17 @@ from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
-from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.ends import ClientEnds
-from fl_lightning.executors.stacked.nothing_kept import nothing_kept
+from fl_lightning.executors.stacked.client_ends import ClientEnds
+from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
 from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
-from fl_lightning.executors.stacked.randomness import ClientGenerators, nothing_drawn
-from fl_lightning.executors.stacked.sources import BatchSource, Groups
-from fl_lightning.executors.stacked.stack import ModelStack
+from fl_lightning.executors.stacked.randomness import nothing_drawn
+from fl_lightning.executors.stacked.sources import Groups
+from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.ways import Steps
 
 GradientList = list[Tensor | None]
-
-
-@dataclass
-class Stack:
-    """The clients of a stack, longest first.
-
-    Attributes:
-        slots: Their slots.
-        models: Their models.
-        windows: For each of them, how many batches each of its optimizer steps takes.
-        source: Gives their batches.
-        terms: What their local objectives add.
-        generators: Theirs, where the module draws random numbers; ``None`` where it draws none.
-        batch_size: Samples of a batch at most.
-    """
-
-    slots: Sequence[int]
-    models: ModelStack
-    windows: Sequence[Sequence[int]]
-    source: BatchSource
-    terms: StackedCorrections
-    generators: ClientGenerators | None
-    batch_size: int
 
 
 class StackTraining:

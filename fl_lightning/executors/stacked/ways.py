@@ -13,7 +13,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.program.maker import ProgramMaker
-from fl_lightning.executors.stacked.rehearsal import Rehearsal
+from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 
 @dataclass
@@ -22,8 +22,8 @@ class Steps:
 
     Attributes:
         stacked: Runs it.
-        mapped: By ``torch.func``, for any module.
-        programs: As a program of batched products, for some.
+        mapped: Runs it by ``torch.func``, for any module.
+        programs: Makes it a program of batched products, for some modules.
         rehearsal: Tries batches of new forms on a copy; ``None`` on a copy.
         seen: The forms of batches that mapped steps have had.
     """

@@ -124,7 +124,7 @@ def chosen(clients: float | Sequence[int], num_clients: int, seed: int) -> froze
         number = int(round(clients * num_clients, 9))
         drawn = numpy_generator(seed, Stream.ATTACK).permutation(num_clients)[:number]
         return frozenset(int(client) for client in drawn)
-    wrong = [client for client in np.unique(clients).tolist() if not 0 <= client < num_clients]  # type: ignore[arg-type]
+    wrong = [client for client in np.unique(clients).tolist() if not 0 <= client < num_clients]
     if wrong:
         raise ValueError(
             f"`clients` must be from 0 to {num_clients - 1}, got {wrong}. Clients are numbered by position; a share "

@@ -1,4 +1,4 @@
-"""Whether a module's training step is a program of batched products, and which."""
+"""Finds the program of batched products of a training step, if it has one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fl_lightning._lightning.stand_ins import given_out, stands_in
 from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.effects import SideEffect
+from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
 from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
-from fl_lightning.executors.stacked.rehearsal import Rehearsal
+from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 
@@ -79,7 +79,7 @@ class ProgramMaker:
     Args:
         stacked: Runs the module's ``training_step`` and records what it logs.
         vector: The federated state of the module.
-        precision: The trainer's.
+        precision: The trainer's precision, such as ``"32-true"``.
         rehearsal: Tries batches of other sizes on a copy of the module; ``None`` if it is one already.
     """
 

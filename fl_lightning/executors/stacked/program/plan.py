@@ -1,4 +1,4 @@
-"""How a traced step is carried out: layers, loss, and what is logged."""
+"""The plan of a traced step: its layers and its loss."""
 
 from __future__ import annotations
 

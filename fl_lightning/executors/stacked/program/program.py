@@ -101,9 +101,9 @@ class Program:
         """Take a step.
 
         Args:
-            parameters: Of the clients at work, shape ``(k, *shape)`` each.
+            parameters: Parameters of the clients at work, shape ``(k, *shape)`` each.
             batch: Their batches.
-            out: Takes the outputs, shape ``(k, B, C)``, or ``(k, C, B)`` if they are transposed.
+            out: Filled with the outputs, shape ``(k, B, C)``, or ``(k, C, B)`` if they are transposed.
             update: Called for each parameter, the last layer's first, once its gradient is known.
         """
         k = len(batch.inputs)

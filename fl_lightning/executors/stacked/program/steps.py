@@ -35,7 +35,7 @@ class PaddedSource(Protocol):
         """Return the batches of the next steps.
 
         Args:
-            active: For each step how many clients, the first ones, take part.
+            active: Number of clients, the first ones, that take part in each step.
             size: Samples of a batch, B.
 
         Returns:
@@ -52,7 +52,7 @@ class ProgramSteps:
         traced: The training step.
         form: What batches look like.
         source: Gives batches.
-        active: For each step how many clients take part.
+        active: Number of clients that take part in each step.
         size: Samples of a batch, B.
         parameters: The stack's, shape ``(K, *shape)`` each.
         generators: The clients', where the network drops values.
@@ -83,7 +83,7 @@ class ProgramSteps:
 
         Args:
             step: Its number.
-            parameters: Of the clients at work.
+            parameters: Parameters of the clients at work.
             update: Called for each parameter once its gradient is known.
         """
         if step == self._until:
@@ -139,7 +139,7 @@ class ProgramSteps:
         """Return what was logged in the steps of the present segment.
 
         Args:
-            slots: The clients'.
+            slots: Slots of the clients.
         """
         if not self._traced.logged.calls and not self._traced.logged.metric_calls:
             return [self._entry(place, [], slots) for place in range(self._until - self._from)]

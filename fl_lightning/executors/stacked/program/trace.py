@@ -1,4 +1,4 @@
-"""What one ``training_step`` computes, noted while it runs on zeros."""
+"""The computation of one ``training_step``, noted while it runs on zeros."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Node:
     """A call of a function.
 
     Attributes:
-        number: Of its result.
+        number: Number of its result.
         function: The function.
         args: Its arguments, with :class:`Ref` in the place of tensors.
         kwargs: Its arguments by name.
         in_graph: Whether gradients go through it.
-        shape: Of its result for one client; empty for several results.
-        dtype: Of its result; ``None`` for several.
+        shape: Shape of its result for one client; empty for several results.
+        dtype: Type of its result; ``None`` for several.
     """
 
     number: int
@@ -163,9 +163,9 @@ def trace(
     """Run a step on zeros; return what it computes, and what it returned.
 
     Args:
-        parameters: One model's.
-        tensors: Of one batch; zeros.
-        step: Takes both.
+        parameters: The parameters of one model.
+        tensors: The tensors of one batch, all zeros.
+        step: Called with the traced parameters and the traced tensors of the batch.
 
     Raises:
         CannotVectorize: If it does something that cannot be noted.
@@ -175,7 +175,7 @@ def trace(
     weights = [parameter.detach().new_zeros(()).expand(parameter.shape).requires_grad_() for parameter in parameters]
     made = [Traced.make(tensor, graph, number) for number, tensor in enumerate((*weights, *tensors))]
     for weight in made[: len(weights)]:
-        weight._is_param = True  # type: ignore[attr-defined]  # what `isinstance(_, nn.Parameter)` asks for
+        weight._is_param = True  # what `isinstance(_, nn.Parameter)` asks for
     returned = step(made[: len(weights)], made[len(weights) :])
     return graph, returned
 

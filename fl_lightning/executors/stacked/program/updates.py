@@ -1,4 +1,4 @@
-"""What is done with the gradients of a program: plain SGD at once, or gradients for any optimizer."""
+"""The use of a program's gradients: plain SGD at once, or gradients for any optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class InPlaceSgd:
     """Plain SGD: ``w = w - lr (g + pull (w - w') + linear + decay w)``, by one product that leaves no gradient.
 
     Args:
-        optimizer: The clients'.
+        optimizer: The optimizer of the clients.
         terms: What their local objectives add.
     """
 
@@ -28,7 +28,7 @@ class InPlaceSgd:
         """Take the optimizer's present settings.
 
         Args:
-            parameters: Of the clients at work, shape ``(k, *shape)`` each.
+            parameters: Parameters of the clients at work, shape ``(k, *shape)`` each.
         """
         self._parameters = parameters
         rows = range(len(parameters[0]))
@@ -45,7 +45,7 @@ class InPlaceSgd:
                 self._settings.append((lr, 1 - lr * (pulls + decay), None, self._terms.shift(place, rows)))
 
     def __call__(self, place: int, gradient: Tensor, taken: Tensor | None) -> None:
-        """Step a parameter; arguments are those of :data:`~.program.Update`."""
+        """Step a parameter; arguments are those of :data:`~.program.program.Update`."""
         lr, keep, kept, shift = self._settings[place]
         if not lr:
             return
@@ -66,7 +66,7 @@ class Gradients:
     """Keeps gradients.
 
     Args:
-        number: Of the parameters.
+        number: Number of parameter tensors.
     """
 
     def __init__(self, number: int) -> None:
@@ -74,5 +74,5 @@ class Gradients:
         self.values: list[Tensor | None] = [None] * number
 
     def __call__(self, place: int, gradient: Tensor, taken: Tensor | None) -> None:
-        """Keep a parameter's gradient; arguments are those of :data:`~.program.Update`."""
+        """Keep a parameter's gradient; arguments are those of :data:`~.program.program.Update`."""
         self.values[place] = gradient.sum(2) if taken is None else torch.bmm(gradient, taken)

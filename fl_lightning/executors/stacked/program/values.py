@@ -1,4 +1,4 @@
-"""What a step logs, computed for many steps of many clients at once from the network's outputs."""
+"""The values that steps log, computed for many steps of many clients at once from the network's outputs."""
 
 from __future__ import annotations
 

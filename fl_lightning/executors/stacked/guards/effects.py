@@ -17,7 +17,7 @@ from unittest.mock import patch
 import torch
 
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.trackers import unused_trackers
+from fl_lightning.executors.stacked.guards.trackers import unused_trackers
 
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lightning")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # flags of opened files
@@ -64,7 +64,7 @@ def no_effects() -> Iterator[None]:
         warnings.simplefilter("ignore")
         for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
             write = refuse("prints", lambda text: not text, stream.write)
-            effects.enter_context(redirect(_Stream(stream, write)))  # type: ignore[type-var, operator]
+            effects.enter_context(redirect(_Stream(stream, write)))
         effects.enter_context(patch.object(_watching, "refuse", stop, create=True))
         effects.enter_context(patch.object(torch, "save", refuse("writes to a file", _never, torch.save)))
         handle = refuse("logs by `logging`", _is_of_library, logging.Logger.handle)

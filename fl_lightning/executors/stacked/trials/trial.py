@@ -19,20 +19,18 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.begun import Begun, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.batching import windows
-from fl_lightning.executors.stacked.corrections import StackedCorrections
-from fl_lightning.executors.stacked.effects import no_effects
-from fl_lightning.executors.stacked.held_state import HeldState
-from fl_lightning.executors.stacked.hook_trial import HookTrial
-from fl_lightning.executors.stacked.module_state import ModuleState
-from fl_lightning.executors.stacked.nothing_kept import nothing_kept
+from fl_lightning.executors.stacked.changes.held_state import HeldState
+from fl_lightning.executors.stacked.changes.module_state import ModuleState
+from fl_lightning.executors.stacked.guards.effects import no_effects
+from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
-from fl_lightning.executors.stacked.precise import Example, PreciseStep, largest
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
-from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.training import Stack, StackTraining
+from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.training import StackTraining
+from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
+from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, largest
 from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
@@ -175,7 +173,10 @@ class Trial:
 
     def _alike(self) -> list[list[_Done]]:
         """Return the clients whose optimizers have the same options together, the longest first."""
-        longest_first = sorted(self._done, key=lambda done: -len(self._windows(done)))
+        batches = self._clients.batches
+        if any(len(done.witness.batches) != batches.number(done.begun.task) for done in self._done):
+            raise CannotVectorize("clients end their training before their last batch")
+        longest_first = sorted(self._done, key=lambda done: -len(batches.windows(done.begun.task)))
         return alike(longest_first, lambda done: done.begun)
 
     def _compare_stack(self, members: Sequence[_Done], journal: Journal) -> None:
@@ -184,17 +185,10 @@ class Trial:
         clients.loop.optimizers.reset(first.task.round)
         if first.options is not None:
             clients.loop.optimizers.set_options(first.options)
-        lengths = [self._windows(member) for member in members]
         seeds = [partial(clients.seed, member.begun.task) for member in members]
-        stack = Stack(
-            [member.begun.task.slot for member in members],
-            ModelStack(vector, [member.begun.model for member in members]),
-            lengths,
-            DrawnBatches([iter(member.witness.batches) for member in members], None),
-            StackedCorrections([m.begun.correction for m in members], [m.begun.client.start for m in members], vector),
-            ClientGenerators(seeds, vector.device),
-            clients.data.batch_size or max(member.begun.task.num_samples for member in members),
-        )
+        source = DrawnBatches([iter(member.witness.batches) for member in members], None)
+        begun = [member.begun for member in members]
+        stack = Stack.of(clients, vector, begun, source, ClientGenerators(seeds, vector.device))
         optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
         seeds[0]()
         with no_effects():
@@ -206,13 +200,7 @@ class Trial:
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
             self._compare_models(member.result, vector_of(row))
-            self._compare_steps(member.result, len(lengths[row]), summed[row])
-
-    def _windows(self, done: _Done) -> list[int]:
-        batches, task = self._clients.batches, done.begun.task
-        if len(done.witness.batches) != batches.number(task):
-            raise CannotVectorize("clients end their training before their last batch")
-        return windows(batches.number(task), batches.one_pass(task), int(self._clients.trainer.accumulate_grad_batches))
+            self._compare_steps(member.result, len(stack.windows[row]), summed[row])
 
     @property
     def _tolerance(self) -> float:

@@ -10,8 +10,8 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.effects import no_effects
-from fl_lightning.executors.stacked.module_state import ModuleState
+from fl_lightning.executors.stacked.changes.module_state import ModuleState
+from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.randomness import nothing_drawn_but_by_torch, preserved_generators
 
 _Result = TypeVar("_Result")
@@ -36,7 +36,7 @@ class Rehearsal:
         """Return what the step returns, and the trainer that the copy saw.
 
         Args:
-            step: Takes what runs the copy's ``training_step``, and the copy's federated state.
+            step: Called with the object that runs the copy's ``training_step``, and with the copy's federated state.
 
         Raises:
             CannotVectorize: If the step changes the module, reads what clients share, prints, logs or writes.

@@ -7,10 +7,10 @@ from operator import is_
 from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.circumstances import Circumstances
-from fl_lightning.executors.stacked.held_state import SharedCamera, contents_of
-from fl_lightning.executors.stacked.module_state import same
-from fl_lightning.executors.stacked.quick_look import QuickLook
+from fl_lightning.executors.stacked.changes.circumstances import Circumstances
+from fl_lightning.executors.stacked.changes.held_state import SharedCamera, contents_of
+from fl_lightning.executors.stacked.changes.module_state import same
+from fl_lightning.executors.stacked.changes.quick_look import QuickLook
 from fl_lightning.parts.federation import Task
 
 _NODES = 2_000  # objects of the data that are looked at, for each client

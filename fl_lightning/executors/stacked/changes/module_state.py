@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.surroundings import globals_of, held_by, is_users, surroundings
+from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
 from fl_lightning.parts.contracts import version_of
 
 _NODES = 200_000  # objects beyond these are compared by identity

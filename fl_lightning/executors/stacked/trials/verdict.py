@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_lightning.executors.stacked.trial import Trial
+from fl_lightning.executors.stacked.trials.trial import Trial
 
 
 @dataclass

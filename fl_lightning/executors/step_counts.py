@@ -1,4 +1,4 @@
-"""What a client's training step computes, counted while a client trains."""
+"""Counts of a training step's operations, taken while a client trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a module trains with the weights of its convolutions laid out with channels last."""
+"""A trial of convolutions with channels last in memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import nn
 
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.effects import no_effects
-from fl_lightning.executors.stacked.memory_format import channels_last
-from fl_lightning.executors.stacked.module_state import ModuleState
+from fl_lightning.executors.memory_format import channels_last
+from fl_lightning.executors.stacked.changes.module_state import ModuleState
+from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.randomness import preserved_generators
-from fl_lightning.executors.stacked.trial import copy_of
+from fl_lightning.executors.stacked.trials.trial import copy_of
 from fl_lightning.parts.federation import Task
 
 

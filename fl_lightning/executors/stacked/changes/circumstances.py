@@ -1,4 +1,4 @@
-"""Under which circumstances a trial was made: when they change, it is made again."""
+"""The circumstances of a trial; when they change, the trial is repeated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.module_state import ModuleState, described
+from fl_lightning.executors.stacked.changes.module_state import ModuleState, described
 
 
 class Circumstances:

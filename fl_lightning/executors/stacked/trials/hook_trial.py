@@ -8,9 +8,9 @@ from fl_lightning.clients.begun import Begun
 from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.common_ground import CommonGround
-from fl_lightning.executors.stacked.held_state import HeldState
-from fl_lightning.executors.stacked.surroundings import names_reached
+from fl_lightning.executors.stacked.changes.common_ground import CommonGround
+from fl_lightning.executors.stacked.changes.held_state import HeldState
+from fl_lightning.executors.stacked.changes.surroundings import names_reached
 from fl_lightning.parts.federation import Task
 
 _OF_ALL = "of which there is one for all clients"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.executors.stacked.module_state import BRIEF_VALUES, Camera, same
+from fl_lightning.executors.stacked.changes.module_state import BRIEF_VALUES, Camera, same
 from fl_lightning.parts.contracts import version_of
 
 #: What has attributes, and more to it.

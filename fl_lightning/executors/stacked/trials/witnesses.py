@@ -1,4 +1,4 @@
-"""Which clients are trained both ways in a trial."""
+"""The choice of the clients that a trial trains both ways."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ WITNESSES = 2  # clients that are trained both ways
 _STEPS = 4  # that show whether a later step depends on an earlier one
 
 
-def first_witnesses(tasks: Sequence[Task], steps: Callable[[Task], int]) -> list[int]:
+def first_witnesses(tasks: Sequence[Task], steps: Callable[[Task], Sequence[int]]) -> list[int]:
     """Return the places of the first clients of the first round that make several steps, or of its first ones at all.
 
     Args:
         tasks: The clients' tasks.
-        steps: Returns a client's optimizer steps.
+        steps: Returns the batches of each optimizer step of a client.
     """
-    numbers = {place: steps(task) for place, task in enumerate(tasks) if task.round == tasks[0].round}
+    numbers = {place: len(steps(task)) for place, task in enumerate(tasks) if task.round == tasks[0].round}
     several = min(_STEPS, max(numbers.values()))
     places = [place for place, number in numbers.items() if number >= several][:WITNESSES]
     return places if len(places) == WITNESSES else sorted({*places, *list(numbers)[:WITNESSES]})

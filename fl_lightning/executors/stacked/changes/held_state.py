@@ -12,8 +12,8 @@ from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
-from fl_lightning.executors.stacked.module_state import At, Camera, same
-from fl_lightning.executors.stacked.surroundings import surroundings
+from fl_lightning.executors.stacked.changes.module_state import At, Camera, same
+from fl_lightning.executors.stacked.changes.surroundings import surroundings
 from fl_lightning.partitioners import Partition
 
 _NODES = 20_000  # objects that are looked at

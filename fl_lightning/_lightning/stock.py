@@ -1,0 +1,61 @@
+"""Checks for strategies, precision plugins and optimizers that are not Lightning's and torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from torch.optim import Optimizer
+
+_OF_STRATEGY = (
+    *("on_train_batch_start", "batch_to_device", "training_step"),
+    *("pre_backward", "backward", "post_backward", "optimizer_step"),
+)
+_AROUND_TRAINING_STEP = ("forward_context", "train_step_context")
+_AFTER_IT = (
+    *("pre_backward", "backward", "post_backward", "optimizer_step", "_wrap_closure", "_after_closure"),
+    *("_clip_gradients", "clip_gradients", "clip_grad_by_value", "clip_grad_by_norm", "main_params"),
+)
+
+
+def own_of_strategy(strategy: Strategy) -> str | None:
+    """Return the name of a method of a step that a strategy of the user's own has, ``None`` if there is none."""
+    return _other_than(strategy, _OF_STRATEGY, (Strategy, SingleDeviceStrategy, DDPStrategy))
+
+
+def own_of_precision(precision: Precision) -> str | None:
+    """Return the name of a method after the training step that is not Lightning's for 32 bits or mixed precision."""
+    return _other_than(precision, _AFTER_IT, (Precision, MixedPrecision))
+
+
+def is_plain_around_training_step(precision: Precision) -> bool:
+    """Whether a precision plugin leaves ``training_step`` as it is."""
+    return _other_than(precision, _AROUND_TRAINING_STEP, (Precision,)) is None
+
+
+def is_plain_after_training_step(precision: Precision) -> bool:
+    """Whether a precision plugin leaves backward pass, clipping and optimizer step as they are without it."""
+    return _other_than(precision, _AFTER_IT, (Precision,)) is None
+
+
+def own_of_optimizer(optimizer: Optimizer) -> str | None:
+    """Return the name of a method that was replaced in an optimizer object, ``None`` if there is none.
+
+    Learning-rate schedules wrap ``step`` to count its calls; that does not count.
+    """
+    for name in ("step", "zero_grad"):
+        own: Any = vars(optimizer).get(name)
+        counts = getattr(own, "_wrapped_by_lr_sched", False)
+        if own is not None and not (counts and own.__wrapped__ is getattr(type(optimizer), name)):
+            return name
+    return None
+
+
+def _other_than(part: Any, names: Sequence[str], stock: Sequence[type]) -> str | None:
+    for name in names:
+        known = [getattr(kind, name, None) for kind in stock]
+        if name in vars(part) or not any(getattr(type(part), name, None) is method for method in known):
+            return name
+    return None

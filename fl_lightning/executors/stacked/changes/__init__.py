@@ -1,0 +1,1 @@
+"""Looks at modules and their surroundings, to tell whether something has changed."""
