@@ -154,7 +154,7 @@ class ClientMetrics(ShowsSignature, Callback):
         return _places_of(trainer.global_rank, trainer.world_size, seen, seen + number)
 
     def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: _Stage) -> None:
-        clients = _clients_of(trainer, stage)
+        clients, self._own = _clients_of(trainer, stage), {}
         if clients is None or not self._seen or trainer.sanity_checking:
             return
         preds, target, owners = self._by_client(trainer, np.asarray(clients))

@@ -47,6 +47,7 @@ _OURS = ("fl_lightning.", "lightning.")
 _OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
 _MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
 _OBSTACLES = (OSError, ImportError, MemoryError, SystemExit)
+_SHOWN = 2  # warnings
 _NO_FOLDER = Path("unused")  # nothing is written there
 
 
@@ -99,7 +100,9 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     if findings.mistakes:
         raise ValueError(describe_mistakes(table.name, findings.mistakes))
     failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
-    warned = [f"WARNING: {text}" for text in findings.warnings]
+    warned = [f"WARNING: {text}" for text in findings.warnings[:_SHOWN]]
+    if more := len(findings.warnings[_SHOWN:]):
+        warned.append(f"WARNING: {more} more of this kind, for other data sets, methods or values.")
     return [*failing, *warned, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
 
 

@@ -30,14 +30,21 @@ def test_a_table_without_mistakes() -> None:
     assert check(small()) == Findings()
 
 
-def test_rounds_after_the_last_aggregation_are_told_in_the_plan_and_at_the_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rounds_after_the_last_aggregation_are_told_in_the_plan(tmp_path: Path) -> None:
     table = small(trainer={"max_epochs": 5, "accelerator": "cpu"}, folds=[0, 1])
     [text] = check(table).warnings
     assert text.startswith("digits, RADFed, fold 0, seed 0 and 1 more: `max_epochs=5` is not a multiple of `redistrib")
     assert "`redistributions=2`: the last round comes after the last aggregation, and" in text
     assert describe_plan(read_table(table), tmp_path).endswith(f"\nWARNING: {text}")
+    table["methods"]["RADFed"]["callback"]["init_args"]["redistributions"] = "$S"
+    table["methods"]["RADFed"]["tune"] = {"S": [2, 3, 4, 5]}
+    table["trainer"]["max_epochs"] = 7
+    lines = describe_plan(read_table(table), tmp_path).splitlines()
+    assert [line[:20] for line in lines if line.startswith("WARNING")] == [
+        "WARNING: digits, RAD",
+        "WARNING: digits, RAD",
+        "WARNING: 2 more of t",
+    ]
 
 
 def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
