@@ -15,13 +15,17 @@ import fl_lightning.data
 import fl_lightning.partitioners
 from datamodules.options import add_options, given_options, has_option, is_describable
 from fl_lightning import partition_report
-from fl_lightning.command_line import CommandParser
+from fl_lightning.command_line import CommandParser, without_markup
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.splits import Split
 from fl_lightning.partitioners import Partitioner
 
 _PROGRAM = "python -m datamodules describe"
-_EXAMPLE = "example:\n  {} digits --partitioner dirichlet --num-clients 20 --alpha 0.3"
+_EXAMPLE = "example:\n  {} digits \\\n      --partitioner dirichlet --num-clients 20 --alpha 0.3"
+_DESCRIPTION = (
+    "Show how a data set is distributed among clients, as a table and a picture. With the name of a data set, the help "
+    "shows its options; with --partitioner and --split theirs, too."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,13 +109,11 @@ def describe_parser(arguments: Sequence[str], prog: str) -> argparse.ArgumentPar
     named, _ = first.parse_known_args(arguments)
 
     example = _EXAMPLE.format(prog)
-    parser = _Parser(prog=prog, epilog=example)
+    parser = _Parser(prog=prog, description=_DESCRIPTION, epilog=example)
     parser.has_partitioner = named.partitioner is not None
     data = parser.add_subparsers(dest="data", required=True, metavar="data", title="data sets")
     for name, cls in _modules().items():
-        summary = re.sub(r":class:`~?([^`]*)`", r"\1", (inspect.getdoc(cls) or "").partition("\n")[0]).replace(
-            "%", "%%"
-        )
+        summary = without_markup((inspect.getdoc(cls) or "").partition("\n")[0]).replace("%", "%%")
         command = data.add_parser(name, help=summary, description=summary, epilog=example)
         _add_common(command)
         if named.partitioner in _partitioners():

@@ -92,7 +92,7 @@ def check_bool(name: str, value: object, hint: str = "") -> None:
 def check_text(name: str, value: object, hint: str = "") -> None:
     """Raise ``TypeError`` unless ``value`` is a text, ``ValueError`` if it is empty."""
     if not isinstance(value, str):
-        raise TypeError(f"`{name}` must be a text, got {got(value)}.{_sentence(hint)}")
+        raise TypeError(f"`{name}` must be a string, got {got(value)}.{_sentence(hint)}")
     if not value:
         raise ValueError(f"`{name}` must not be empty.{_sentence(hint)}")
 
@@ -117,6 +117,17 @@ def check_path(name: str, value: object, hint: str = "") -> None:
         raise TypeError(f"`{name}` must be a path, as text or pathlib.Path, got {got(value)}.{_sentence(hint)}")
     if value == "":
         raise ValueError(f"`{name}` must not be an empty path. For the present folder give '.'.")
+
+
+def as_folder(name: str, value: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """Return a folder's path, or ``None``.
+
+    Raises:
+        ValueError: If there is a file of that name.
+    """
+    if isinstance(value, (str, os.PathLike)) and os.path.isfile(value):
+        raise ValueError(f"`{name}` must be a folder, got the file {value}. Give the path of a folder, new or not.")
+    return value
 
 
 def check_callable(name: str, value: object, hint: str = "") -> None:

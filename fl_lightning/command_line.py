@@ -5,25 +5,55 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import linecache
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
-_INTERRUPTED = 130  # the exit status of programs that Ctrl-C ends
+# exit statuses
+_WRONG_USE = 2
+_INTERRUPTED = 130
+
+
+_COMMENTED = re.compile(r"(?P<indent> +)(?P<command>\S.*?) +# (?P<comment>.+)")
 
 
 class KeepsExamples(argparse.HelpFormatter):
-    """Fits paragraphs to the terminal, and keeps indented lines, such as commands, as they are."""
+    """Fits paragraphs to the terminal, and keeps indented lines, such as commands, as they are.
+
+    Where a command and the comment behind it do not fit, the comments of all commands stand above them. Markup of
+    docstrings becomes plain text.
+    """
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return super()._split_lines(without_markup(text), width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled: list[str] = []
-        for is_fixed, group in itertools.groupby(text.splitlines(), lambda line: not line or line.startswith(" ")):
+        paragraphs = without_markup(text).splitlines()
+        for is_fixed, group in itertools.groupby(paragraphs, lambda line: not line or line.startswith(" ")):
             lines = list(group)
-            filled += lines if is_fixed else textwrap.wrap(" ".join(lines), width)
+            filled += _with_comments_above(lines, width) if is_fixed else textwrap.wrap(" ".join(lines), width)
         return "".join(f"{indent}{line}\n" for line in filled)
+
+
+def without_markup(text: str) -> str:
+    """Return a text of a docstring as plain text: ``:func:`~a.b``` is b, and double backticks are left out."""
+    return re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", text).replace("``", "")
+
+
+def _with_comments_above(lines: list[str], width: int) -> list[str]:
+    found = [_COMMENTED.fullmatch(line) for line in lines]
+    if not any(match and len(line) > width for match, line in zip(found, lines, strict=True)):
+        return lines
+    moved: list[str] = []
+    for match, line in zip(found, lines, strict=True):
+        moved += [f"{match['indent']}# {match['comment']}", match["indent"] + match["command"]] if match else [line]
+    return moved
 
 
 class HelpFormatter(KeepsExamples):
@@ -110,3 +140,44 @@ def ends_by_interrupt(how_to_go_on: Callable[[], str]) -> Iterator[None]:
             raise
         print(f"\n{how_to_go_on()}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
+
+
+@contextmanager
+def ends_by_error() -> Iterator[None]:
+    """End the program with one line instead of a traceback where the package raises an error on what it was given.
+
+    Raises:
+        SystemExit: With status 2. Errors that others raise, and mistakes of the package itself, keep their traceback.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        if not _is_raised_by_package(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(_WRONG_USE) from None
+
+
+def _is_raised_by_package(error: BaseException) -> bool:
+    """Whether the error comes from a statement ``raise`` in this package's files, and not from a call in one."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    file = Path(last.tb_frame.f_code.co_filename)
+    root = Path(__file__).parents[1]
+    is_ours = any(root / folder in file.parents for folder in ("fl_lightning", "datamodules", "recipes"))
+    return is_ours and linecache.getline(str(file), last.tb_lineno).strip().startswith("raise ")
+
+
+def multiple_of(step: int) -> Callable[[str], int]:
+    """Return the type of an option whose value is a multiple of a number, and greater than 0."""
+
+    def read(text: str) -> int:
+        value = int(text) if text.isdecimal() else 0
+        if value == 0 or value % step:
+            raise argparse.ArgumentTypeError(f"must be a multiple of {step}, such as {step * 5}, got {text}")
+        return value
+
+    return read

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
@@ -21,12 +21,12 @@ from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.start_line import tell_of_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.malloc import keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation, Task, same_values
-from fl_lightning.parts.sampling import Arrivals, BernoulliSampler
-from fl_lightning.representation import counted, who_train
+from fl_lightning.representation import who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _OWN = (
@@ -116,17 +116,7 @@ class FederatedLoop(RoundLoop):
 
     def tell_of_clients(self) -> None:
         """Say in one line how many clients train, validate and test, and how many train in a round."""
-        data, sampler = self.data, self.algorithm.sampler
-        number = sampler.cohort_size(data.num_clients)
-        each_round = f"{'about ' * isinstance(sampler, BernoulliSampler)}{number:,} train{'s' * (number == 1)}"
-        if isinstance(sampler, Arrivals):
-            each_round = f"{counted(number, 'result')} arrive{'s' * (number == 1)}"
-        rank_zero_info(f"{data.describe_clients()}; {each_round} in each round.")
-        if data.num_clients == 1:
-            rank_zero_warn(
-                f"Only one client trains ({data.describe_clients()}), so this is not federated learning. Use more "
-                "clients, or a split that leaves more for training."
-            )
+        tell_of_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
 
     def batches_per_client(self) -> int:
         """Return the mean number of batches of one client's local training, rounded up."""

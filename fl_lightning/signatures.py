@@ -14,6 +14,39 @@ from typing import Any, Self, TypeVar, cast
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _OURS = ("fl_lightning", "datamodules")
 _Constructor = TypeVar("_Constructor", bound=Callable[..., None])
+#: Words of other libraries, the argument that a class must have for the sentence to be true, and the sentence.
+_OTHER_WORDS = (
+    (
+        {"client_lr", "eta", "learning_rate", "local_lr", "lr"},
+        "server_lr",
+        "The clients' learning rate is that of your module's optimizer; the server's is `server_lr`.",
+    ),
+    ({"eta", "learning_rate"}, "lr", "Did you mean `lr`?"),
+    (
+        {"client_lr", "eta", "learning_rate", "local_lr", "lr"},
+        "local_epochs",
+        "The clients' learning rate is that of your module's optimizer.",
+    ),
+    (
+        {"communication_rounds", "epochs", "max_epochs", "num_epochs", "num_rounds", "rounds"},
+        "local_epochs",
+        "Rounds are `Trainer(max_epochs=...)`; a client's passes over its data are `local_epochs`.",
+    ),
+    ({"batch_size", "train_batch_size"}, "local_epochs", "It belongs to the data module: `batch_size`."),
+    (
+        {"n_clients", "num_clients", "total_clients"},
+        "clients_per_round",
+        "It belongs to the partitioner: `num_clients`. Those that train in a round are `clients_per_round`.",
+    ),
+    ({"clients", "n_clients"}, "num_clients", "Did you mean `num_clients`?"),
+    (
+        {"C", "client_fraction", "frac", "fraction", "fraction_fit", "participation_rate", "sample_fraction"},
+        "clients_per_round",
+        "Did you mean `clients_per_round`? A float is a fraction.",
+    ),
+    ({"clients_per_round", "fraction", "local_epochs"}, "partitioner", "It belongs to the algorithm, such as FedAvg."),
+    ({"n_clients", "num_clients"}, "partitioner", "It belongs to the partitioner: `num_clients`."),
+)
 
 
 class _FullSignature:
@@ -37,6 +70,12 @@ class ShowsSignature:
     """
 
     __signature__ = _FullSignature()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Lightning's modules save arguments that they find in the frames of their constructors
+        if "__init__" in vars(cls) and _is_ours(cls) and not hasattr(cls, "save_hyperparameters"):
+            cls.__init__ = _names_missing(vars(cls)["__init__"])  # type: ignore[method-assign]
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Check the names of the arguments before ``__init__`` runs."""
@@ -72,9 +111,47 @@ def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -
     """Raise ``TypeError`` in the name of the class that the user called, if it does not know an argument."""
     unknown = [name for name in options if name not in known]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], full_signature(cls).parameters, n=1)
-        meant = f" Did you mean `{close[0]}`?" if close else ""
-        raise TypeError(f"{cls.__name__} has no argument `{unknown[0]}`.{meant}")
+        raise TypeError(f"{cls.__name__} has no argument `{unknown[0]}`.{_meant(unknown[0], cls)}")
+
+
+def _meant(word: str, cls: type) -> str:
+    """Return a sentence on what an unknown argument means here; empty if nobody knows."""
+    taken = full_signature(cls).parameters
+    for words, argument, sentence in _OTHER_WORDS:
+        if word in words and argument in taken:
+            return f" {sentence}"
+    close = difflib.get_close_matches(word, taken, n=1)
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def _names_missing(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor whose error for a missing argument says what the argument is; itself if none is needed."""
+    _, *parameters = inspect.signature(constructor).parameters.values()
+    if not any(each.kind in _NAMED and each.default is Parameter.empty for each in parameters):
+        return constructor
+    in_order = [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [each.name for each in parameters if each.kind in _NAMED and each.default is Parameter.empty]
+
+    @functools.wraps(constructor)
+    def checked(self: object, *args: Any, **options: Any) -> None:
+        given = {*in_order[: len(args)], *options}
+        missing = [name for name in needed if name not in given]
+        if missing:
+            texts = " and ".join(f"`{name}`{_described(type(self), name)}" for name in missing)
+            raise TypeError(f"{type(self).__name__} needs {texts}.")
+        constructor(self, *args, **options)
+
+    return checked
+
+
+def _described(cls: type, argument: str) -> str:
+    """Return the first clause on an argument in the docstring of a class or of its bases, in brackets."""
+    for owner in cls.__mro__:
+        text = re.search(rf"^ +{argument}: (.+?)(?:[.;](?:\s|$)|\n *\w+: |\n\n|\Z)", owner.__doc__ or "", re.M | re.S)
+        if text:
+            words = re.sub(r":\w+:`~?([^`]+)`", r"\1", text[1]).replace("``", "`").split()
+            return f" ({' '.join(words)})"
+    return ""
 
 
 @functools.cache
@@ -88,9 +165,13 @@ def _names_taken(cls: type) -> Set[str] | None:
         if rest is None:
             break
         # a constructor of one's own may take some of them out; those of the package hand all of them on
-        if owner.__module__.partition(".")[0] not in _OURS and _names_of(rest, owner) is None:
+        if not _is_ours(owner) and _names_of(rest, owner) is None:
             return None
     return names
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in _OURS
 
 
 def full_signature(cls: type) -> Signature:

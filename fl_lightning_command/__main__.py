@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import runpy
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
@@ -23,21 +26,29 @@ COMMANDS = {
     "recipe": "run a recipe that comes with the package",
 }
 _EXAMPLES = """examples:
-  fl-lightning recipe                                  the recipes
-  fl-lightning recipe cifar_radfed --help              the options of one
-  fl-lightning run mnist_methods --dry-run             a table that comes with the package, or a YAML file
+  # the recipes, and the options of one
+  fl-lightning recipe
+  fl-lightning recipe cifar_radfed --help
+  # a table that comes with the package, or a YAML file
+  fl-lightning run mnist_methods --dry-run
   fl-lightning report runs/mnist_methods
-  fl-lightning describe digits --partitioner dirichlet --num-clients 20 --alpha 0.3 --output report
+  # a data set among clients
+  fl-lightning describe digits --partitioner dirichlet --num-clients 20 \\
+      --alpha 0.3 --output report
 
 `fl-lightning COMMAND --help` shows the options of a command.
-Completion by the tab key: eval "$(fl-lightning --print-completion bash)" (or zsh, tcsh)
+Completion by the tab key in bash; zsh and tcsh work, too:
+  eval "$(fl-lightning --print-completion bash)"
 """
+_WIDTH = 22  # of the column of names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in COMMANDS:
+        if argv is None:  # a program of its own
+            _find_own_classes()
         try:
             return _RUN[arguments[0]](arguments[1:])
         except KeyboardInterrupt:
@@ -52,6 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         _parser().print_help()
     return 0
+
+
+def _find_own_classes() -> None:
+    """Let the user's classes be imported from the folder of the command, as ``python -m`` does; a script does not."""
+    here = os.getcwd()
+    if sys.path[:1] not in ([here], [""]):
+        sys.path.insert(0, here)
 
 
 class UnknownNameError(ValueError):
@@ -107,8 +125,11 @@ def _recipe(arguments: list[str]) -> int:
     names = recipes()
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: fl-lightning recipe NAME [options]\n")
+        width, indent = shutil.get_terminal_size().columns, " " * (_WIDTH + 2)
         for name, path in names.items():
-            print(f"  {name:<24}{_first_line(path)}")
+            print(
+                textwrap.fill(_first_line(path), width, initial_indent=f"  {name:<{_WIDTH}}", subsequent_indent=indent)
+            )
         print("\n`fl-lightning recipe NAME --help` shows the options of a recipe.")
         return 0
     if arguments[0] not in names:

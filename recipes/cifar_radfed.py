@@ -42,7 +42,7 @@ from rich.table import Table
 
 from datamodules import CIFAR10DataModule, DigitsDataModule
 from fl_lightning import AggregationCallback, ClientMetrics, FederatedCheckpoint, FrozenPrefixCache
-from fl_lightning.command_line import ends_by_interrupt
+from fl_lightning.command_line import ends_by_error, ends_by_interrupt
 from fl_lightning.data import ClientSplit, FederatedDataModule
 from fl_lightning.experiment.option_parser import OptionParser
 from fl_lightning.experiment.wandb_logger import make_wandb_logger
@@ -316,5 +316,5 @@ def quiet() -> None:
 
 
 if __name__ == "__main__":
-    with ends_by_interrupt(lambda: INTERRUPTED[-1]()):
+    with ends_by_interrupt(lambda: INTERRUPTED[-1]()), ends_by_error():
         main(sys.argv[1:])

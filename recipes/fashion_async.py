@@ -33,7 +33,7 @@ from rich.table import Table
 from datamodules import FashionMNISTDataModule
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedBuff
 from fl_lightning.atomic_file import atomic_file
-from fl_lightning.command_line import CommandParser, ends_by_interrupt
+from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt, multiple_of
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Timeline
 from fl_lightning.models import ConvNetClassifier
@@ -277,7 +277,7 @@ def main() -> None:
         help="experiments of the paper",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], metavar="N", help="one run each")
-    parser.add_argument("--uploads", type=int, default=300, help=f"uploads of a run, a multiple of {UPLOADS_A_ROUND}")
+    parser.add_argument("--uploads", type=multiple_of(UPLOADS_A_ROUND), default=300, help="of a run; a multiple of 20")
     parser.add_argument("--mixing", type=float, default=0.5, help="FedAsync's alpha")
     parser.add_argument("--staleness", default="polynomial", help="FedAsync's s(d)")
     parser.add_argument("--lr", type=float, help="local learning rate; default: that of the preset")
@@ -314,5 +314,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with ends_by_interrupt(lambda: "Interrupted. Run the same command again for the runs that are missing."):
+    with ends_by_error(), ends_by_interrupt(lambda: "Interrupted. Run the same command again for the rest."):
         main()

@@ -30,7 +30,7 @@ from rich.table import Table
 from datamodules import FashionMNISTDataModule
 from fl_lightning import FedAvg, parts
 from fl_lightning.atomic_file import atomic_file
-from fl_lightning.command_line import CommandParser, ends_by_interrupt
+from fl_lightning.command_line import CommandParser, ends_by_error, ends_by_interrupt
 from fl_lightning.data import SampleSplit
 from fl_lightning.diagnostics import Communication
 from fl_lightning.experiment.statistics import summarize
@@ -41,6 +41,7 @@ Options = dict[str, Any]
 PLAIN = "FedAvg"
 # colours that can be told apart without seeing red or green (Okabe and Ito)
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+STYLES = [{"color": colour, "marker": marker} for colour, marker in zip(COLOURS, "osD^vPX*", strict=True)]
 console = Console()
 
 
@@ -244,25 +245,24 @@ def draw(name: str, study: Study, results: Results, path: Path) -> None:
     panels = list(dict.fromkeys(point.panel for point in study.points))
     drawn = Figure(figsize=(5.5 * len(panels) + 1.5, 4.2), layout="constrained")
     for axes, panel in zip(drawn.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True):
-        lines = dict.fromkeys(point.line for point in study.points)
-        for colour, line in zip(COLOURS, lines, strict=False):
+        for style, line in zip(STYLES, dict.fromkeys(point.line for point in study.points), strict=False):
             points = [point for point in study.points if (point.line, point.panel) == (line, panel)]
-            _draw_line(axes, name, line, points, results, colour)
+            _draw_line(axes, name, line, points, results, style)
         labels = {"privacy": "epsilon, at delta = 1e-4", "compression": "megabytes sent up", "robustness": "attackers"}
         axes.set(xlabel=labels[name], title=panel)
-        if name != "robustness":
-            axes.set_xscale("log")
+        axes.set_xscale("linear" if name == "robustness" else "log")
+        if name == "robustness":
+            axes.xaxis.set_major_formatter("{x:.0%}")
         if name == "privacy":
             levels = sorted({point.x for point in study.points if point.line != PLAIN})
-            axes.set_xticks(levels, [f"{level:g}" for level in levels], minor=False)
+            axes.set_xticks(levels, [f"{level:g}" for level in levels])
             axes.minorticks_off()
     drawn.axes[0].set_ylabel("test accuracy, %")
-    handles, texts = drawn.axes[0].get_legend_handles_labels()
-    drawn.legend(handles, texts, frameon=False, loc="outside right center", fontsize=9)
+    drawn.legend(*drawn.axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center", fontsize=9)
     drawn.savefig(path, dpi=110)
 
 
-def _draw_line(axes: Any, name: str, line: str, points: list[Point], results: Results, colour: str) -> None:
+def _draw_line(axes: Any, name: str, line: str, points: list[Point], results: Results, style: Options) -> None:
     if name == "compression":  # a curve over a run
         runs = [result["curve"] for result in results[points[0].name].values()]
         x = [mean(run[place]["bytes"] for run in runs) / 1e6 for place in range(len(runs[0]))]
@@ -270,10 +270,10 @@ def _draw_line(axes: Any, name: str, line: str, points: list[Point], results: Re
     else:
         x, values = [point.x for point in points], [ends(results, point) for point in points]
     if name == "privacy" and line == PLAIN:
-        axes.axhline(mean(values[0]), color=colour, linestyle="--", label="FedAvg, no privacy")
+        axes.axhline(mean(values[0]), color=style["color"], linestyle="--", label="FedAvg, no privacy")
         return
     bars = [stdev(each) if len(each) > 1 else 0.0 for each in values]
-    axes.errorbar(x, [mean(each) for each in values], bars, color=colour, marker="o", markersize=3, label=line)
+    axes.errorbar(x, [mean(each) for each in values], bars, markersize=5, label=line, **style)
 
 
 def main() -> None:
@@ -316,5 +316,5 @@ def show(name: str, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    with ends_by_interrupt(lambda: "Interrupted. Run the same command again for the runs that are missing."):
+    with ends_by_error(), ends_by_interrupt(lambda: "Interrupted. Run the same command again for the rest."):
         main()

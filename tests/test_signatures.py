@@ -207,3 +207,90 @@ def test_an_unknown_argument_is_refused_in_the_name_of_the_class_that_was_called
 ) -> None:
     with pytest.raises(TypeError, match=message):
         make()
+
+
+# ---- what was meant ----
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: FedAvg(lr=0.1),  # type: ignore[call-arg]
+            "FedAvg has no argument `lr`. The clients' learning rate is that of your module's optimizer; the server's "
+            "is `server_lr`.",
+        ),
+        (
+            lambda: fl_lightning.RADFed(3, learning_rate=0.1),  # type: ignore[call-arg]
+            "RADFed has no argument `learning_rate`. The clients' learning rate is that of your module's optimizer.",
+        ),
+        (
+            lambda: FedProx(mu=0.1, epochs=5),  # type: ignore[call-arg]
+            "FedProx has no argument `epochs`. Rounds are `Trainer(max_epochs=...)`; a client's passes over its data "
+            "are `local_epochs`.",
+        ),
+        (
+            lambda: FedAvg(batch_size=5),  # type: ignore[call-arg]
+            "FedAvg has no argument `batch_size`. It belongs to the data module: `batch_size`.",
+        ),
+        (
+            lambda: FedAvg(num_clients=5),  # type: ignore[call-arg]
+            "FedAvg has no argument `num_clients`. It belongs to the partitioner: `num_clients`. Those that train in a "
+            "round are `clients_per_round`.",
+        ),
+        (
+            lambda: FedAvg(fraction=0.1),  # type: ignore[call-arg]
+            "FedAvg has no argument `fraction`. Did you mean `clients_per_round`? A float is a fraction.",
+        ),
+        (
+            lambda: DigitsDataModule(num_clients=5),  # type: ignore[call-arg]
+            "DigitsDataModule has no argument `num_clients`. It belongs to the partitioner: `num_clients`.",
+        ),
+        (
+            lambda: fl_lightning.models.MLPClassifier(3, learning_rate=0.1),  # type: ignore[call-arg]
+            "MLPClassifier has no argument `learning_rate`. Did you mean `lr`?",
+        ),
+    ],
+)
+def test_words_of_other_libraries_are_known(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(TypeError) as told:
+        make()
+    assert str(told.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (FedProx, "FedProx needs `mu` (Weight of the proximal term, at least 0)."),
+        (lambda: FedProx(clients_per_round=5), "FedProx needs `mu` (Weight of the proximal term, at least 0)."),  # type: ignore[call-arg]
+        (fl_lightning.Clip, "Clip needs `norm` (Largest norm, greater than 0)."),
+        (
+            DirichletPartitioner,
+            "DirichletPartitioner needs `num_clients` (Number of clients, K) and `alpha` (Concentration of the prior: "
+            "near 0 gives one class to a client, large values give each the same mix).",
+        ),
+        (
+            lambda: DirichletPartitioner(100),  # type: ignore[call-arg]
+            "DirichletPartitioner needs `alpha` (Concentration of the prior: near 0 gives one class to a client, large "
+            "values give each the same mix).",
+        ),
+    ],
+)
+def test_a_missing_argument_is_named_with_what_it_is(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(TypeError) as told:
+        make()
+    assert str(told.value) == sentence
+
+
+def test_a_class_of_ones_own_needs_what_its_base_class_needs() -> None:
+    class Mine(FedProx):
+        pass
+
+    class Fixed(FedProx):
+        def __init__(self) -> None:
+            super().__init__(mu=0.5)
+
+    with pytest.raises(TypeError, match=r"^Mine needs `mu` \("):
+        Mine()  # type: ignore[call-arg]
+    assert Fixed().mu == 0.5
+    assert pickle.loads(pickle.dumps(copy.copy(FedProx(mu=0.25)))).mu == 0.25

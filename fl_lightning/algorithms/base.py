@@ -19,7 +19,7 @@ from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
 from fl_lightning.algorithms.own_callbacks import RELIED_ON, check_alone, checked_algorithm
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
-from fl_lightning.arguments import check_count, plain
+from fl_lightning.arguments import as_folder, check_count, plain
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -107,7 +107,7 @@ class AggregationCallback(ShowsSignature, Callback):
         check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
         check_count("max_invalid_rounds", 1 if max_invalid_rounds is None else max_invalid_rounds)
         self.clients_at_once, self.max_invalid_rounds = plain(clients_at_once), plain(max_invalid_rounds)
-        self.settings = LocalSettings(local_epochs, local_steps, seed, state_dir)
+        self.settings = LocalSettings(local_epochs, local_steps, seed, as_folder("state_dir", state_dir))
         self._executor_given = executor
         self._executor = make_executor(executor, self.clients_at_once)
         self._sampler = self.make_sampler(clients_per_round, sampler)

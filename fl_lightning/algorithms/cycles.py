@@ -20,9 +20,10 @@ def warn_of_open_cycle(schedule: object, max_epochs: int | None) -> None:
     if over == 0:
         return
     choices = [str(n) for n in (max_epochs - over, max_epochs - over + cycle) if n]
+    late = "the last round comes" if over == 1 else f"the last {over} rounds come"
     ending = "the mean of the circulating models" if schedule.evaluate == "virtual" else "the last aggregate"
     rank_zero_warn(
-        f"`max_epochs={max_epochs}` is not a multiple of `redistributions={cycle}`: {over} of the rounds come after "
+        f"`max_epochs={max_epochs}` is not a multiple of `redistributions={cycle}`: {late} after "
         f"the last aggregation, and the final model is {ending}. An epoch is one inner round; the paper has T x S of "
         f"them. Give max_epochs={' or '.join(choices)} for whole cycles."
     )

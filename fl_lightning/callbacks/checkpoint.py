@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from itertools import count
 from pathlib import Path
@@ -15,9 +16,11 @@ from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file
+from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
 
+_LARGER_IS_BETTER = re.compile(r"(?:^|[_/])(?:acc|accuracy|auc|auroc|f1|precision|recall|iou|dice|bleu|r2)(?:$|[_/])")
 _NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
@@ -80,6 +83,11 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
                 f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
                 "value, such as 'val_acc'."
             )
+        if monitor is not None and "mode" not in options and _LARGER_IS_BETTER.search(monitor):
+            rank_zero_warn(
+                f"FederatedCheckpoint(monitor={monitor!r}) keeps the model with the smallest {monitor}: "
+                'ModelCheckpoint\'s `mode` is "min". Give `mode="max"`, or `mode="min"` if that is meant.'
+            )
         check_count("last_every_n_epochs", last_every_n_epochs)
         super().__init__(dirpath, filename, monitor, save_last=False, **options)
         self.keeps_last, self.last_every_n_epochs = save_last, last_every_n_epochs
@@ -87,7 +95,8 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
         self._not_empty: str | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the folder."""
+        """Find the folder; a damaged file is then told before it is loaded."""
+        CheckedLoading.install(trainer)
         with warnings.catch_warnings(record=True) as caught:
             super().setup(trainer, pl_module, stage)
         for warning in caught:
@@ -181,22 +190,6 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
                 rank_zero_warn(f"{last.path} is {state}. The fit resumes from {intact.name}, the round before.")
             chosen.add(str(intact))
         return chosen
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Check the file that was named by its path.
-
-        Raises:
-            ValueError: If it is damaged.
-        """
-        path = Path(str(trainer.ckpt_path))
-        last = CheckedFile(path)
-        if path.exists() and not last.is_intact(path):
-            raise ValueError(
-                f'`ckpt_path` {path} is damaged: its checksum is not in {last.checksums.name}. Give `ckpt_path="last"`'
-                f", which takes {last.previous.name} where that is whole."
-            )
 
 
 def save_whole(trainer: pl.Trainer, path: Path) -> None:

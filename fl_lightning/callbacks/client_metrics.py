@@ -12,6 +12,16 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning.arguments import check_callable, check_text
+from fl_lightning.callbacks.personal_values import (
+    OwnValues,
+    check_scores,
+    own_values,
+    personal_exchanges,
+    scores_of_clients,
+    states_in,
+    warn_of_clients_without_values,
+    warn_of_unknown_values,
+)
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import inputs_and_targets
 from fl_lightning.signatures import ShowsSignature
@@ -36,14 +46,20 @@ class ClientMetrics(ShowsSignature, Callback):
     ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first element, and the
     second is the target.
 
+    With :class:`~fl_lightning.PersonalParameters`, each client that has trained is evaluated with its own values of
+    them. The module is then always called on the batch's first element, a tensor. A client that has not trained yet is
+    evaluated with the mean over all clients, which is also what ``val_acc`` and checkpoints see.
+
     Args:
         metric: Takes scores (n, C) and targets (n,) of one client and returns a number; NaN leaves the client out.
         name: Name of the metric in the logs.
 
     Raises:
         TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if the step
-            returned no scores and a batch has no inputs and targets.
-        ValueError: If ``name`` is empty.
+            returned no scores and a batch has no inputs and targets, or with personal parameters, if a batch's inputs
+            are no tensor.
+        ValueError: If ``name`` is empty; in an evaluation with personal parameters, if the step returned other scores
+            than the module does for the batch's inputs.
 
     Attributes:
         values: For ``"val"`` and ``"test"``, the last metric of each client, by client id.
@@ -56,10 +72,28 @@ class ClientMetrics(ShowsSignature, Callback):
         self.name = name
         self.values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, Tensor]] = []
+        self._own: OwnValues = {}
+        self._loaded: dict[str, Any] | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Forget a checkpoint that was evaluated before the fit."""
+        if stage == "fit":
+            self._loaded = None
+            warn_of_clients_without_values(trainer, self)
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take the clients' personal parameters of a checkpoint that is evaluated; a fit takes them itself."""
+        if trainer.state.fn != "fit" and (states := states_in(checkpoint)):
+            self._loaded = states
+            if all(exchange.states is None for exchange in personal_exchanges(trainer).values()):
+                warn_of_unknown_values(self)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget earlier predictions."""
         self._seen = []
+        self._own = {} if trainer.sanity_checking else own_values(trainer, self._loaded)
 
     def on_validation_batch_end(
         self,
@@ -96,9 +130,16 @@ class ClientMetrics(ShowsSignature, Callback):
         self._log(trainer, pl_module, "test")
 
     def _keep(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, stage: _Stage) -> None:
-        if _clients_of(trainer, stage) is None:
+        clients = _clients_of(trainer, stage)
+        if clients is None:
             return
-        if isinstance(outputs, dict) and "preds" in outputs and "target" in outputs:
+        if self._own:
+            x, target = inputs_and_targets(batch, self, "With personal parameters it calls the module on the inputs.")
+            if not self._seen:
+                check_scores(module, x, outputs, _STEPS[stage])
+            owners = clients[np.minimum(self._places(trainer, len(target)), len(clients) - 1)]
+            preds = scores_of_clients(module, x, torch.from_numpy(owners), self._own)
+        elif isinstance(outputs, dict) and "preds" in outputs and "target" in outputs:
             preds, target = outputs["preds"], outputs["target"]
         else:
             x, target = inputs_and_targets(
@@ -107,8 +148,13 @@ class ClientMetrics(ShowsSignature, Callback):
             preds = module(x)
         self._seen.append((preds.detach(), target.detach()))
 
+    def _places(self, trainer: pl.Trainer, number: int) -> np.ndarray:
+        """Return the places of the next samples of this process in the evaluation set."""
+        seen = sum(len(target) for _, target in self._seen)
+        return _places_of(trainer.global_rank, trainer.world_size, seen, seen + number)
+
     def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: _Stage) -> None:
-        clients = _clients_of(trainer, stage)
+        clients, self._own = _clients_of(trainer, stage), {}
         if clients is None or not self._seen or trainer.sanity_checking:
             return
         preds, target, owners = self._by_client(trainer, np.asarray(clients))
@@ -132,14 +178,21 @@ class ClientMetrics(ShowsSignature, Callback):
         if trainer.world_size > 1:
             shares = [None] * trainer.world_size  # type: ignore[list-item]
             torch.distributed.all_gather_object(shares, (preds, target))
-        # a distributed sampler without shuffling gives process r the samples r, r + R, r + 2R, ... and pads the end
-        places = [rank + np.arange(len(t)) * trainer.world_size for rank, (_, t) in enumerate(shares)]
+        places = [_places_of(rank, trainer.world_size, 0, len(target)) for rank, (_, target) in enumerate(shares)]
         place = np.concatenate(places)
         real = place < len(clients)
         everything = torch.from_numpy(real)
         preds = torch.cat([p for p, _ in shares])[everything]
         target = torch.cat([t for _, t in shares])[everything]
         return preds, target, clients[place[real]]
+
+
+def _places_of(rank: int, num_ranks: int, begin: int, end: int) -> np.ndarray:
+    """Return the places in the evaluation set of a process's samples from its ``begin``-th to before its ``end``-th.
+
+    A distributed sampler without shuffling gives process r the samples r, r + R, r + 2R, ... and pads the end.
+    """
+    return rank + np.arange(begin, end) * num_ranks
 
 
 def _clients_of(trainer: pl.Trainer, stage: _Stage) -> np.ndarray | None:

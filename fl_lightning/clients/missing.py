@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning.parts.traffic import RoundReport
@@ -16,9 +18,20 @@ def tell_of_missing_clients(report: RoundReport, number: int) -> None:
     """
     if report.left_out:
         rank_zero_warn(
-            f"Round {number}: left out client(s) {report.left_out}, whose models have NaN or infinite values. Lower "
-            "the learning rate or clip gradients. The values that these clients logged still count in the round's "
-            "training metrics, which may be NaN, too: monitor a validation metric instead."
+            f"Round {number}: {_who_was_left_out(report.left_out, bool(report.reported))} The values that these "
+            "clients logged still count in the round's training metrics, which may be NaN, too: monitor a validation "
+            "metric instead."
         )
     elif not report.reported:
         rank_zero_info(f"Round {number} is empty: no client reported.")
+
+
+def _who_was_left_out(clients: Sequence[int], others_are_left: bool) -> str:
+    """Return who was left out of a round, why, and what it means for the model."""
+    numbers = list(map(str, sorted(clients)))
+    if len(numbers) == 1:
+        who = f"client {numbers[0]} was left out: its model has"
+    else:
+        who = f"clients {', '.join(numbers[:-1])} and {numbers[-1]} were left out: their models have"
+    rest = "" if others_are_left else "No client is left, so the model stays. "
+    return f"{who} NaN or infinite values. {rest}Lower the learning rate or clip gradients."

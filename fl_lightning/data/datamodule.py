@@ -26,7 +26,7 @@ from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
-from fl_lightning.data.uncalled import refuse_uncalled
+from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
 from fl_lightning.other_lightning import check_lightning
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
@@ -144,6 +144,7 @@ class FederatedDataModule(
         if name == "trainer":  # a trainer sets it before it looks at anything else
             check_lightning("The trainer", value)
             refuse_uncalled(value)
+            refuse_unmade(self, value)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:

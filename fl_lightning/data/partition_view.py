@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
 from fl_lightning.data.source import Source
-from fl_lightning.partitioners import LabelPlot, Partition, PartitionStatistics
+from fl_lightning.partitioners import LabelPlot, Partition, Partitioner, PartitionStatistics
 from fl_lightning.representation import counted
 
 if TYPE_CHECKING:
@@ -52,6 +52,17 @@ class PartitionView(ABC):
         clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
         sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
         return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {' and '.join(sets)}"
+
+    def describe_unused(self) -> str:
+        """Return in a sentence how many samples belong to no client; an empty text if all belong to one."""
+        source, split = self._ready()
+        given = sum(len(indices) for sets in (split.train, split.val, split.test) for indices in sets.values())
+        unused = len(source) - given
+        if unused <= 0:
+            return ""
+        partitioner = getattr(self, "partitioner", None)
+        cause = f" ({type(partitioner).__name__} leaves them out)" if isinstance(partitioner, Partitioner) else ""
+        return f"{unused:,} of {counted(len(source), 'sample')} belong{'s' * (unused == 1)} to no client{cause}."
 
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients, those that validate and test too."""

@@ -1,4 +1,4 @@
-"""Refuses a trainer that was given the class of a callback, as in ``callbacks=[FedAvg]``."""
+"""Refuses the class of a callback, as in ``callbacks=[FedAvg]``, and a data module that is not fully made."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def refuse_uncalled(trainer: L.Trainer | None) -> None:
     for callback in callbacks:
         if isinstance(callback, _Uncalled):
             callback.refuse()
+
+
+def refuse_unmade(data: object, trainer: L.Trainer | None) -> None:
+    """Raise ``RuntimeError`` if a trainer gets a data module whose constructor has not called that of its base class.
+
+    Lightning's own constructor sets the trainer to ``None``.
+    """
+    if trainer is not None and "_federation" not in vars(data):
+        name = type(data).__name__
+        raise RuntimeError(
+            f"`{name}.__init__` must call `super().__init__(partitioner, ...)`, which takes the partitioner, the batch "
+            "size and the split."
+        )
 
 
 class _Uncalled(L.Callback):

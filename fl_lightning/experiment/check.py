@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,15 @@ from fl_lightning.experiment.assembly import (
     make_trainer,
 )
 from fl_lightning.experiment.cell import quiet
-from fl_lightning.experiment.check_data import NoDataError, check_batch, check_cohort, read_sample
-from fl_lightning.experiment.plan import Cell, planned
+from fl_lightning.experiment.check_data import (
+    DownloadError,
+    NoDataError,
+    check_batch,
+    check_cohort,
+    read_sample,
+    without_downloads,
+)
+from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
 from fl_lightning.experiment.specs import references
@@ -38,6 +47,7 @@ _OURS = ("fl_lightning.", "lightning.")
 _OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
 _MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
 _OBSTACLES = (OSError, ImportError, MemoryError, SystemExit)
+_SHOWN = 2  # warnings
 _NO_FOLDER = Path("unused")  # nothing is written there
 
 
@@ -49,11 +59,13 @@ class Findings:
         mistakes: Mistakes of the table; no cell should run before they are mended.
         obstacles: What cannot be built on this machine, such as a model whose weights cannot be downloaded. The cells
             that need it will fail; the others can run.
+        warnings: What a method warns of, such as rounds after its last aggregation.
         unchecked: Data that cannot be read, because they are not on this machine yet, for instance.
     """
 
     mistakes: list[str] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
 
@@ -63,7 +75,8 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     Args:
         table: The table.
         with_data: Whether to read each data set too, in its first fold and seed, without downloading it: as many
-            clients must train as each method asks for, and a model of the package must take a batch.
+            clients must train as each method asks for, and a model of the package must take a batch. Weights of models
+            are not downloaded either.
     """
     check_instance("table", table, Table, "`read_table` makes one of a file or a mapping.")
     check_bool("with_data", with_data)
@@ -72,12 +85,13 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
     except ValueError as error:
         return Findings([str(error)])
     checker = _Checker(table, with_data)
-    with quiet(), isolate_rng():
+    with quiet(), isolate_rng(), without_downloads() if with_data else nullcontext():
         for entry in plan:
             for cell in entry.cells.values():
                 checker.check(cell)
     mistakes = [*checker.listed("mistake"), *_without_effect(table)]
-    return Findings(mistakes, checker.listed("obstacle"), checker.listed("unchecked"))
+    others = [checker.listed(kind) for kind in ("obstacle", "warning", "unchecked")]
+    return Findings(mistakes, *others)
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
@@ -86,7 +100,10 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     if findings.mistakes:
         raise ValueError(describe_mistakes(table.name, findings.mistakes))
     failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
-    return [*failing, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
+    warned = [f"WARNING: {text}" for text in findings.warnings[:_SHOWN]]
+    if more := len(findings.warnings[_SHOWN:]):
+        warned.append(f"WARNING: {more} more of this kind, for other data sets, methods or values.")
+    return [*failing, *warned, *(f"NOT CHECKED: {text}" for text in findings.unchecked)]
 
 
 @dataclass
@@ -123,6 +140,7 @@ class _Checker:
         if method is not None:
             parts = [config[name] for name in ("callback", "trainer", "select")]
             self._once(cell, "selection", parts, lambda: _check_selection(config, method))
+            self._once(cell, "rounds", parts[:2], lambda: _warnings_of_rounds(config, method))
         if None not in (method, metric, further):
             self._check_together(cell, method, [metric, *further], logged)
         if self._with_data and data is not None:
@@ -162,6 +180,14 @@ class _Checker:
         return found
 
 
+def _warnings_of_rounds(config: dict[str, Any], method: AggregationCallback) -> _Failure | None:
+    """Return what the method warns of when a fit begins; the fits themselves write it into their logs."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        method.check_rounds(rounds_of(config["trainer"]))
+    return _Failure("warning", " ".join(str(each.message) for each in caught)) if caught else None
+
+
 def _title(part: str, spec: Any) -> str:
     path = spec.get("class_path") if isinstance(spec, dict) else None
     return f"`{part}`" if path is None else f"`{part}` {path}"
@@ -179,6 +205,8 @@ def _attempt(title: str, make: Callable[[], Any]) -> Any:
             f"the data cannot be read yet ({error}), so nobody knows whether enough clients train and whether the "
             "model takes their batches",
         )
+    except DownloadError as error:
+        return _Failure("unchecked", f"{title} downloads {error} when it is made, which a dry run does not do")
     except (RuntimeError, *_OBSTACLES) as error:
         return _Failure("obstacle", f"{title} cannot be built on this machine: {type(error).__name__}: {error}")
 
@@ -194,6 +222,8 @@ def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> boo
         make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
+    if config["trainer"].get("max_epochs") is None and rounds_of(config["trainer"]) is not None:
+        raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
     return True
 
 

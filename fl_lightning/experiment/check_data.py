@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,3 +80,22 @@ def check_batch(config: dict[str, Any], sample: Sample) -> bool:
 
 def _is_pair(batch: Any) -> bool:
     return isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
+
+
+class DownloadError(Exception):
+    """A file would have to be downloaded, which a check does not do."""
+
+
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """Let ``torch.hub``, from which models get their weights, raise :class:`DownloadError` instead of a download."""
+
+    def refuse(url: str, *args: Any, **options: Any) -> None:
+        raise DownloadError(url)
+
+    download = torch.hub.download_url_to_file
+    torch.hub.download_url_to_file = refuse
+    try:
+        yield
+    finally:
+        torch.hub.download_url_to_file = download

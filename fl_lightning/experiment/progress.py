@@ -31,11 +31,18 @@ class Progress:
         workers: Number of cells that run at the same time.
         console: Console for the output.
         later: Cells of later stages; the estimate includes them.
+        stage: What the cells are for: ``"cells"`` of the table, or ``"tuning"``.
     """
 
     def __init__(
-        self, cells: Iterable[Cell], workers: int, console: Console | None = None, later: Sequence[Cell] = ()
+        self,
+        cells: Iterable[Cell],
+        workers: int,
+        console: Console | None = None,
+        later: Sequence[Cell] = (),
+        stage: str = "cells",
     ) -> None:
+        self.stage = stage
         self.cells = {cell.id: cell for cell in cells}
         self.later = [cell for cell in later if cell.id not in self.cells]
         self.workers = max(1, workers)
@@ -72,7 +79,8 @@ class Progress:
             if seconds is not None:
                 self._count(cell, seconds, cell.max_epochs)
         if status != "finished before" and not self.console.is_terminal:
-            self.note(f"{len(self._done)}/{len(self.cells)} {status}: {describe_cell(cell)}; {self.left()}")
+            number = f"{self.stage} {len(self._done)}/{len(self.cells)}"
+            self.note(f"{number} {status}: {describe_cell(cell)}; {self.left()}")
 
     def note(self, text: str) -> None:
         """Print a line, above the table if there is one."""
@@ -138,7 +146,7 @@ class Progress:
             if finished < len(cells) or failed:
                 row = (data, method, f"{finished}/{len(cells)}", str(failed or ""), ", ".join(running))
                 table.add_row(*row, style="bold" if running else None)
-        return Group(table, Text(f"{len(self._done)} of {len(self.cells)} cells, {self.left()}"))
+        return Group(table, Text(f"{self.stage}: {len(self._done)} of {len(self.cells)}, {self.left()}"))
 
 
 def describe_cell(cell: Cell) -> str:

@@ -192,7 +192,8 @@ class _Run:
         if not missing:
             return
 
-        with Progress(by_id.values(), self.pool.workers, self.console, later) as progress:
+        stage = "tuning" if table_cells is None else "cells"
+        with Progress(by_id.values(), self.pool.workers, self.console, later, stage) as progress:
             for name in by_id.keys() - missing.keys():
                 progress.end(by_id[name], "finished before", self.store.seconds(by_id[name]))
             jobs = (

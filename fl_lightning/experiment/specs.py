@@ -87,7 +87,7 @@ def locate(path: str) -> Any:
         ValueError: If the path cannot be imported.
     """
     if not isinstance(path, str):
-        raise ValueError(f"A class path must be a text such as 'fl_lightning.FedAvg', got {path!r}.")
+        raise ValueError(f"A class path must be a string such as 'fl_lightning.FedAvg', got {path!r}.")
     parts = _MOVED.get(path, path).split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
     Its program may be named from the current folder or from a folder above the file.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
+        FileNotFoundError: If the file or its program does not exist.
         ValueError: If an entry is missing, or only the service of Weights & Biases understands it.
     """
     content = read_yaml(Path(path))
@@ -93,11 +94,21 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
 
 
 def _found(program: str, file: Path) -> str:
-    """Return the path of a program that is named from the current folder, or from a folder above the sweep's file."""
-    if Path(program).exists():
+    """Return the path of a program that is named from the current folder, or from a folder above the sweep's file.
+
+    Raises:
+        FileNotFoundError: If there is none, nor a command of this name.
+    """
+    if Path(program).exists() or shutil.which(program):
         return program
     above = (folder / program for folder in file.resolve().parents)
-    return next((str(path) for path in above if path.exists()), program)
+    found = next((str(path) for path in above if path.exists()), None)
+    if found is None:
+        raise FileNotFoundError(
+            f"`program` of {file} must be a script; there is no {program} in the present folder, nor in a folder above "
+            "the sweep's file."
+        )
+    return found
 
 
 def _parameter(name: str, entry: Any) -> Choice | Range:

@@ -257,7 +257,7 @@ def check_file_name(argument: str, name: object, folder: str) -> None:
     plain = isinstance(name, str) and name.isprintable() and not set(name) & set("/\\") and name.strip(". ") != ""
     if not plain or len(str(name)) > _MOST_CHARACTERS:
         raise ValueError(
-            f"`{argument}` must be a text of at most {_MOST_CHARACTERS} characters without slashes, because {folder} "
+            f"`{argument}` must be a string of at most {_MOST_CHARACTERS} characters without slashes, because {folder} "
             f"is a folder; got {name!r}. Give the folder of the results by `--output`."
         )
 
@@ -275,7 +275,7 @@ def _check_kinds(entry: Any) -> None:
 _KINDS: tuple[tuple[str, type, str], ...] = (
     ("dict", Mapping, "a mapping, lines of `name: value`"),
     ("list", list, "a list"),
-    ("str", str, "a text"),
+    ("str", str, "a string"),
     ("bool", bool, "true or false"),
 )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,13 @@ def _make(kind: type, place: str, given: Any) -> Any:
         raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}; got {given!r}.")
     for name in given:
         if name not in known:
-            raise ValueError(f"{place} has an unknown entry {name!r}. It takes {', '.join(known)}.")
+            close = get_close_matches(str(name), known, n=1)
+            meant = f"Did you mean `{close[0]}`? " if close else ""
+            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")
+    needed = [entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING]
+    if missing := [f"`{name}`" for name in needed if given.get(name) is None]:
+        raise ValueError(f"{place} has no {' and no '.join(missing)}, which it needs.")
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
-    except TypeError as error:
-        raise ValueError(f"{place} is not complete: {error}.") from error
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error

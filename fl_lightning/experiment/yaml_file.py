@@ -34,6 +34,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read as YAML in UTF-8: {error}.") from error
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply to be read.") from error
+    if content is None:
+        raise ValueError(f"{path} is empty. It must hold a mapping, lines such as `name: value`.")
     if not isinstance(content, dict):
         raise ValueError(
             f"{path} must hold a mapping, got {type(content).__name__}. Write lines such as `name: value`."

@@ -246,8 +246,8 @@ class Redistribution(Schedule):
         """
         if state["position"] and state["redistributions"] != self.redistributions:
             raise ValueError(
-                f"The checkpoint was written {state['position']} rounds after the last aggregation, in a cycle of "
-                f"{state['redistributions']}, but `redistributions` is {self.redistributions}. Resume with "
+                f"The checkpoint was written {counted(state['position'], 'round')} after the last aggregation, in a "
+                f"cycle of {state['redistributions']}, but `redistributions` is {self.redistributions}. Resume with "
                 f"{state['redistributions']}, or from a checkpoint of an aggregated model."
             )
         device = self.federation.model.device

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_lightning.report.experiment import Experiment
+from fl_lightning.report.experiment import CurveColumns, Experiment
 from fl_lightning.report.pages import Grid
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.settings import versions_of
 from fl_lightning.report.texts import number, unit
+from fl_lightning.representation import counted
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
 
@@ -60,6 +61,30 @@ def finished_grid(experiment: Experiment) -> Grid | None:
     rows = [[data, *map(str, row)] for data, row in counts.items()]
     caption = f"Finished runs, of {experiment.num_expected} for each data set and method."
     return Grid("finished", caption, ["data", *names[1]], rows)
+
+
+def open_cycles(experiment: Experiment) -> str:
+    """Return a sentence about runs that end after their last aggregation; empty if there are none."""
+    found = []
+    for data in experiment.data:
+        for method in experiment.methods:
+            late = [_rounds_after_aggregation(curve) for curve in experiment.curves(data, method)]
+            if any(late):
+                most = counted(max(late), "round")
+                found.append(
+                    f"{method} on {data} ({np.count_nonzero(late)} of {counted(len(late), 'run')}, up to {most})"
+                )
+    if not found:
+        return ""
+    return (
+        f"These runs end after their last aggregation, so that their last rounds are in no aggregated model: "
+        f"{', '.join(found)}. A number of rounds that is a multiple of `redistributions` ends with an aggregation."
+    )
+
+
+def _rounds_after_aggregation(curve: CurveColumns) -> int:
+    aggregated = np.flatnonzero(curve["fed/aggregated"] == 1) if "fed/aggregated" in curve else np.empty(0)
+    return len(curve["round"]) - 1 - int(aggregated[-1]) if len(aggregated) else 0
 
 
 def _at_chance(experiment: Experiment) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from collections.abc import Iterator
@@ -152,9 +153,16 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
             f"`results` must hold results.csv and table.json, and {folder} does not. Give the folder that "
             "`fl-lightning run` wrote, its `--output`."
         )
-    rows = read_csv(results)
+    try:
+        rows = read_csv(results)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(
+            f"{results} cannot be read ({error}). Run the table again; it writes the file anew."
+        ) from error
     if not {"data", "method", "fold", "seed", "status", "score"} <= set(rows[0] if rows else ()):
         raise ValueError(f"{results} has no finished run. Run the table again; it writes the file anew.")
+    for number, row in enumerate(rows, start=2):
+        _check_row(results, number, row)
     try:
         settings = read_json(table)
     except ValueError as error:
@@ -166,6 +174,21 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
             "the table is no test metric; mend the table and run it again."
         )
     return experiment
+
+
+def _check_row(path: Path, line: int, row: dict[str, str]) -> None:
+    """Raise ``ValueError`` if the numbers of a finished run are none."""
+    if row.get("status") != "finished":
+        return
+    for name, kind in (("fold", int), ("seed", int), ("score", float)):
+        text = row.get(name) or ""
+        try:
+            kind(text or 0)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {line}: `{name}` is {text!r}, which is no number. Run the table again; it writes the "
+                "file anew."
+            ) from error
 
 
 def _curve(path: Path) -> CurveColumns:

@@ -11,7 +11,7 @@ from fl_lightning.arguments import check_path
 from fl_lightning.atomic_file import atomic_file
 from fl_lightning.experiment.files import write_text
 from fl_lightning.notebook import in_frame
-from fl_lightning.report.banner import finished_grid, warnings_of
+from fl_lightning.report.banner import finished_grid, open_cycles, warnings_of
 from fl_lightning.report.communication import communication_grid
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid
 from fl_lightning.report.experiment import Experiment, read_experiment, settings_as_text
@@ -72,7 +72,11 @@ def experiment_report(results: str | os.PathLike[str], out: str | os.PathLike[st
 
 
 def _sections(experiment: Experiment) -> Iterator[Section]:
-    yield Section("Scores", grids=_known(score_grid(experiment), relative_grid(experiment), finished_grid(experiment)))
+    yield Section(
+        "Scores",
+        open_cycles(experiment),
+        grids=_known(score_grid(experiment), relative_grid(experiment), finished_grid(experiment)),
+    )
     yield Section(
         "Significance",
         " ".join(power_sentences(experiment)),

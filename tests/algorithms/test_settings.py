@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -235,3 +236,12 @@ def test_type_checkers_know_every_argument_that_an_algorithm_takes(kind: type[Ag
     [options] = get_args(get_type_hints(kind.__init__)["options"])
     known = {*signature(kind).parameters, *get_type_hints(options)}
     assert known >= set(signature(AggregationCallback).parameters)
+
+
+def test_a_file_is_no_folder_for_states(tmp_path: Path) -> None:
+    (tmp_path / "states").write_text("")
+    with pytest.raises(
+        ValueError, match=r"`state_dir` must be a folder, got the file .*states. Give the path of a fold"
+    ):
+        Scaffold(state_dir=tmp_path / "states")
+    assert Scaffold(state_dir=tmp_path / "new").state_dir == tmp_path / "new"

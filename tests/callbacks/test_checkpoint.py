@@ -97,11 +97,44 @@ def test_a_damaged_file_that_is_named_is_an_error(tmp_path: Path) -> None:
         fit(tmp_path, 4, ckpt_path=path)
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage", "half"])
+def test_files_that_torch_cannot_read_are_told_as_damaged(tmp_path: Path, content: bytes | str) -> None:
+    trainer = fit(tmp_path, 2)
+    path, before = tmp_path / "last.ckpt", tmp_path / "last.previous.ckpt"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if isinstance(content, str) else content)
+    message = r"last.ckpt is damaged: its .* last.ckpt.sha256. last.previous.ckpt is whole: give that, or .*\"last\""
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, 4, ckpt_path=path)
+    with pytest.raises(ValueError, match=message):
+        trainer.validate(Net(), datamodule=data(), ckpt_path=path)
+    before.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"last.previous.ckpt is damaged: .* last.ckpt.sha256. Give another"):
+        fit(tmp_path, 4, ckpt_path=before)
+    (tmp_path / "last.ckpt.sha256").unlink()
+    with pytest.raises(ValueError, match=r"last.ckpt \([\d,]+ bytes\) is damaged, or no checkpoint: it cannot be read"):
+        fit(tmp_path, 4, ckpt_path=path)
+
+
 def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
     fit(tmp_path, 4)
     fit(tmp_path, 2)
     assert epoch_of(tmp_path / "last.ckpt") == 4
     assert epoch_of(tmp_path / "last-v1.ckpt") == 2
+
+
+@pytest.mark.parametrize("monitor", ["val_acc", "acc", "val_acc_clients", "val/f1"])
+def test_the_smallest_accuracy_as_the_best_is_a_warning(monitor: str) -> None:
+    message = (
+        rf"FederatedCheckpoint\(monitor='{monitor}'\) keeps the model with the smallest {monitor}.* Give `mode=\"max\"`"
+    )
+    with pytest.warns(UserWarning, match=message):
+        FederatedCheckpoint(monitor=monitor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FederatedCheckpoint(monitor=monitor, mode="min")
+        FederatedCheckpoint(monitor=monitor, mode="max")
+        FederatedCheckpoint(monitor="val_loss")
 
 
 class KilledWhileSaving(Callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
+from helpers.small_table import small
 
-from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_interrupt
+from fl_lightning import FedProx
+from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_error, ends_by_interrupt
 from fl_lightning_command.__main__ import RECIPES, completion, main, recipes
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +79,26 @@ def test_a_table_that_comes_with_the_package_is_found_by_its_name(
     assert capsys.readouterr().out.startswith("mnist_methods: ")
 
 
+def test_a_table_finds_classes_in_the_folder_of_the_command(tmp_path: Path) -> None:
+    # as pip installs the command: a script in a folder of its own, which is then first among Python's folders
+    script = tmp_path / "bin" / "fl-lightning"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom fl_lightning_command.__main__ import main\nsys.exit(main())\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "my_models.py").write_text(
+        "from fl_lightning.models import LogisticRegressionClassifier\n\n\n"
+        "class MyModel(LogisticRegressionClassifier):\n    pass\n"
+    )
+    table = small()
+    table["data"]["digits"]["model"]["class_path"] = "my_models.MyModel"
+    (work / "mine.yaml").write_text(yaml.safe_dump(table))
+    command = [sys.executable, str(script), "run", "mine.yaml", "--dry-run"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("small: ")
+
+
 def test_a_federation_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "digits", "--partitioner", "iid", "--num-clients", "10"]) == 0
     assert "IIDPartitioner(num_clients=10, seed=0)" in capsys.readouterr().out
@@ -97,7 +121,7 @@ def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypa
     assert ended.value.code == 0
     # examples stay lines, and defaults are shown
     text = capsys.readouterr().out
-    assert "\n    python recipes/fashion_async.py --data-dir data --preset paper " in text
+    assert "\n    python recipes/fashion_async.py --data-dir data --preset paper" in text
     assert "folder of the results (default: runs/fashion_async)" in " ".join(text.split())
 
 
@@ -144,6 +168,33 @@ def test_help_fits_paragraphs_to_the_terminal_and_keeps_examples(monkeypatch: py
         "One sentence of the first paragraph.\nAnother one.\n\n"
         "    program --option with a long value and more\n"
     )
+
+
+def test_comments_stand_above_commands_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    description = "First.\n\n    run --a 1      # the first of them\n    run --long 2\n"
+    parser = CommandParser(prog="p", description=description, add_help=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "\n    run --a 1      # the first of them\n    run --long 2\n" in parser.format_help()
+    monkeypatch.setenv("COLUMNS", "30")
+    assert "\n    # the first of them\n    run --a 1\n    run --long 2\n" in parser.format_help()
+
+
+def test_help_has_no_markup_of_docstrings() -> None:
+    text = "as :class:`~fl_lightning.data.Source` and :func:`mean` do with ``None``; `preset` stays"
+    parser = CommandParser(prog="p", description=text)
+    parser.add_argument("--way", help=text)
+    shown = " ".join(parser.format_help().split())
+    assert shown.count("as Source and mean do with None; `preset` stays") == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"], ["recipe"], ["run", "--help"]])
+def test_help_fits_into_80_columns(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        main(arguments)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_help_shows_defaults_once() -> None:
@@ -193,3 +244,26 @@ def test_a_dry_run_checks_all_options(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["run", "mnist_methods", "--dry-run", *options]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_what_the_package_refuses_ends_a_program_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, ends_by_error():
+        FedProx(mu=-1.0)
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: `mu` must be a finite number of at least 0, got -1.0.")
+    # errors of other code, called by the package or not, are mistakes that need their traceback
+    with pytest.raises(ValueError, match="no number"), ends_by_error():
+        raise ValueError("no number")
+    with pytest.raises(ValueError, match="invalid literal"), ends_by_error():
+        int("x")
+
+
+@pytest.mark.parametrize("uploads", ["7", "0", "-20", "x"])
+def test_uploads_fill_rounds(uploads: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["fl-lightning"])
+    with pytest.raises(SystemExit) as ended:
+        main(["recipe", "fashion_async", f"--uploads={uploads}"])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert f"argument --uploads: must be a multiple of 20, such as 100, got {uploads}" in shown

@@ -9,7 +9,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import EarlyStopping
 
 from datamodules import DigitsDataModule
-from fl_lightning import ClientMetrics, FedAvg, FederatedCheckpoint, RADFed
+from fl_lightning import ClientMetrics, FedAvg, FederatedCheckpoint, FederatedDataModule, RADFed
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -27,3 +27,14 @@ def test_the_class_of_a_callback_is_refused(kind: type[L.Callback]) -> None:
             trainer.fit(model, datamodule=digits())
     with pytest.raises(TypeError, match=message):  # nor does it train centrally
         trainer.fit(model, [(torch.zeros(1, 3072), torch.zeros(1, dtype=torch.int64))])
+
+
+def test_a_constructor_that_forgets_its_base_class_is_named() -> None:
+    class Mine(FederatedDataModule):
+        def __init__(self) -> None:
+            self.path = "x"
+
+    with pytest.raises(
+        RuntimeError, match=r"^`Mine.__init__` must call `super\(\).__init__\(partitioner, ...\)`, which"
+    ):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)]).fit(MLPClassifier(in_features=2), datamodule=Mine())

@@ -30,6 +30,23 @@ def test_a_table_without_mistakes() -> None:
     assert check(small()) == Findings()
 
 
+def test_rounds_after_the_last_aggregation_are_told_in_the_plan(tmp_path: Path) -> None:
+    table = small(trainer={"max_epochs": 5, "accelerator": "cpu"}, folds=[0, 1])
+    [text] = check(table).warnings
+    assert text.startswith("digits, RADFed, fold 0, seed 0 and 1 more: `max_epochs=5` is not a multiple of `redistrib")
+    assert "`redistributions=2`: the last round comes after the last aggregation, and" in text
+    assert describe_plan(read_table(table), tmp_path).endswith(f"\nWARNING: {text}")
+    table["methods"]["RADFed"]["callback"]["init_args"]["redistributions"] = "$S"
+    table["methods"]["RADFed"]["tune"] = {"S": [2, 3, 4, 5]}
+    table["trainer"]["max_epochs"] = 7
+    lines = describe_plan(read_table(table), tmp_path).splitlines()
+    assert [line[:20] for line in lines if line.startswith("WARNING")] == [
+        "WARNING: digits, RAD",
+        "WARNING: digits, RAD",
+        "WARNING: 2 more of t",
+    ]
+
+
 def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = torch.get_rng_state()
@@ -47,6 +64,10 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         (
             small(trainer={"max_epoch": 4, "accelerator": "cpu"}),
             f"{HERE}`trainer` has an unknown argument 'max_epoch'. Did you mean 'max_epochs'?",
+        ),
+        (
+            small(trainer={"accelerator": "cpu"}),
+            f"{HERE}`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {{max_epochs: 100}}`.",
         ),
         (
             small(trainer={"max_epochs": 4, "callbacks": []}),
@@ -85,7 +106,7 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         ),
         (
             with_methods(No={"callback": {"class_path": 3}}),
-            "digits, No, fold 0, seed 0: A class path must be a text such as 'fl_lightning.FedAvg', got 3.",
+            "digits, No, fold 0, seed 0: A class path must be a string such as 'fl_lightning.FedAvg', got 3.",
         ),
         (
             with_data(datamodule={"class_path": "collections.OrderedDict", "init_args": {"fold": "$fold"}}),
@@ -199,3 +220,11 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     assert text.startswith(f"{HERE}the data cannot be read yet (FileNotFoundError: There is no whole MNIST")
     assert "NOT CHECKED: digits, FedAvg" in describe_plan(read_table(table), tmp_path, with_data=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_downloads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # where no weights are
+    table = with_data(model={"class_path": "fl_lightning.models.MobileNetV2Classifier"}, monitor="val_acc")
+    [text] = check_table(read_table(table), with_data=True).unchecked
+    assert "`model` fl_lightning.models.MobileNetV2Classifier downloads https://download.pytorch.org/models/mob" in text
+    assert not list(tmp_path.rglob("*.pth"))

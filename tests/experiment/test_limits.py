@@ -50,8 +50,8 @@ def test_a_cell_that_fails_once_is_tried_again_and_goes_on(tmp_path: Path, fault
     lines = [line.partition("; ")[0] for line in text.splitlines()]
     assert lines[:3] == [
         "To be tried again (1 of 2): digits, Once, fold 0, seed 0: RuntimeError: broken by the test",
-        "1/2 finished: digits, Plain, fold 0, seed 0",
-        "2/2 finished: digits, Once, fold 0, seed 0",
+        "cells 1/2 finished: digits, Plain, fold 0, seed 0",
+        "cells 2/2 finished: digits, Once, fold 0, seed 0",
     ]
     # the fit is the same as one that was never broken
     assert rows["Once"]["score"] == rows["Plain"]["score"]

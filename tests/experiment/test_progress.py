@@ -34,7 +34,7 @@ def test_the_table_counts_what_is_finished_failed_and_running() -> None:
     text = shown(progress)
     assert "1/2" in text
     assert "3/4" in text
-    assert "2 of 4 cells" in text
+    assert "cells: 2 of 4, " in text
     [radfed] = [line for line in text.splitlines() if "RADFed" in line]
     assert radfed.split("│")[1:-1][3].strip() == "1"
 
@@ -68,14 +68,14 @@ def test_without_a_terminal_each_cell_is_a_line() -> None:
     with Progress([first], 1, console) as progress:
         progress.end(first, "finished", 4.0)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text == "1/1 finished: digits, FedAvg, fold 0, seed 0; about 0 s left\n"
+    assert text == "cells 1/1 finished: digits, FedAvg, fold 0, seed 0; about 0 s left\n"
 
 
 def test_on_a_terminal_the_table_is_live() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with Progress(cells(), 1, console) as progress:
         progress.end(cells()[0], "finished", 4.0)
-    assert "1 of 4 cells" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "cells: 1 of 4, " in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "results.csv").read_bytes() == (tmp_path / "two" / "results.csv").read_bytes()
     for curve in (tmp_path / "one").glob("cells/*/curve.csv"):
         assert curve.read_bytes() == (tmp_path / "two" / "cells" / curve.parent.name / "curve.csv").read_bytes()
-    assert "4/4 finished" in text
+    assert "cells 4/4 finished" in text
 
 
 def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path, faulty: None) -> None:

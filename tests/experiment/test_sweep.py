@@ -54,6 +54,17 @@ def write(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def test_a_program_that_is_not_there_is_named_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"`program` of .*sweep.yaml must be a script; there is no programm.py in"
+    ):
+        run_sweep(write(tmp_path, program="programm.py"))
+    assert not Path("runs").exists()
+
+
 def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path)

@@ -118,9 +118,9 @@ def fails(message: str, **changes: Any) -> None:
 
 
 def test_wrong_tables() -> None:
-    fails("the table has an unknown entry 'seed'. It takes data, methods", seed=[1])
+    fails("the table has an unknown entry 'seed'. Did you mean `seeds`\\? It takes data, methods", seed=[1])
     fails("`methods` must name at least one", methods={})
-    fails(r"methods\.A is not complete: .*callback", methods={"A": {}})
+    fails(r"methods\.A has no `callback`, which it needs", methods={"A": {}})
     fails("methods.A must be a mapping", methods={"A": 3})
     fails("`baseline` must be one of 'FedAvg', 'RADFed', got 'x'", baseline="x")
     fails("`select` must be one of", select="best")
@@ -137,7 +137,7 @@ def test_wrong_tables() -> None:
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "a\\b", "..", ".", "", " ", "x" * 101, "a\nb", 3])
 def test_a_name_that_leaves_the_folder_of_the_results(name: object) -> None:
-    with pytest.raises(ValueError, match="`name` must be a text"):
+    with pytest.raises(ValueError, match="`name` must be a string"):
         read_table(small(name=name))
 
 
@@ -159,8 +159,8 @@ def test_entries_of_another_kind() -> None:
     for entries, message in (
         ({"validate_on_test": "no"}, "`validate_on_test` must be true or false, got 'no'"),
         ({"targets": [True]}, "`targets` must be numbers, got True among them"),
-        ({"score": 3}, "`score` must be a text, got 3"),
-        ({"stand_in": ["x"]}, "`stand_in` must be a text"),
+        ({"score": 3}, "`score` must be a string, got 3"),
+        ({"stand_in": ["x"]}, "`stand_in` must be a string"),
     ):
         data = small()["data"]
         data["digits"].update(entries)

@@ -34,7 +34,7 @@ def test_ordinary_files(tmp_path: Path) -> None:
         ("a: !!python/object:os.system {}\n", r"t\.yaml, line 1, column 4: could not determine a constructor"),
         ("a: *x\n", r"t\.yaml, line 1, column 4: found undefined alias 'x'"),
         ("- 1\n", r"t\.yaml must hold a mapping, got list\. Write lines such as `name: value`"),
-        ("", r"t\.yaml must hold a mapping, got NoneType"),
+        ("", r"t\.yaml is empty. It must hold a mapping, lines such as `name: value`"),
         ("a: \x00\n", r"t\.yaml cannot be read as YAML in UTF-8: "),
         ("a: " + "[" * 3000 + "]" * 3000, r"t\.yaml is nested too deeply to be read"),
     ],
@@ -63,7 +63,7 @@ def test_tables_that_are_on_top_of_each_other(tmp_path: Path) -> None:
         ("base: [x]\n", r"t\.yaml: `base` must be the path of another table, got \['x'\]"),
         ("include: x\n", r"t\.yaml: `include` must map names to paths of files, got 'x'"),
         ("values: [x]\n", r"t\.yaml: `values` must be a mapping, lines of `name: value`, got \['x'\]"),
-        ("data: 3\nmethods: {A: {}}\n", r"t\.yaml has 2 mistakes:\n  - `data` must be a map.*\n  - methods\.A is not"),
+        ("data: 3\nmethods: {A: {}}\n", r"t\.yaml has 2 mistakes:\n  - `data` must be a map.*\n  - methods\.A has no"),
     ],
 )
 def test_wrong_tables_name_their_file(tmp_path: Path, text: str, message: str) -> None:
@@ -80,7 +80,7 @@ SWEEP = "program: p.py\nmethod: grid\nmetric: {name: x}\nparameters: {a: {value:
     [
         (
             SWEEP + "name: ../../x\n",
-            r"`name` must be a text of at most 100 characters without slashes, because runs",
+            r"`name` must be a string of at most 100 characters without slashes, because runs",
         ),
         (SWEEP.replace("{name: x}", "x"), r"`metric` must be a mapping with a `name` and a `goal`, got 'x'"),
         (SWEEP.replace("{a: {value: 1}}", "[a]"), r"`parameters` must map names to values or ranges, got \['a'\]"),

@@ -148,7 +148,7 @@ def test_the_catalogue_is_complete() -> None:
         (lambda: Participation(drop_stragglers="yes"), "`drop_stragglers` must be True or False, got 'yes'"),
         (lambda: Participation(available=np.array([True, False])), r"in \(0, 1\], got <ndarray .* give a function"),
         (lambda: Communication("a"), "`target` must be a finite number, got 'a'"),
-        (lambda: Communication("val_acc", 0.9), "`monitor` must be a text, got 0.9"),
+        (lambda: Communication("val_acc", 0.9), "`monitor` must be a string, got 0.9"),
         (lambda: VirtualClock(online=[(0, 1)]), "`online` must be a Mapping, .* windows .from, until. for each client"),
         (lambda: VirtualClock(online={"a": [(0, 1)]}), "`online` must be of clients, whole numbers from 0, got 'a'"),
         (lambda: VirtualClock(online={0: [(0, float("nan"))]}), "`online` must give each client windows"),

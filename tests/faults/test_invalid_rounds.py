@@ -58,6 +58,14 @@ def test_the_count_goes_on_in_a_resumed_fit(tmp_path: Path) -> None:
     assert fit(0.1, 9, path, max_invalid_rounds=3)[0].current_epoch == 9
 
 
+def test_a_round_without_any_model_says_who_was_left_out() -> None:
+    message = (
+        r"Round 1: clients 0 and 1 were left out: their models have NaN or infinite values. No client is left, so the"
+    )
+    with pytest.warns(UserWarning, match=f"{message} model stays. Lower the learning rate"):
+        fit(0.1, 1, bad=(0,))
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_the_option_is_checked(value: Any) -> None:
     with pytest.raises(ValueError, match="`max_invalid_rounds` must be a whole number of at least 1"):

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fl_lightning import BernoulliSampler, FedAvg, FedBuff, FederatedDataModule, TensorDataModule
 from fl_lightning.data import ClientSplit, SampleSplit, Source, Split, WithinClientSplit
-from fl_lightning.partitioners import IIDPartitioner
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
 
 
 class Rows(FederatedDataModule):
@@ -79,6 +79,30 @@ def test_a_single_training_client_is_a_warning() -> None:
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
             Classifier(), datamodule=TensorDataModule(clients=[*clients_of(4), *clients_of(3)])
         )
+
+
+def test_samples_of_no_client_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    # 60 samples, 8 for each of 7 clients
+    [line] = told(caplog, FedAvg(2), Rows(DirichletPartitioner(7, alpha=1.0)))
+    assert line.endswith("in each round. 4 of 60 samples belong to no client (DirichletPartitioner leaves them out).")
+    caplog.clear()
+    [line] = told(caplog, FedAvg(2), Rows(lambda labels: [[0], [1, 2], list(range(4, 60))], split=WithinClientSplit()))
+    assert line.endswith("2 train in each round. 1 of 60 samples belongs to no client.")
+
+
+def test_a_fraction_that_is_one_client_is_a_warning() -> None:
+    data = TensorDataModule(clients=clients_of(4, 5, 6))
+    message = (
+        r"Only 1 of 3 clients trains in each round \(`clients_per_round=0.1` is a fraction, rounded\), so FedAvg av"
+    )
+    with pytest.warns(UserWarning, match=message):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg()]).fit(Classifier(), datamodule=data)
+    for asked in (FedAvg(1), FedBuff(2, 1), FedAvg(0.7)):  # it was meant, results arrive, and 2 of 3
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Only 1 of")
+            quiet_trainer(max_epochs=1, callbacks=[asked]).fit(
+                Classifier(), datamodule=TensorDataModule(clients=clients_of(4, 5, 6))
+            )
 
 
 def test_central_training_counts_no_clients(caplog: pytest.LogCaptureFixture) -> None:

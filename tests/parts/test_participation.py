@@ -250,7 +250,7 @@ INVALID = quadratic_clients(a=[1.0, float("inf"), 1.0], c=[2.0, 1.0, 4.0])
 
 def test_a_client_with_invalid_values_is_left_out_and_counted() -> None:
     callback = FedAvg(1.0, weighting="uniform")
-    with pytest.warns(UserWarning, match=r"left out client\(s\) \[1\], whose models have NaN or infinite values"):
+    with pytest.warns(UserWarning, match=r"client 1 was left out: its model has NaN or infinite values. Lower the"):
         weights = fit_quadratic(callback, Quadratic(1.0), INVALID, rounds=2)
     assert float(weights) == 3.0
     assert callback.algorithm.report.left_out == [1]

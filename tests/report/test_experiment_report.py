@@ -98,6 +98,40 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 
+def test_runs_that_end_after_their_last_aggregation_are_told(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert "their last rounds" not in experiment_report(tmp_path).read_text(encoding="utf-8")
+    for number, aggregated in enumerate(([1, 0, 0], [0, 1, 0], [0, 0, 1])):
+        curve = tmp_path / "cells" / f"hard-RADFed-{number}" / "curve.csv"
+        head, *rows = curve.read_text().splitlines()
+        more = [f"{row},{value}" for row, value in zip(rows, aggregated, strict=True)]
+        curve.write_text("\n".join([f"{head},fed/aggregated", *more]) + "\n")
+    text = experiment_report(tmp_path).read_text(encoding="utf-8")
+    told = (
+        "so that their last rounds are in no aggregated model: RADFed on hard (2 of 6 runs, up to 2 rounds). A number"
+    )
+    assert told in text
+    assert text.index("Scores</h2>") < text.index(told) < text.index("Significance</h2>")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",0.51,", ",0.5x,", r"results.csv, line 8: `score` is '0.5x', which is no number. Run the table again"),
+        ("easy,RADFed,0,", "easy,RADFed,?,", r"results.csv, line 8: `fold` is '\?', which is no number"),
+        ("easy", "\udcff", r"results.csv cannot be read \('utf-8' codec"),
+    ],
+)
+def test_damaged_results_are_named(
+    tmp_path: Path, old: str, new: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results(tmp_path)
+    results = tmp_path / "results.csv"
+    results.write_text(results.read_text().replace(old, new, 1), errors="surrogateescape")
+    assert main([str(tmp_path)]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
 def test_results_without_a_finished_run(tmp_path: Path) -> None:
     write_results(tmp_path)
     lines = (tmp_path / "results.csv").read_text().splitlines()

@@ -21,6 +21,7 @@ from fl_lightning.arguments import (
     check_fraction,
     check_instance,
     check_not_negative,
+    check_path,
     check_positive,
     got,
     got_number,
@@ -115,9 +116,13 @@ class VirtualClock(ShowsSignature):
             **options: Further arguments of the class.
 
         Raises:
+            TypeError: If ``path`` is no path.
             FileNotFoundError: If there is no such file.
             ValueError: If a column is missing, or clients or numbers are wrong.
         """
+        check_path("path", path)
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"`path` must be a CSV file with the columns client and speed; there is no {path}.")
         speeds: dict[int, str] = {}
         delays: dict[int, str] = {}
         online: dict[int, list[tuple[Number, Number]]] = {}

@@ -404,6 +404,13 @@ def test_a_wrong_trace_is_refused(tmp_path: Path, text: str, message: str) -> No
         VirtualClock.from_file(path)
 
 
+def test_a_trace_that_is_not_there_is_named() -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"`path` must be a CSV file with the columns client and speed; there is"
+    ):
+        VirtualClock.from_file("nope.csv")
+
+
 def test_observers_refuse_the_wrong_kind_of_algorithm() -> None:
     data_module = TensorDataModule(quadratic_clients([1.0] * 2, [0.0, 1.0]), batch_size=None)
     for callback, observer, message in (

@@ -1,0 +1,138 @@
+"""Each client's own values of personal parameters, for evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+
+from fl_lightning.data import FederatedDataModule
+from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchange import Exchange, PersonalParameters
+
+OwnValues = dict[int, dict[str, Tensor]]  # by client id and by the tensor's name
+
+
+def personal_exchanges(trainer: pl.Trainer) -> dict[str, PersonalParameters]:
+    """Return the exchanges of the trainer's algorithm that keep parameters on clients, by their keys in checkpoints."""
+    algorithms = (getattr(callback, "algorithm", None) for callback in trainer.callbacks)
+    algorithm = next((each for each in algorithms if isinstance(each, Algorithm)), None)
+    if algorithm is None:
+        return {}
+    members = enumerate(algorithm.exchange.members)
+    return {_key(place, each): each for place, each in members if isinstance(each, PersonalParameters)}
+
+
+def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValues:
+    """Return the personal tensors of all clients that have trained; call it on all processes.
+
+    Args:
+        trainer: The trainer.
+        loaded: The exchanges' states in the checkpoint that is evaluated; ``None`` if the fit's are.
+    """
+    data, found = trainer.datamodule, OwnValues()
+    for key, exchange in personal_exchanges(trainer).items():
+        if exchange.states is None:  # no fit has begun
+            continue
+        state = exchange.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
+        shapes = dict(zip(exchange.federation.names, exchange.federation.shapes, strict=True))
+        names = exchange.federation.matching(exchange.pattern)
+        for client, vector in state["clients"].items():
+            parts = vector.split([shapes[name].numel() for name in names])
+            tensors = {name: part.view(shapes[name]) for name, part in zip(names, parts, strict=True)}
+            found.setdefault(data.client_ids[client], {}).update(tensors)
+    return found
+
+
+def states_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states of the exchanges in a checkpoint that keep parameters on clients, by their keys."""
+    states = (state for state in checkpoint.get("callbacks", {}).values() if isinstance(state, Mapping))
+    return {
+        key: kept
+        for state in states
+        for key, kept in (state.get("exchange") or {}).items()
+        if key.endswith(f"-{PersonalParameters.__name__}")
+    }
+
+
+def check_scores(module: pl.LightningModule, x: Any, outputs: Any, step: str) -> None:
+    """Raise ``ValueError`` if a step returned ``"preds"`` that are not what the module returns for the inputs."""
+    if not isinstance(outputs, Mapping) or not isinstance(outputs.get("preds"), Tensor):
+        return
+    given, own = outputs["preds"], module(x)
+    if given.shape != own.shape or not torch.allclose(given, own, rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise ValueError(
+            f"`{step}` returned other `preds` than the module's `forward` does for the batch's inputs. ClientMetrics "
+            "calls `forward` to evaluate each client with its own personal parameters. Let `forward` return the scores."
+        )
+
+
+def scores_of_clients(module: pl.LightningModule, x: Any, owners: Tensor, values: OwnValues) -> Tensor:
+    """Return the module's output for a batch, each sample by the model of its own client.
+
+    Args:
+        module: Its weights stay as they are.
+        x: Inputs: a tensor of shape (n, ...).
+        owners: The client of each sample, shape (n,).
+        values: The clients' own values. A client without any is given the module's.
+
+    Raises:
+        TypeError: If the inputs are no tensor.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"ClientMetrics evaluates each client with its own personal parameters, so a batch's inputs must be a "
+            f"tensor whose first dimension counts the samples, got a {type(x).__name__}."
+        )
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    scores: Tensor | None = None
+    for client in owners.unique().tolist():
+        rows = (owners == client).nonzero().squeeze(1).to(x.device)
+        own = {name: _as(tensor, held[name]) for name, tensor in values.get(client, {}).items()}
+        part = torch.func.functional_call(module, own, (x[rows],))
+        scores = part.new_empty((len(x), *part.shape[1:])) if scores is None else scores
+        scores[rows] = part
+    assert scores is not None
+    return scores
+
+
+def _as(tensor: Tensor, held: Tensor) -> Tensor:
+    tensor = tensor.to(held.device)
+    return (tensor if held.is_floating_point() else tensor.round()).to(held.dtype)
+
+
+def warn_of_clients_without_values(trainer: pl.Trainer, reader: object) -> None:
+    """Warn if there are personal parameters, and validation or test clients that do not train, so that have none."""
+    exchanges, data = personal_exchanges(trainer), getattr(trainer, "datamodule", None)
+    if not exchanges or not isinstance(data, FederatedDataModule):
+        return
+    stages = {"validation": data.eval_client_ids("val"), "test": data.eval_client_ids("test")}
+    without = [
+        name
+        for name, ids in stages.items()
+        if ids is not None and len(ids) and not {*ids.tolist()} & {*data.client_ids}
+    ]
+    if without:
+        patterns = [pattern for exchange in exchanges.values() for pattern in exchange.pattern]
+        rank_zero_warn(
+            f"{type(reader).__name__} evaluates each client with its own personal parameters ({', '.join(patterns)}), "
+            f"but the {' and '.join(without)} clients do not train, so they have none: they are evaluated with the "
+            "mean over the training clients. Give the data module `split=WithinClientSplit(...)` to evaluate the "
+            "clients that train."
+        )
+
+
+def warn_of_unknown_values(reader: object) -> None:
+    """Warn that a checkpoint's personal parameters cannot be told from its other weights."""
+    rank_zero_warn(
+        f"The checkpoint holds personal parameters, but this trainer has not trained, so {type(reader).__name__} "
+        "evaluates all clients with their mean. Call `trainer.test(ckpt_path=...)` with the trainer that has trained."
+    )
+
+
+def _key(place: int, exchange: Exchange) -> str:
+    return f"{place}-{type(exchange).__name__}"

@@ -1,0 +1,114 @@
+"""Clients are evaluated with their own personal parameters.
+
+The head is a scalar: with learning rate 0.5 each round halves its distance to the client's optimum c. The second column
+of the scores is the head, so that its mean is the head with which a client was evaluated.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import ClientMetrics, FedAvg, FederatedCheckpoint, PersonalParameters, TensorDataModule
+
+OPTIMA = [4.0, -1.0]
+
+
+def head_of(preds: Tensor, target: Tensor) -> Tensor:
+    return preds[:, 1].mean()
+
+
+class OwnHead(L.LightningModule):
+    """A shared body, and a head that goes to the inputs' value."""
+
+    def __init__(self, scale: float = 1.0, returns_scores: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Parameter(torch.tensor(0.0))
+        self.head = nn.Parameter(torch.tensor(0.0))
+        self.scale, self.returns_scores = scale, returns_scores
+
+    def forward(self, x: Tensor) -> Tensor:
+        head = self.head.expand(len(x))
+        return torch.stack([torch.zeros_like(head), head], dim=1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, _ = batch
+        return (0.5 * (self.head - x) ** 2).mean() + 0.5 * (self.body - 1) ** 2
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor] | None:
+        x, y = batch
+        return {"preds": self.scale * self(x), "target": y} if self.returns_scores else None
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def data() -> TensorDataModule:
+    sets = [(torch.full((3,), c), torch.full((3,), int(c > 0))) for c in OPTIMA]
+    # the second batch of 2 holds samples of both clients
+    return TensorDataModule(sets, val=sets, test=sets, batch_size=None, eval_batch_size=2)
+
+
+def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Path) -> None:
+    metrics, mean = ClientMetrics(head_of, "head"), ClientMetrics(head_of, "mean")
+    best = FederatedCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
+    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
+    module = OwnHead()
+    trainer = quiet_trainer(max_epochs=2, callbacks=[fed, metrics, best], enable_checkpointing=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", ".*(num_workers|workers|validation_step|litlogger).*")
+        trainer.fit(module, datamodule=data())
+    assert metrics.values["val"] == {0: 3.0, 1: -0.75}  # c (1 - 0.5^2)
+    assert module.head.item() == pytest.approx(1.125)  # what is evaluated otherwise: their mean
+    [logged] = trainer.test(module, datamodule=data(), verbose=False)
+    assert metrics.values["test"] == {0: 3.0, 1: -0.75}
+    assert logged["test_head_clients"] == pytest.approx(1.125)
+    trainer.test(module, datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
+    assert metrics.values["test"] == {0: 2.0, 1: -0.5}  # of the first round
+    again = quiet_trainer(max_epochs=1, callbacks=[FedAvg(exchange=PersonalParameters("head")), mean])
+    with pytest.warns(UserWarning, match="this trainer has not trained, so ClientMetrics evaluates all clients with"):
+        again.test(OwnHead(), datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
+    assert mean.values["test"] == {0: 0.75, 1: 0.75}
+
+
+def test_clients_that_have_not_trained_have_the_mean() -> None:
+    metrics = ClientMetrics(head_of, "head")
+    fed = FedAvg(clients_per_round=1, exchange=PersonalParameters("head"))
+    quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(), datamodule=data())
+    # one of the heads is c/2, the other client's first one 0, and their mean c/4
+    assert metrics.values["val"] in ({0: 2.0, 1: 1.0}, {0: -0.25, 1: -0.5})
+
+
+def test_clients_that_do_not_train_are_told_once() -> None:
+    metrics = ClientMetrics(head_of, "head")
+    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
+    module = data()
+    module.eval_client_ids = lambda stage: torch.tensor([7] * 6).numpy()  # type: ignore[method-assign]
+    with pytest.warns(UserWarning) as told:
+        quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(), datamodule=module)
+    [line] = [str(each.message) for each in told if "personal" in str(each.message)]
+    assert "(head), but the validation and test clients do not train" in line
+    assert "split=WithinClientSplit(...)" in line
+    assert metrics.values["val"] == {7: 0.75}
+
+
+def test_scores_that_the_module_does_not_return_are_refused() -> None:
+    def fit(scale: float) -> dict[int, float]:
+        metrics = ClientMetrics(head_of, "head")
+        fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
+        quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OwnHead(scale, True), datamodule=data())
+        return metrics.values["val"]
+
+    assert fit(scale=1.0) == {0: 2.0, 1: -0.5}
+    with pytest.raises(ValueError, match="`validation_step` returned other `preds` than the module's `forward`"):
+        fit(scale=2.0)
