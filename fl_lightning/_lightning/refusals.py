@@ -20,12 +20,12 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.other_lightning import check_lightning
 
 
-class Refused(ValueError):
+class UnsupportedError(ValueError):
     """A trainer setting that cannot work with federated training."""
 
 
 def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
-    """Raise ``Refused`` (a ``ValueError``) for the first setting that cannot work.
+    """Raise ``UnsupportedError`` (a ``ValueError``) for the first setting that cannot work.
 
     A callback of the package ``pytorch_lightning`` is a ``TypeError``.
 
@@ -41,27 +41,27 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
         _refuse_unfreezing(callback, trainer.max_epochs)
     strategy = trainer.strategy
     if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)):
-        raise Refused(
+        raise UnsupportedError(
             f"{name} cannot run under {type(strategy).__name__}: a client's model must be whole on one device. "
             'Use strategy="auto" or strategy="ddp".'
         )
     if trainer.world_size > 1 and getattr(strategy, "_layer_sync", None) is not None:
-        raise Refused(
+        raise UnsupportedError(
             "`Trainer(sync_batchnorm=True)` would mix the batches of clients that train on different processes. "
             "Leave it off; the running statistics are averaged when the server aggregates."
         )
     if takes_dataloader_iter(trainer.lightning_module):
-        raise Refused(
+        raise UnsupportedError(
             "`training_step(self, dataloader_iter)` cannot run federatedly: a round has no single data loader. "
             "Use `training_step(self, batch, batch_idx)`."
         )
 
 
 def refuse_step_plateau(trainer: pl.Trainer) -> None:
-    """Raise ``Refused`` for a step-wise ``ReduceLROnPlateau``, once the schedules are set up."""
+    """Raise ``UnsupportedError`` for a step-wise ``ReduceLROnPlateau``, once the schedules are set up."""
     for config in trainer.lr_scheduler_configs:
         if config.reduce_on_plateau and config.interval == "step":
-            raise Refused(
+            raise UnsupportedError(
                 "`ReduceLROnPlateau` with interval='step' cannot run federatedly: what it monitors is known once a "
                 "round. Give interval='epoch' in `configure_optimizers`; an epoch is a round."
             )
@@ -70,18 +70,25 @@ def refuse_step_plateau(trainer: pl.Trainer) -> None:
 def _refuse_data(trainer: pl.Trainer, name: str) -> None:
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):
-        given = "no data module" if data is None else type(data).__name__
-        raise Refused(
+        given = _given_data(trainer) if data is None else type(data).__name__
+        raise UnsupportedError(
             f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Give it "
             "`datamodule=` a FederatedDataModule; TensorDataModule(clients=[(x, y), ...]) wraps tensors you have."
         )
+
+
+def _given_data(trainer: pl.Trainer) -> str:
+    source = trainer.fit_loop._data_source.instance
+    if source is None or isinstance(source, pl.LightningModule):
+        return "no data module"
+    return f"a {type(source).__name__}, which does not say which client holds which sample"
 
 
 def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:
     interval = trainer.val_check_interval
     # 1 is one batch, 1.0 a whole round
     if trainer.check_val_every_n_epoch is None or isinstance(interval, int) or interval != 1.0:
-        raise Refused(
+        raise UnsupportedError(
             "Validation inside a round would see one client's weights, got "
             f"`val_check_interval={trainer.val_check_interval!r}` and "
             f"`check_val_every_n_epoch={trainer.check_val_every_n_epoch!r}`. Leave `val_check_interval` at 1.0 and "
@@ -94,7 +101,7 @@ def _refuse_unfreezing(callback: Callback, max_epochs: int | None) -> None:
         return
     epoch = callback.unfreeze_backbone_at_epoch
     if max_epochs is None or max_epochs < 0 or epoch < max_epochs:
-        raise Refused(
+        raise UnsupportedError(
             f"BackboneFinetuning(unfreeze_backbone_at_epoch={epoch}) would train other parameters from round {epoch} "
             "on, and clients' models would no longer match the server's. Fit twice: first with the backbone frozen, "
             "then with `requires_grad=True` from those weights."
@@ -105,22 +112,22 @@ def _refuse_callback(callback: Callback) -> None:
     check_lightning("A callback", callback)
     if isinstance(callback, ModelCheckpoint):
         if callback._every_n_train_steps >= 1 or callback._train_time_interval is not None:
-            raise Refused(
+            raise UnsupportedError(
                 "ModelCheckpoint with `every_n_train_steps` or `train_time_interval` would save in the middle of a "
                 "round. Save at the end of rounds with `every_n_epochs=n`; an epoch is a round."
             )
     elif isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
-        raise Refused(
+        raise UnsupportedError(
             f"{type(callback).__name__} averages weights batch by batch, across clients that start from different "
             "models. Average on the server instead: FedAvg(server_lr=...) below 1 smooths the server's steps."
         )
     elif isinstance(callback, (BatchSizeFinder, LearningRateFinder)):
-        raise Refused(
+        raise UnsupportedError(
             f"{type(callback).__name__} runs trial steps that would count as training of clients. Find the value "
             "centrally, without the aggregation callback, and pass it to the federated run."
         )
     elif isinstance(callback, ModelPruning):
-        raise Refused(
+        raise UnsupportedError(
             "ModelPruning replaces parameters during training, so clients and server would no longer hold the same "
             "ones. Prune before or after the federated run."
         )
