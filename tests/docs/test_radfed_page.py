@@ -288,3 +288,37 @@ def test_the_values_that_were_chosen_are_those_of_the_file() -> None:
     assert "was chosen for COVFEAT and COVCLS-L, and 5 for COVCLS-G" in text_of(RADFED)
     versions = [row["code"].partition("+g")[2] for row in rows_of("radfed_reduced.csv")]
     assert (versions.count("306a7c2ea9"), set(versions)) == (3, {"306a7c2ea9", "1b58596ca3"})
+
+
+# ---- COVFEAT-G, 20,000 rounds, and fold 1 of COVFEAT-L ----
+
+
+@pytest.mark.parametrize("fold", ["0", "1"])
+def test_covfeat_g_is_that_of_the_raw_files(fold: str) -> None:
+    rows = {row["method"]: row for row in rows_of("covfeat_g_20000_results.csv") if row["fold"] == fold}
+    found, scores = read(f"covfeat_g_20000_fold{fold}.csv"), [100 * float(rows[method]["score"]) for method in METHODS]
+    halves = [found[method][100:] for method in METHODS]
+    relatives = [f"{signed(relative([scores[2]], [other]))} %" for other in scores[:2]]
+    means, spreads = [f"{mean(half):.3f}" for half in halves], [f"{100 * stdev(half):.1f}" for half in halves]
+    expected = [*(f"{score:.2f}" for score in scores), *relatives, *means, *spreads]
+    assert cells(RADFED, f"{fold}, COVFEAT-G") == expected
+    assert mean(halves[2]) > max(map(mean, halves[:2])) and stdev(halves[2]) < min(map(stdev, halves[:2]))
+    for method, row in rows.items():
+        assert float(row["val"]) == pytest.approx(max(found[method]), abs=5e-5)
+        assert row["code"].partition("+g")[2] in text_of(RADFED)
+
+
+def test_fold_1_of_further_methods_is_that_of_the_raw_file() -> None:
+    rows = {row["method"]: row for row in rows_of("covfeat_l_20000_fold1_methods.csv")}
+    shown = {method: f"{100 * float(row['score']):.2f} %" for method, row in rows.items()}
+    text = text_of(RADFED)
+    assert (
+        f"FedProx {shown['FedProx']}, FedProx-uniform {shown['FedProx-uniform']} and RADFedp {shown['RADFedp']}" in text
+    )
+    [before] = [
+        row["score"]
+        for row in rows_of("covfeat_l_20000_results.csv")
+        if (row["method"], row["fold"]) == ("RADFed", "1")
+    ]
+    assert rows["RADFed"]["score"] == before
+    assert f"run again, {shown['RADFed']} as before" in text
