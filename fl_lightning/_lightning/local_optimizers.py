@@ -12,7 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.trainer import call
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import Adagrad, Optimizer
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -69,7 +69,8 @@ class LocalOptimizers:
     @property
     def begin_with_state(self) -> bool:
         """Whether ``configure_optimizers``, or a hook, has given optimizers a state before the first step."""
-        return any(self._configured)
+        pairs = zip(self._trainer.optimizers, self._configured, strict=False)
+        return any(not _is_made_anew(optimizer, state) for optimizer, state in pairs)
 
     def on_round_abort(self) -> None:
         """Return to the settings of the round's start."""
@@ -245,3 +246,11 @@ def _state_dict(optimizer: Optimizer, state: _State) -> Any:
     optimizer.state.clear()
     optimizer.state.update(before)
     return saved
+
+
+def _is_made_anew(optimizer: Optimizer, state: _State) -> bool:
+    """Whether an optimizer makes such a state itself where it finds none: Adagrad has one from the start."""
+    if not state or type(optimizer) is not Adagrad:
+        return not state
+    first = {p: group["initial_accumulator_value"] for group in optimizer.param_groups for p in group["params"]}
+    return all(not held["step"] and bool((held["sum"] == first[p]).all()) for p, held in state.items())

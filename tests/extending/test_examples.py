@@ -177,6 +177,7 @@ def test_a_partitioner_and_a_data_module_of_ones_own() -> None:
 # ---- schedules and processes ----
 
 
+@pytest.mark.long
 def test_every_part_under_every_schedule_on_one_process_and_on_two(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, FIT, tmp_path], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "ended with" not in run.stdout, run.stdout + run.stderr

@@ -24,7 +24,7 @@ from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FedAvg, Federated, RADFed, TensorDataModule
-from fl_lightning._lightning.refusals import Refused, UnsupportedError
+from fl_lightning._lightning.refusals import UnsupportedError
 from fl_lightning.parts import Redistribution
 
 
@@ -56,7 +56,6 @@ def test_a_data_loader_does_not_know_the_clients() -> None:
     expected = r"RADFed needs to know which client .* got a DataLoader, which does not say which client holds which"
     with pytest.raises(UnsupportedError, match=expected):
         trainer.fit(Classifier(), DataLoader(TensorDataset(*samples(4))))
-    assert Refused is UnsupportedError
 
 
 def test_more_clients_a_round_than_there_are() -> None:

@@ -48,7 +48,9 @@ def test_tables_fit_the_signatures_of_what_they_name(path: Path) -> None:
     table = read_table(path)
     # a pre-trained model's weights would be downloaded
     findings = check_table(replace(table, values={**table.values, "weights": None}))
-    assert findings == Findings()
+    assert replace(findings, warnings=[]) == Findings()
+    # the papers' grids have values of S that do not divide the number of rounds
+    assert all("is not a multiple of `redistributions=" in warning for warning in findings.warnings)
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
@@ -141,6 +143,7 @@ def run(recipe: str, folder: Path, *options: str, data: Path | None = None) -> s
     )
 
 
+@pytest.mark.long
 def test_feddyn_says_what_it_would_do_and_how_long(tmp_path: Path) -> None:
     names = ["synthetic-homogeneous", "MNIST-iid-10%"]
     done = run("feddyn_communication.py", tmp_path, "--estimate", "--methods", "FedDyn", "SCAFFOLD", "--data", *names)
@@ -151,6 +154,7 @@ def test_feddyn_says_what_it_would_do_and_how_long(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "feddyn_small").exists()
 
 
+@pytest.mark.long
 def test_dmoz_on_an_invented_dump_says_so(tmp_path: Path) -> None:
     words = ["music", "film", "chess", "soup", "physics", "the", "of", "page", "hockey", "law"]
     rng = np.random.default_rng(0)
@@ -166,6 +170,7 @@ def test_dmoz_on_an_invented_dump_says_so(tmp_path: Path) -> None:
     assert (report / "entropy.png").exists()
 
 
+@pytest.mark.long
 def test_dmoz_without_vectors_says_what_is_missing(tmp_path: Path) -> None:
     done = run("dmoz_distributions.py", tmp_path)
     assert done.returncode == 2
@@ -173,6 +178,7 @@ def test_dmoz_without_vectors_says_what_is_missing(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.realdata
 def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None:
     options = ["--data", "eICU", "--methods", "FedAvg", "RADFed", "--seeds", "0", "--workers", "0"]
