@@ -63,11 +63,14 @@ class ClientBatches:
 
     def windows(self, task: Task) -> list[int]:
         """Return the number of batches of each optimizer step of a task, as Lightning accumulates gradients."""
-        batches, one_pass, accumulate = self.number(task), self.one_pass(task), self._trainer.accumulate_grad_batches
+        batches, accumulate = self.number(task), int(self._trainer.accumulate_grad_batches)
+        if accumulate == 1:
+            return [1] * batches
         sizes: list[int] = []
+        one_pass = self.one_pass(task)
         for start in range(0, batches, one_pass):
-            steps, rest = divmod(min(one_pass, batches - start), int(accumulate))
-            sizes += [int(accumulate)] * steps + ([rest] if rest else [])
+            steps, rest = divmod(min(one_pass, batches - start), accumulate)
+            sizes += [accumulate] * steps + ([rest] if rest else [])
         return sizes
 
     def largest(self, tasks: Sequence[Task]) -> int:
