@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
 _BY_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+_there_is_one = cache(torch.cuda.is_available)
 
 
 @contextmanager
@@ -19,7 +23,7 @@ def no_search_for_gpus() -> Iterator[None]:
     takes 0.1 ms each time. Where there is one, nothing is taken back: the other way to look would begin to use it.
     """
     asked = os.environ.get(_BY_DRIVER)
-    if asked is None or torch.cuda.is_available():
+    if asked is None or _there_is_one():
         yield
         return
     del os.environ[_BY_DRIVER]

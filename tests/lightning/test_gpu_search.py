@@ -30,10 +30,10 @@ class Sees(pl.LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_lightning_asks_is_taken_back_while_clients_train(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ASKED, "1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     module = Sees()
     data = TensorDataModule([(torch.ones(2, 2), torch.zeros(2))] * 2, batch_size=2)
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor="sequential")])

@@ -86,6 +86,8 @@ class ModuleState:
             if isinstance(submodule, (Metric, MetricCollection)):
                 # looked at apart: a stack gives metric objects what its clients would have given them
                 images[path + "type"] = f"{type(submodule).__module__}.{type(submodule).__qualname__}"
+                if type(submodule).__module__.startswith("torchmetrics."):
+                    continue  # nothing about it is the user's
                 held = {}
             else:
                 held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
