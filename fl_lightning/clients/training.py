@@ -107,9 +107,9 @@ class LocalTraining:
         if start is not held:
             self.vector.write(start)
         client = ClientAtWork(task, start, self)
-        begun = Begun(client, None, start)
-        begun = self._hooked(begun) if hooks else begun
-        return replace(begun, correction=self.algorithm.objective.correction(client))
+        begun = self._hooked(Begun(client, None, start)) if hooks else None
+        correction = self.algorithm.objective.correction(client)
+        return Begun(client, correction, start) if begun is None else replace(begun, correction=correction)
 
     def call_start_hooks(self, begun: Begun) -> Begun:
         """Call ``on_client_start`` for a client that has begun without it.

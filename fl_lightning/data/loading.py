@@ -135,10 +135,11 @@ class ServesBatches(ABC):
         return self._transformed(self._samples("train", [client]), self.train_transform)
 
     def _check_client(self, client: int) -> None:
-        last = len(self.client_sizes) - 1
-        if not isinstance(client, numbers.Integral) or client not in range(last + 1):
+        number = len(self.client_sizes)
+        is_whole = type(client) is int or isinstance(client, numbers.Integral)  # the first question is far cheaper
+        if not is_whole or not 0 <= client < number:
             raise ValueError(
-                f"`client` must be from 0 to {last}, the position of a training client, got {got_number(client)}."
+                f"`client` must be from 0 to {number - 1}, the position of a training client, got {got_number(client)}."
             )
 
     def pooled_dataset(self, clients: Sequence[int]) -> Dataset[Any]:

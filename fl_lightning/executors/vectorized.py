@@ -98,7 +98,7 @@ class VectorizedExecutor(Executor):
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
             rest = self._prove(rest, first_witnesses(rest, clients.batches.windows), algorithm)
-        while self._stacks and any(map(self._is_longer, rest)):
+        while self._stacks and self.verdict.proven < math.inf and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
         self._mapped, self._batches = 0, 0
         self._train_all(rest, algorithm)

@@ -245,7 +245,7 @@ def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
         if a.args == b.args and a.kwargs == b.kwargs:
             continue
         sizes = (size, other_size) if a.function in RESHAPES else None
-        left, right = a.leaves(), b.leaves()
+        left, right = a.leaves, b.leaves
         if len(left) != len(right) or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
             raise CannotVectorize("what is computed depends on a batch's size")
 
@@ -289,7 +289,7 @@ def leaves_needed(plan: Plan, wanted: Sequence[int], size: int) -> set[int]:
             found.add(number)
         elif number != plan.output:
             node = plan.graph.nodes[number]
-            if node.function in RESHAPES and size in node.leaves():
+            if node.function in RESHAPES and size in node.leaves:
                 raise CannotVectorize("what is logged is shaped by a batch's size")
-            waiting += node.inputs()
+            waiting += node.inputs
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,6 +61,26 @@ class StepBatch:
     sizes: Sequence[int]
 
 
+class _AtWork(NamedTuple):
+    """A linear layer of the clients at work: views, which stay the same as long as these clients do.
+
+    Attributes:
+        layer: The layer.
+        weight: Shape ``(k, outputs, inputs)``.
+        turned: The same, shape ``(k, inputs, outputs)``.
+        bias: Shape ``(k, 1, outputs)``, or ``(k, outputs, 1)`` if its outputs are transposed.
+        output: Takes its outputs, shape ``(k, B, outputs)``.
+        incoming: Takes the gradient that it passes on, shape ``(k, B, inputs)``; ``None`` for the first layer.
+    """
+
+    layer: Linear
+    weight: Tensor
+    turned: Tensor
+    bias: Tensor | None
+    output: Tensor
+    incoming: Tensor | None
+
+
 class Program:
     """Forward and backward passes of a stack's network.
 
@@ -80,6 +100,9 @@ class Program:
         self, plan: Plan, models: int, batch: int, parameters: Sequence[Tensor], generators: ClientGenerators | None
     ) -> None:
         self._plan, self._generators = plan, generators
+        self._linear = [layer for layer in plan.layers if isinstance(layer, Linear)]
+        self._parameters: Sequence[Tensor] = ()  # those of the last step
+        self._at_work: list[_AtWork] = []  # the linear layers with them
         like = parameters[0].detach()
         self._outputs: list[Tensor] = []  # of linear layers
         self._incoming: list[Tensor | None] = []  # gradients that they pass on
@@ -101,26 +124,26 @@ class Program:
         """Take a step.
 
         Args:
-            parameters: Parameters of the clients at work, shape ``(k, *shape)`` each.
+            parameters: Parameters of the clients at work, shape ``(k, *shape)`` each; for other ones another list.
             batch: Their batches.
             out: Filled with the outputs, shape ``(k, B, C)``, or ``(k, C, B)`` if they are transposed.
             update: Called for each parameter, the last layer's first, once its gradient is known.
         """
-        k = len(batch.inputs)
-        linear = [layer for layer in self._plan.layers if isinstance(layer, Linear)]
+        if parameters is not self._parameters:
+            self._parameters, self._at_work = parameters, self._put_to_work(parameters)
+        layers, last = self._at_work, len(self._at_work) - 1
         taken: list[Tensor] = []  # what each linear layer took
-        undo: list[list[Callable[[Tensor], Any]]] = [[] for _ in linear]  # the way back from its input
+        undo: list[list[Callable[[Tensor], Any]]] = [[] for _ in layers]  # the way back from its input
         hidden, number = batch.inputs, 0
         for place, layer in enumerate(self._plan.layers):
             if isinstance(layer, Linear):
-                weight = parameters[layer.weight]
-                bias = None if layer.bias is None else parameters[layer.bias]
+                own = layers[number]
                 taken.append(hidden)
-                if number == len(linear) - 1 and self.transposed:
-                    _product(weight, hidden.transpose(1, 2), None if bias is None else bias.unsqueeze(2), out)
+                if number == last and self.transposed:
+                    _product(own.weight, hidden.transpose(1, 2), own.bias, out)
                     continue
-                hidden = out if number == len(linear) - 1 else self._outputs[number][:k]
-                _product(taken[-1], weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1), hidden)
+                hidden = out if number == last else own.output
+                _product(taken[-1], own.turned, own.bias, hidden)
                 number += 1
             elif isinstance(layer, Activation):
                 hidden, back = _activate(layer, hidden)
@@ -130,19 +153,28 @@ class Program:
                 hidden = hidden * mask
                 undo[number].append(partial(_times, mask))
         gradient = self._loss_gradient(batch, out)
-        for number in range(len(linear) - 1, -1, -1):
-            layer, passed = linear[number], None
+        for number in range(last, -1, -1):
+            own, passed = layers[number], None
             if number:
-                incoming = self._incoming[number]
-                assert incoming is not None
-                passed = torch.bmm(gradient.transpose(1, 2), parameters[layer.weight], out=incoming[:k])
-            update(layer.weight, gradient, taken[number])
-            if layer.bias is not None:
-                update(layer.bias, gradient, None)
+                passed = torch.bmm(gradient.transpose(1, 2), own.weight, out=own.incoming)
+            update(own.layer.weight, gradient, taken[number])
+            if own.layer.bias is not None:
+                update(own.layer.bias, gradient, None)
             if passed is not None:
                 for back in reversed(undo[number]):
                     back(passed)
                 gradient = passed.transpose(1, 2)
+
+    def _put_to_work(self, parameters: Sequence[Tensor]) -> list[_AtWork]:
+        """Return the linear layers with the parameters of some clients."""
+        k, at_work = len(parameters[0]), []
+        for number, layer in enumerate(self._linear):
+            weight, bias, incoming = parameters[layer.weight], None, self._incoming[number]
+            if layer.bias is not None:
+                bias = parameters[layer.bias].unsqueeze(2 if self.transposed and number == len(self._linear) - 1 else 1)
+            passed = None if incoming is None else incoming[:k]
+            at_work.append(_AtWork(layer, weight, weight.transpose(1, 2), bias, self._outputs[number][:k], passed))
+        return at_work
 
     def _loss_gradient(self, batch: StepBatch, out: Tensor) -> Tensor:
         """Return the gradient of the mean loss with respect to the outputs, shape ``(k, C, B)``."""

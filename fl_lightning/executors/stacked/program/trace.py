@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -52,12 +53,14 @@ class Node:
     shape: tuple[int, ...]
     dtype: torch.dtype | None
 
+    @cached_property
     def inputs(self) -> list[int]:
-        """Return the numbers of the tensors that it takes."""
-        return [leaf.number for leaf in self.leaves() if isinstance(leaf, Ref)]
+        """The numbers of the tensors that it takes."""
+        return [leaf.number for leaf in self.leaves if isinstance(leaf, Ref)]
 
+    @cached_property
     def leaves(self) -> list[Any]:
-        """Return its arguments, those in lists one by one."""
+        """Its arguments, those in lists one by one."""
         return pytree.tree_leaves((self.args, self.kwargs))
 
 
@@ -88,7 +91,7 @@ class Graph:
 
     def users(self, number: int) -> list[Node]:
         """Return the calls that take a value."""
-        return [node for node in self.nodes.values() if number in node.inputs()]
+        return [node for node in self.nodes.values() if number in node.inputs]
 
 
 class Traced(Tensor):

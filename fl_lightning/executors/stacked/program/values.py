@@ -108,7 +108,7 @@ class _Together:
         if number == self._plan.result:
             self._single[number] = self._loss(node)
             return
-        for before in node.inputs():
+        for before in node.inputs:
             self._find(before)
         self._compute(node)
 
@@ -129,7 +129,7 @@ class _Together:
         return torch.where(weights > 0, losses.view(weights.shape) * weights, 0).sum(1)
 
     def _compute(self, node: Node) -> None:
-        inputs = node.inputs()
+        inputs = node.inputs
         if node.function is operator.getitem:
             self._rows[node.number] = self._parts[inputs[0]][node.args[1]]
             return
@@ -171,7 +171,7 @@ def _keeps_samples(node: Node, rows: dict[int, Tensor]) -> bool:
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
     if node.function in (Tensor.topk, torch.topk):
         dim = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else -1)
-    dims = rows[node.inputs()[0]].dim()
+    dims = rows[node.inputs[0]].dim()
     return type(dim) is int and dims > 1 and dim % dims != 0
 
 
