@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -10,11 +11,14 @@ from torch import nn
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.memory_format import channels_last
+from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.randomness import preserved_generators
 from fl_lightning.executors.stacked.trials.trial import copy_of
 from fl_lightning.parts.federation import Task
+
+log = logging.getLogger(__name__)
 
 
 class LayoutTrial:
@@ -49,6 +53,7 @@ class LayoutTrial:
                 with stacked.recording(), torch.enable_grad():
                     loss = stacked.training_step(batch, 0)
                 torch.autograd.grad(loss, copy.vector.parameters, allow_unused=True)
-        except Exception:  # a `view` across channels, say; the module may well work as it is
+        except Exception as error:  # a `view` across channels, say; the module may well work as it is
+            log_why(log, "The module cannot be trained with channels last", error)
             return False
         return True

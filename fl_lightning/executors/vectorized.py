@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,13 +14,13 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.journal import Journal
-from fl_lightning._lightning.recording import told
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
 from fl_lightning.clients.begun import Begun, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize, Executor
 from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.executors.stacked.causes import log_why, reason
 from fl_lightning.executors.stacked.changes.circumstances import Circumstances
 from fl_lightning.executors.stacked.changes.common_ground import CommonGround
 from fl_lightning.executors.stacked.client_ends import ClientEnds
@@ -38,6 +39,8 @@ from fl_lightning.executors.stacked.trials.witnesses import WITNESSES, first_wit
 from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
+
+log = logging.getLogger(__name__)
 
 
 class VectorizedExecutor(Executor):
@@ -161,7 +164,7 @@ class VectorizedExecutor(Executor):
             self.check()
             trial = Trial(self._clients, programs=self.verdict.programs)
         except CannotVectorize as error:
-            self.give_up(_reason(error))
+            self.give_up(reason(error), error)
             return tasks
         try:
             trial.train(first, witnesses, algorithm)
@@ -169,7 +172,7 @@ class VectorizedExecutor(Executor):
         except Exception as error:
             if not isinstance(error, CannotVectorize) and not trial.trained:
                 raise  # in earnest: it would be raised without a trial, too
-            self.give_up(_reason(error))
+            self.give_up(reason(error), error)
         else:
             longest = math.inf if trial.by_program else max(map(self._clients.batches.number, witnesses))
             self.verdict.add(trial, longest)
@@ -180,8 +183,10 @@ class VectorizedExecutor(Executor):
         """Whether every round has a trial."""
         return self.verdict.each_round or self._renewed > 1
 
-    def give_up(self, cause: str) -> None:
-        """Train clients one after the other from now on, and say why."""
+    def give_up(self, cause: str, error: Exception | None = None) -> None:
+        """Train clients one after the other from now on, and say why; the error's traceback goes to the debug log."""
+        if error is not None:
+            log_why(log, "Clients are not stacked", error)
         self.verdict = Verdict(cause=cause)
         rank_zero_info(f"Clients are trained one after the other, not stacked: {cause}.")
 
@@ -227,7 +232,7 @@ class VectorizedExecutor(Executor):
                 except NoProgram:  # once a fit at most; the next round tries out mapped steps
                     self.verdict.proven, self.verdict.programs = 0, False
                 except Exception as error:  # a mistake of the user's own is raised again in earnest
-                    self.give_up(_reason(error))
+                    self.give_up(reason(error), error)
                 journal.cut(length)
             results.add_untrained(members)
         results.hand_in()
@@ -296,10 +301,3 @@ class VectorizedExecutor(Executor):
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
         size, steps = self._clients.data.batch_size, len(self._clients.batches.windows(member.task))
         return -steps, 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot
-
-
-def _reason(error: Exception) -> str:
-    """Return why clients are not stacked."""
-    if isinstance(error, CannotVectorize):
-        return str(error)
-    return f"a client's training fails on stacked models ({told(error)})"

@@ -8,6 +8,7 @@ it must still be Python.
 from __future__ import annotations
 
 import ast
+import logging
 import os
 import re
 import subprocess
@@ -63,11 +64,15 @@ def test_all_blocks_are_found() -> None:
 
 
 @pytest.fixture
-def calm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder, without windows and with one thread."""
+def calm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder and without windows; afterwards loggers are as before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(matplotlib, "get_backend", lambda: "agg")
     pyplot.switch_backend("agg")
+    level, handlers = logging.getLogger("fl_lightning").level, logging.getLogger().handlers[:]
+    yield
+    logging.getLogger("fl_lightning").setLevel(level)
+    logging.getLogger().handlers[:] = handlers
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))

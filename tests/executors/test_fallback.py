@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from typing import Any
@@ -115,12 +116,14 @@ class Watching(Callback):
         assert batch is not None
 
 
+STARTS = ["`training_step` is no program of batched products", "Clients are not stacked"]
+
 CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "manual": (lambda: Manual(linear()), [], "Manual optimises manually"),
     "metric": (lambda: WithMetric(linear()), [], "calls `compute` of a metric object"),
     "list": (lambda: KeepsLosses(linear()), [], "changes `self.losses`"),
     "closure": (keeps_losses_elsewhere, [], "changes `held`"),
-    "branch": (lambda: Branches(linear()), [], "fails on stacked models"),
+    "branch": (lambda: Branches(linear()), [], "Python decides by a tensor's value"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
     "reference": (lambda: KeepsReference(linear()), [], "by another way than as attributes of the module"),
     "last batch": (lambda: EndsHarder(linear()), [], "reads `trainer.is_last_batch`"),
@@ -134,7 +137,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "momentum": (
         lambda: Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))),
         [],
-        "fails on stacked models",
+        "a number is taken out of a tensor",
     ),
 }
 
@@ -157,6 +160,49 @@ def test_falls_back_with_one_message(name: str, caplog: pytest.LogCaptureFixture
         assert torch.equal(states[1][0][key], value), key
     assert len(states[1][1]) == len(states[0][1])
     assert all(torch.equal(a, b) for a, b in zip(*(losses for _, losses in states), strict=True))
+
+
+class TakesANumber(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return loss / (1 + float(loss.detach()))
+
+
+class Selects(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        losses = F.cross_entropy(self.layers(batch[0]), batch[1], reduction="none")
+        return losses[(losses >= losses.mean()).nonzero()].mean()
+
+
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        (Branches, "Python decides by a tensor's value (`if`, `while`, `and`, `assert`), and each client has its own"),
+        (
+            TakesANumber,
+            "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own",
+        ),
+        (Selects, "a selection's size depends on values, and each client has its own"),
+    ],
+)
+def test_the_cause_names_the_line_of_the_step(made: type[Module], cause: str) -> None:
+    """The line is that of the step's `return`, its last one."""
+    fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
+    fitter.fit(made(linear()), datamodule=TensorDataModule(clients_of((6,), (8, 12, 4)), batch_size=4))
+    lines, first = inspect.getsourcelines(made.training_step)
+    expected = f"{cause} (test_fallback.py, line {first + len(lines) - 1})"
+    assert fitter.fit_loop.executor.cause == expected
+
+
+def test_the_debug_log_has_the_traceback_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that keeps records, as this one, must not keep the tensors of a stack's step."""
+    fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
+    with caplog.at_level(logging.DEBUG, logger="fl_lightning"):
+        fitter.fit(WithMetric(linear()), datamodule=TensorDataModule(clients_of((6,), (8, 12, 4)), batch_size=4))
+    assert "calls `compute` of a metric object" in fitter.fit_loop.executor.cause
+    shown = [record.message for record in caplog.records if record.levelno == logging.DEBUG]
+    step = "in training_step"
+    assert all(message.startswith(starts) and step in message for message, starts in zip(shown, STARTS, strict=True))
 
 
 def test_fused_recurrent_kernels_fall_back() -> None:

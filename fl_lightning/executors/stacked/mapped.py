@@ -18,6 +18,7 @@ from fl_lightning._lightning.stand_ins import stands_in
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
+from fl_lightning.executors.stacked.causes import cause_of
 from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import DrawsApart
 
@@ -140,8 +141,7 @@ class _OfOneClient(TorchFunctionMode):
         except CannotVectorize:
             raise
         except Exception as error:
-            name = getattr(function, "__name__", function)
-            raise CannotVectorize(f"{name} fails on stacked models ({told(error)})") from error
+            raise CannotVectorize(cause_of(function, error)) from error
 
     def _standing_for(self, tensor: Tensor) -> Tensor:
         return self._filled.get(id(tensor), (tensor, tensor))[1]

@@ -118,10 +118,11 @@ def _never(*args: Any, **kwargs: Any) -> bool:
 
 def _is_of_library(logger: logging.Logger, record: logging.LogRecord) -> bool:
     """Whether a library's own code logs, and not a function of it such as ``rank_zero_info`` for its caller."""
-    return record.pathname.startswith(_folders())
+    return record.pathname.startswith(library_folders())
 
 
 @functools.cache
-def _folders() -> tuple[str, ...]:
+def library_folders() -> tuple[str, ...]:
+    """Return the folders of this library and of those that it runs on."""
     found = map(importlib.util.find_spec, _LIBRARIES)
     return tuple(folder + os.sep for spec in found if spec for folder in spec.submodule_search_locations or ())

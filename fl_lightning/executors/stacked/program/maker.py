@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -15,11 +16,14 @@ from fl_lightning._lightning.stand_ins import given_out, stands_in
 from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
 from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
+
+log = logging.getLogger(__name__)
 
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 
@@ -119,7 +123,8 @@ class ProgramMaker:
                     self._step = self._make(form, size, graph, loss, logged)
             except SideEffect:
                 raise
-            except Exception:  # whatever a training step raises that is asked for its values
+            except Exception as error:  # whatever a training step raises that is asked for its values
+                log_why(log, "`training_step` is no program of batched products", error)
                 self._possible, self._step = False, None
             self._key, self._round = key, round_index
         return self._step

@@ -5,6 +5,7 @@ In single precision small terms of a loss hide behind rounding; here a stack tha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,15 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
+from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
 from fl_lightning.executors.stacked.program.updates import Gradients
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.ways import make_steps
+
+log = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-5  # of the largest gradient: far above rounding, also where a step computes a part in single precision
 _COARSE = 1e-3  # where it returns its loss in single precision
@@ -75,7 +79,8 @@ class PreciseStep:
                 alone = [self._alone(example, single) for example, single in zip(own, singles, strict=True)]
             except CannotVectorize:
                 raise
-            except Exception:  # it computes with tensors of another precision
+            except Exception as error:  # it computes with tensors of another precision
+                log_why(log, "A step cannot be taken in double precision", error)
                 return
             at_once = self._by_the_program(own, singles, batch) if self._by_program else self._mapped(own, batch)
             for place, found in enumerate(alone):

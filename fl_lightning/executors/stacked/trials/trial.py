@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.begun import Begun, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.changes.held_state import HeldState
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
@@ -35,6 +37,8 @@ from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, 
 from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
+
+log = logging.getLogger(__name__)
 
 #: Relative to how far training moves a tensor: rounding stays far below, another function far above.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3}
@@ -138,7 +142,8 @@ class Trial:
         clients = self._clients
         try:
             precise = PreciseStep(self._copy, draws=self.draws, by_program=self.by_program)
-        except Exception:  # a device or a layer has no double precision
+        except Exception as error:  # a device or a layer has no double precision
+            log_why(log, "The module cannot be copied in double precision", error)
             return
         found = [done for done in self._done if done.witness.batches and bool(done.result.vector.isfinite().all())]
         with preserved_generators(self._copy.vector.device), no_effects(), nothing_kept():

@@ -1,0 +1,67 @@
+"""Why clients cannot be trained at once, in words for users."""
+
+from __future__ import annotations
+
+import logging
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fl_lightning._lightning.recording import told
+from fl_lightning.executors.base import CannotVectorize
+from fl_lightning.executors.stacked.guards.effects import library_folders
+
+# in the words of the headings of docs/your-code.md
+_DECIDES = "Python decides by a tensor's value (`if`, `while`, `and`, `assert`), and each client has its own"
+_TAKES_OUT = "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own"
+_SELECTS = "a selection's size depends on values, and each client has its own"
+_CAUSES = {
+    "__bool__": _DECIDES,
+    **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
+    **dict.fromkeys(("tolist", "numpy", "__array__"), _TAKES_OUT),
+    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "_unique2"), _SELECTS),
+}
+
+
+def cause_of(function: Any, error: Exception) -> str:
+    """Return why a function of torch does not work for several clients.
+
+    Args:
+        function: The function.
+        error: What it has raised.
+    """
+    name = getattr(function, "__name__", str(function))
+    return _CAUSES.get(name) or f"{name} fails on stacked models ({told(error)})"
+
+
+def log_why(log: logging.Logger, message: str, error: Exception) -> None:
+    """Write a message and an error's traceback to the debug log.
+
+    As text: a handler that keeps the error would keep its frames, and with them what stands for many clients' values.
+    """
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s\n%s", message, "".join(traceback.format_exception(error)).rstrip())
+
+
+def reason(error: Exception) -> str:
+    """Return why clients are not stacked, with the last line of code of the user's own that ran."""
+    known = isinstance(error, CannotVectorize)
+    cause = str(error) if known else f"a client's training fails on stacked models ({told(error)})"
+    line = _line_of_user(error.__traceback__)
+    return cause if line is None else f"{cause} ({line})"
+
+
+def _line_of_user(trace: TracebackType | None) -> str | None:
+    """Return the file's name and the number of the last line that is of no library and not of Python's own."""
+    ignored = (*library_folders(), sysconfig.get_paths()["stdlib"])
+    found = [(file, number) for file, number in _lines(trace) if not file.startswith((*ignored, "<"))]
+    return f"{Path(found[-1][0]).name}, line {found[-1][1]}" if found else None
+
+
+def _lines(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
