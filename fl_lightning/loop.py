@@ -61,7 +61,7 @@ class FederatedLoop(RoundLoop):
         restored_values: What callbacks monitored when the checkpoint was written.
     """
 
-    clients: LocalTraining
+    training: LocalTraining
     _values_before: Mapping[str, Tensor]  # the round that is trained
 
     def __init__(
@@ -124,19 +124,19 @@ class FederatedLoop(RoundLoop):
 
     def on_fit_start(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
-        self.clients = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
+        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
         self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
         self.epoch_loop.optimizers.past = self.past_settings
         refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
-        self.algorithm.shown = self.clients.vector.read()
-        if self.clients.vector.device.type == "cpu":
+        self.algorithm.shown = self.training.vector.read()
+        if self.training.vector.device.type == "cpu":
             keep_freed_memory()
         if self.round_index == 0:
             self.executor.reset()
         elif self.executor_states:
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
             self.executor.load_state_dict(self.executor_states[own])
-        self.executor.on_fit_start(self.clients, self.algorithm)
+        self.executor.on_fit_start(self.training, self.algorithm)
         self._score_clients()
         restore_monitored_values(self.trainer, self.restored_values)
         if self.other_settings:
@@ -145,7 +145,7 @@ class FederatedLoop(RoundLoop):
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""
-        trainer, vector = self.trainer, self.clients.vector
+        trainer, vector = self.trainer, self.training.vector
         return Federation(
             sizes=self.data.client_sizes,
             model=vector.read(),
@@ -166,7 +166,7 @@ class FederatedLoop(RoundLoop):
     def _local_work(self, kind: str) -> list[int]:
         """Return the samples or batches of each client's local training."""
         tasks = [Task(0, client, int(size)) for client, size in enumerate(self.data.client_sizes)]
-        batches = self.clients.batches
+        batches = self.training.batches
         return [batches.num_samples(task) if kind == "samples" else batches.number(task) for task in tasks]
 
     def _score_clients(self) -> None:
@@ -178,7 +178,7 @@ class FederatedLoop(RoundLoop):
         mine, scores = waiting[trainer.global_rank :: trainer.world_size], {}
         for client in with_progress(trainer, mine, "Scoring clients"):
             task = Task(0, client, int(self.data.client_sizes[client]))
-            scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, self.clients))
+            scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, self.training))
         shares = self.gather_objects(scores)
         algorithm.sampler.take_scores({client: score for share in shares for client, score in share.items()})
 
@@ -186,7 +186,7 @@ class FederatedLoop(RoundLoop):
 
     def on_round_start(self) -> int:
         """Draw the clients; return how many batches this process will train, or about how many."""
-        algorithm, batches = self.algorithm, self.clients.batches
+        algorithm, batches = self.algorithm, self.training.batches
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
         self._values_before = monitored_values(self)
@@ -201,15 +201,15 @@ class FederatedLoop(RoundLoop):
     def train_round(self) -> None:
         """Train this process's clients."""
         algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
-        self.clients.on_round_start()
+        self.training.on_round_start()
         self._adopt_changes(in_round=True)
         self.epoch_loop.on_clients_start()
         if algorithm.overlaps_rounds:
             optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
         for tasks in algorithm.task_groups():
             share = self._share_of(tasks)
-            self.clients.announce(share)
-            self.executor.run(share, self.clients, algorithm)
+            self.training.announce(share)
+            self.executor.run(share, self.training, algorithm)
 
     @property
     def module_changed(self) -> bool:
@@ -217,14 +217,14 @@ class FederatedLoop(RoundLoop):
         shown = self.algorithm.shown
         if self.restored_change or shown is None or self.in_round or not hasattr(self, "clients"):
             return self.restored_change
-        return not same_values(self.clients.vector.read(), shown)
+        return not same_values(self.training.vector.read(), shown)
 
     def _adopt_changes(self, *, in_round: bool = False) -> None:
         """Take what hooks have written into the module since the last round as the server's model.
 
         What those of the round's start have written is taken back if the round breaks off, and they are called again.
         """
-        algorithm, present = self.algorithm, self.clients.vector.read()
+        algorithm, present = self.algorithm, self.training.vector.read()
         if self.restored_change or (algorithm.shown is not None and not same_values(present, algorithm.shown)):
             algorithm.adopt(present, in_round=in_round)
             if not in_round:
@@ -234,7 +234,7 @@ class FederatedLoop(RoundLoop):
         """Return the tasks that this process trains."""
         if self.trainer.world_size == 1:
             return sorted(tasks, key=lambda task: task.slot)
-        costs = [self.clients.batches.number(task) for task in tasks]
+        costs = [self.training.batches.number(task) for task in tasks]
         return balance(tasks, costs, self.trainer.world_size, self.algorithm.owner)[self.trainer.global_rank]
 
     @property
@@ -244,9 +244,9 @@ class FederatedLoop(RoundLoop):
 
     def on_round_end(self) -> None:
         """Let the server act and load the model that the user sees."""
-        self.clients.on_round_end()
+        self.training.on_round_end()
         executor_states = self.gather_objects(self.executor.state_dict())
-        self.clients.vector.write(self.algorithm.on_round_end())
+        self.training.vector.write(self.algorithm.on_round_end())
         report = self.algorithm.report
         if report.reported or report.left_out:
             self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
@@ -254,7 +254,7 @@ class FederatedLoop(RoundLoop):
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
-        self.algorithm.complete_round(self.clients.vector.read())
+        self.algorithm.complete_round(self.training.vector.read())
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
@@ -281,7 +281,7 @@ class FederatedLoop(RoundLoop):
         """Put the server's weights back and forget what clients handed in."""
         shown = self.algorithm.shown
         assert shown is not None
-        self.clients.vector.write(shown)
+        self.training.vector.write(shown)
         self.algorithm.on_round_abort()
 
     # ---- checkpoints ----
@@ -301,7 +301,7 @@ class FederatedLoop(RoundLoop):
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
-        vector, shown = self.clients.vector, self.algorithm.shown
+        vector, shown = self.training.vector, self.algorithm.shown
         assert shown is not None
         trained = vector.read()
         vector.write(shown)

@@ -269,7 +269,7 @@ class AggregationCallback(ShowsSignature, Callback):
     ) -> None:
         """Correct the gradients by the local objective."""
         if self._loop is not None:
-            self._loop.clients.correct(optimizer)
+            self._loop.training.correct(optimizer)
 
     # ---- logs and checkpoints ----
 

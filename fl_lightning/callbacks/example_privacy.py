@@ -130,7 +130,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
         (batch, batch_idx), self._batch = self._batch, None
         parameters = {name: p for name, p in pl_module.named_parameters() if p.grad is not None}
         try:
-            with trainer.fit_loop.clients.quiet.unnoticed():
+            with trainer.fit_loop.training.quiet.unnoticed():
                 gradients = self._of_samples(pl_module, parameters, batch, batch_idx)
         except RuntimeError as error:
             raise RuntimeError(

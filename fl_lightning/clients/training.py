@@ -295,12 +295,12 @@ class ClientAtWork:
 
     task: Task
     start: Tensor
-    clients: LocalTraining
+    training: LocalTraining
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
         """Yield each batch's gradient by parameter name, and its size."""
-        return self.clients.gradients(self.task.client, batch_size)
+        return self.training.gradients(self.task.client, batch_size)
 
     def loss(self) -> float:
         """Return the mean loss of the client's samples at the module's weights."""
-        return self.clients.loss(self.task.client)
+        return self.training.loss(self.task.client)

@@ -34,17 +34,17 @@ class CentralTwin(RoundObserver):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start from the module's weights, unless a checkpoint brought the twin's."""
-        vector = loop_of(trainer).clients.vector
+        vector = loop_of(trainer).training.vector
         self._twin = vector.read() if self._twin is None else self._twin.to(vector.device)
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Train the twin on the data of the round's clients and compare."""
         assert self._twin is not None
         loop, clients = loop_of(trainer), aggregation_of(trainer, self).algorithm.report.reported
-        vector = loop.clients.vector
+        vector = loop.training.vector
         federated, n = vector.read(), vector.num_parameters
         if clients:
-            self._twin = loop.clients.train_centrally(self._twin, sorted(clients))
+            self._twin = loop.training.train_centrally(self._twin, sorted(clients))
         self.values = {"fed/central_distance": relative_distance(federated[:n], self._twin[:n])}
 
     def state_dict(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class LocalCompute(RoundObserver):
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Note the client's work."""
         self._new.append(
-            (result.task.client, result.num_steps, loop_of(trainer).clients.batches.num_samples(result.task))
+            (result.task.client, result.num_steps, loop_of(trainer).training.batches.num_samples(result.task))
         )
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -41,12 +41,12 @@ class LocalAccuracy(RoundObserver):
     @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Evaluate the client's model."""
-        self.local[result.task.client] = float(self.metric(*loop_of(trainer).clients.predictions(result.task.client)))
+        self.local[result.task.client] = float(self.metric(*loop_of(trainer).training.predictions(result.task.client)))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluate the model that the user sees on the round's clients."""
         loop = loop_of(trainer)
-        aggregated = {client: float(self.metric(*loop.clients.predictions(client))) for client in self.local}
+        aggregated = {client: float(self.metric(*loop.training.predictions(client))) for client in self.local}
         shares = loop.gather_objects((self.local, aggregated))
         self.local = {client: value for share, _ in shares for client, value in share.items()}
         self.aggregated = {client: value for _, share in shares for client, value in share.items()}

@@ -90,10 +90,10 @@ class AutoExecutor(Executor):
         self._sequential = SequentialExecutor()
         self._vectorized.reset()
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         """Prepare both ways, and go on as an earlier part of the run chose."""
-        self._clients = clients
-        self._vectorized.on_fit_start(clients, algorithm)
+        self._training = training
+        self._vectorized.on_fit_start(training, algorithm)
         self._threads_before = torch.get_num_threads()
         if self.choice is not None:
             self._prepare(self.choice)
@@ -108,17 +108,17 @@ class AutoExecutor(Executor):
         """Return what a pickle holds: nothing of a fit but the choice and the verdict on stacks."""
         return {key: value for key, value in vars(self).items() if key != "_clients"}
 
-    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         if self.choice is None:
             tasks = self._choose(tasks, algorithm)
         if self.choice is not None and self.choice.executor == "vectorized":
-            self._vectorized.run(tasks, clients, algorithm)
+            self._vectorized.run(tasks, training, algorithm)
             if self._untold and self._vectorized.verdict.proven:  # otherwise it has said why not, or will
                 self._tell(self.choice)
             self._weigh(tasks, self.choice)
         else:
-            self._sequential.run(tasks, clients, algorithm)
+            self._sequential.run(tasks, training, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen, and the verdict on stacks."""
@@ -149,7 +149,7 @@ class AutoExecutor(Executor):
         vectorized = self._vectorized
         if vectorized.cause is not None or not tasks:
             return
-        few = len(tasks) < _MAPPED_MODELS or sum(map(self._clients.batches.number, tasks)) < _WORTH_A_TRIAL
+        few = len(tasks) < _MAPPED_MODELS or sum(map(self._training.batches.number, tasks)) < _WORTH_A_TRIAL
         if vectorized.tries_each_round and few:
             vectorized.give_up("the step may be another one in each round, and rounds are too short for a trial each")
         elif vectorized.clients_of_step < choice.clients_worth_a_step:
@@ -169,16 +169,16 @@ class AutoExecutor(Executor):
 
     def _find(self, tasks: Sequence[Task], algorithm: Algorithm) -> ExecutorChoice:
         """Train the first client, and return the choice of this process."""
-        clients, vectorized = self._clients, self._vectorized
-        on_cpu = clients.vector.device.type == "cpu"
+        training, vectorized = self._training, self._vectorized
+        on_cpu = training.vector.device.type == "cpu"
         open_threads = adjustable_threads() if on_cpu else None
         if open_threads is not None:
             torch.set_num_threads(1)
-        layout = LayoutTrial(clients) if on_cpu and not clients.is_watched else None
+        layout = LayoutTrial(training) if on_cpu and not training.is_watched else None
         with StepCounts() as counts:
-            self._sequential.run(tasks[:1], clients, algorithm)
-        counts.steps = clients.batches.number(tasks[0])
-        large = counts.flops >= _LARGE_STEP and clients.trainer.world_size == 1
+            self._sequential.run(tasks[:1], training, algorithm)
+        counts.steps = training.batches.number(tasks[0])
+        large = counts.flops >= _LARGE_STEP and training.trainer.world_size == 1
         threads = open_threads if large or open_threads is None else 1
         last = layout is not None and not counts.draws and layout.works(tasks[0])
         try:

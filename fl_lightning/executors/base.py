@@ -21,18 +21,18 @@ class Executor(ShowsSignature, ABC):
     def reset(self) -> None:
         """Forget what earlier runs found; called before :meth:`on_fit_start` if the first round of all comes next."""
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         """Called when a fit begins, after a checkpoint's state was loaded."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm.
 
         ``algorithm.receive(clients.train(task, algorithm.start(task)))`` does so for one task.
 
         Args:
             tasks: This process's tasks.
-            clients: Trains clients.
+            training: Trains clients.
             algorithm: Gives the models from which tasks start, and takes results.
         """
 

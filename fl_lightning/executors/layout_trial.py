@@ -25,14 +25,14 @@ class LayoutTrial:
     """Tries a step out on a copy of the module; to be made before the first client trains.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
     """
 
-    def __init__(self, clients: LocalTraining) -> None:
-        self._clients = clients
-        modules = clients.vector.module.modules()
+    def __init__(self, training: LocalTraining) -> None:
+        self._training = training
+        modules = training.vector.module.modules()
         convolves = any(isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) for module in modules)
-        self._state = ModuleState(clients.vector) if convolves else None
+        self._state = ModuleState(training.vector) if convolves else None
 
     def works(self, task: Task) -> bool:
         """Whether there are convolutions, and a step of the task's client runs with their channels last.
@@ -42,14 +42,14 @@ class LayoutTrial:
         if self._state is None or self._state.changed():
             return False
         try:
-            copy, _ = copy_of(self._clients)
+            copy, _ = copy_of(self._training)
             module: Any = copy.vector.module
-            stacked = StackedLoop(self._clients.loop, self._clients.corrector, module)
+            stacked = StackedLoop(self._training.loop, self._training.corrector, module)
             with no_effects(), preserved_generators(copy.vector.device), channels_last(module) as changed:
                 if not changed:
                     return False
-                self._clients.seed(task)
-                batch = stacked.transfer(next(self._clients.batches.of(task)))
+                self._training.seed(task)
+                batch = stacked.transfer(next(self._training.batches.of(task)))
                 with stacked.recording(), torch.enable_grad():
                     loss = stacked.training_step(batch, 0)
                 torch.autograd.grad(loss, copy.vector.parameters, allow_unused=True)

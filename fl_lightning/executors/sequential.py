@@ -24,8 +24,8 @@ class SequentialExecutor(Executor):
         check_bool("channels_last", channels_last)
         self._channels_last = channels_last
 
-    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
-        with channels_last(clients.vector.module) if self._channels_last else nullcontext():
+        with channels_last(training.vector.module) if self._channels_last else nullcontext():
             for task in tasks:
-                algorithm.receive(clients.train(task, algorithm.start(task)))
+                algorithm.receive(training.train(task, algorithm.start(task)))

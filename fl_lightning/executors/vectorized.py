@@ -71,11 +71,11 @@ class VectorizedExecutor(Executor):
         """Forget the trial's verdict."""
         self.verdict = Verdict()
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         """Prepare the steps of a fit's module."""
-        self._clients = clients
-        stacked = StackedLoop(clients.loop, clients.corrector)
-        self._steps = make_steps(clients, clients.vector, stacked, Rehearsal(clients))
+        self._training = training
+        stacked = StackedLoop(training.loop, training.corrector)
+        self._steps = make_steps(training, training.vector, stacked, Rehearsal(training))
         self._round: int | None = None
         self._renewed = 0  # rounds in a row that began under other circumstances
         self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
@@ -95,12 +95,12 @@ class VectorizedExecutor(Executor):
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""
         return {key: vars(self)[key] for key in ("_clients_at_once", "_sequential", "verdict")}
 
-    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
         rest = list(tasks)
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
-            rest = self._prove(rest, first_witnesses(rest, clients.batches.windows), algorithm)
+            rest = self._prove(rest, first_witnesses(rest, training.batches.windows), algorithm)
         while self._stacks and self.verdict.proven < math.inf and any(map(self._is_longer, rest)):
             rest = self._prove_longer(rest, algorithm)
         self._mapped, self._batches = 0, 0
@@ -110,24 +110,24 @@ class VectorizedExecutor(Executor):
 
     def _train_all(self, tasks: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients in stacks, or, from where that fails, one after the other."""
-        clients, journal, trained = self._clients, Journal(self.verdict.jointly), set[Task]()
+        training, journal, trained = self._training, Journal(self.verdict.jointly), set[Task]()
         for chunk in self._chunks(tasks) if self._stacks else ():
             if self._stacks:
                 self._train(chunk, algorithm, journal)
                 trained.update(chunk)
-        journal.tell(clients.loop)
+        journal.tell(training.loop)
         if not self._stacks:  # the others in their own order, not in that of stacks
-            self._sequential.run([task for task in tasks if task not in trained], clients, algorithm)
+            self._sequential.run([task for task in tasks if task not in trained], training, algorithm)
 
     # ---- the trial ----
 
     def _look_for_changes(self) -> None:
         """Ask for a new trial if what the module does may be another thing in this round."""
-        verdict, round_index = self.verdict, self._clients.trainer.current_epoch
+        verdict, round_index = self.verdict, self._training.trainer.current_epoch
         if round_index == self._round or self.cause is not None:
             return
         self._round = round_index
-        now = Circumstances(self._clients)
+        now = Circumstances(self._training)
         if self._circumstances is None:  # the first round of a fit, which may go on from an earlier one
             changed = verdict.circumstances not in (None, now.fingerprint)
         else:
@@ -140,7 +140,7 @@ class VectorizedExecutor(Executor):
 
     def _is_longer(self, task: Task) -> bool:
         """Whether a client has more batches than those of the trials."""
-        return self._clients.batches.number(task) > self.verdict.proven
+        return self._training.batches.number(task) > self.verdict.proven
 
     def _prove_longer(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:
         """Train the first client that is longer than all before both ways, with a neighbour; return the others.
@@ -157,12 +157,12 @@ class VectorizedExecutor(Executor):
         first, rest = tasks[: places[-1] + 1], tasks[places[-1] + 1 :]
         witnesses = [tasks[place] for place in places]
         if len(witnesses) < WITNESSES:
-            self._sequential.run(first, self._clients, algorithm)
+            self._sequential.run(first, self._training, algorithm)
             return rest
         trial: Trial | None = None
         try:
             self.check()
-            trial = Trial(self._clients, programs=self.verdict.programs)
+            trial = Trial(self._training, programs=self.verdict.programs)
         except CannotVectorize as error:
             self.give_up(reason(error), error)
             return tasks
@@ -174,7 +174,7 @@ class VectorizedExecutor(Executor):
                 raise  # in earnest: it would be raised without a trial, too
             self.give_up(reason(error), error)
         else:
-            longest = math.inf if trial.by_program else max(map(self._clients.batches.number, witnesses))
+            longest = math.inf if trial.by_program else max(map(self._training.batches.number, witnesses))
             self.verdict.add(trial, longest)
         return rest
 
@@ -193,7 +193,7 @@ class VectorizedExecutor(Executor):
     def check(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""
         self._steps.stacked.check()
-        check_elementwise(self._clients.trainer.optimizers[0])
+        check_elementwise(self._training.trainer.optimizers[0])
 
     def first_stack(self, tasks: Sequence[Task]) -> int:
         """Return how many of the tasks would train at once."""
@@ -201,15 +201,15 @@ class VectorizedExecutor(Executor):
 
     def _chunks(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """Yield tasks that train at once: of one round, whose learning rates they share, and of like lengths."""
-        in_order = self._clients.hooks.see_order
+        in_order = self._training.hooks.see_order
         if not in_order:
             rounds = list(dict.fromkeys(task.round for task in tasks))
             tasks = sorted(tasks, key=lambda task: rounds.index(task.round))
         for _, own in groupby(tasks, key=lambda task: task.round):
             members = list(own)
-            most = self._clients_at_once or clients_that_fit(self._clients, members)
+            most = self._clients_at_once or clients_that_fit(self._training, members)
             if len(members) > most and not in_order:
-                members.sort(key=lambda task: (-self._clients.batches.number(task), task.slot))
+                members.sort(key=lambda task: (-self._training.batches.number(task), task.slot))
             for start in range(0, len(members), most):
                 yield members[start : start + most]
 
@@ -217,10 +217,10 @@ class VectorizedExecutor(Executor):
 
     def _train(self, tasks: Sequence[Task], algorithm: Algorithm, journal: Journal) -> None:
         """Train clients at once, or, if that fails, one after the other."""
-        clients = self._clients
-        clients.show(tasks)
+        training = self._training
+        training.show(tasks)
         begun = self._begin(tasks, algorithm)
-        results = Results(clients, algorithm, journal, late=not self.verdict.prepares)
+        results = Results(training, algorithm, journal, late=not self.verdict.prepares)
         for members in alike(begun, lambda client: client):
             length = len(journal)
             if self._stacks and members[0].progress is None:
@@ -238,7 +238,7 @@ class VectorizedExecutor(Executor):
         results.hand_in()
         if results.late_change is not None:
             self._ask_again()
-        self._sequential.run(tasks[len(begun) :], clients, algorithm)
+        self._sequential.run(tasks[len(begun) :], training, algorithm)
 
     def _ask_again(self) -> None:
         """Train clients one after the other until another trial has been passed, the next time."""
@@ -252,12 +252,12 @@ class VectorizedExecutor(Executor):
             The clients; only the first one, which has to be trained alone, if the hooks change what the next ones have
             in common with it.
         """
-        clients, hooks = self._clients, self.verdict.prepares
+        training, hooks = self._training, self.verdict.prepares
         begun: list[Begun] = []
         held: Tensor | None = None
-        ground = CommonGround(clients, tasks) if hooks else None
+        ground = CommonGround(training, tasks) if hooks else None
         for task in tasks:
-            begun.append(clients.begin(task, algorithm.start(task), held, hooks=hooks))
+            begun.append(training.begin(task, algorithm.start(task), held, hooks=hooks))
             held = None if hooks else begun[-1].model
             found = None if ground is None else ground.changed(task)
             if found is not None and len(begun) == 1:
@@ -272,32 +272,32 @@ class VectorizedExecutor(Executor):
 
     def _train_alike(self, members: Sequence[Begun], journal: Journal) -> Trained:
         """Train clients whose optimizers have the same options."""
-        clients, stacked = self._clients, self._steps.stacked
-        clients.loop.on_client_start(members[0].task.round)
+        training, stacked = self._training, self._steps.stacked
+        training.loop.on_client_start(members[0].task.round)
         if members[0].options is not None:
-            clients.loop.optimizers.set_options(members[0].options)
+            training.loop.optimizers.set_options(members[0].options)
         ordered = sorted(members, key=self._order)
         tasks = [member.task for member in ordered]
         plain = stacked.transfers_plainly
         generators = None
-        if self.verdict.draws or not draws_nothing(clients, tasks[0], plain):
-            generators = ClientGenerators([partial(clients.seed, task) for task in tasks], clients.vector.device)
-        source = make_source(clients, tasks, stacked.transfer, plain, generators)
-        stack = Stack.of(clients, clients.vector, ordered, source, generators if self.verdict.draws else None)
-        optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
+        if self.verdict.draws or not draws_nothing(training, tasks[0], plain):
+            generators = ClientGenerators([partial(training.seed, task) for task in tasks], training.vector.device)
+        source = make_source(training, tasks, stacked.transfer, plain, generators)
+        stack = Stack.of(training, training.vector, ordered, source, generators if self.verdict.draws else None)
+        optimizer = StackedOptimizer(training.trainer.optimizers[0], training.vector.parameters)
         stacked.begin_stack()
-        clients.seed(tasks[0])
+        training.seed(tasks[0])
         as_program = math.isinf(self.verdict.proven)
-        looked_at = clients.hooks.read_what_was_said
-        ends = ClientEnds(clients.loop.optimizers, optimizer, clients.vector.parameters) if looked_at else None
-        training = StackTraining(clients, self._steps, stack, optimizer, journal, as_program, ends)
-        if as_program and not training.by_program:
+        looked_at = training.hooks.read_what_was_said
+        ends = ClientEnds(training.loop.optimizers, optimizer, training.vector.parameters) if looked_at else None
+        stack_training = StackTraining(training, self._steps, stack, optimizer, journal, as_program, ends)
+        if as_program and not stack_training.by_program:
             raise NoProgram("`training_step` was a program in the trial and is none now")
-        trained = Trained(ordered, stack, training.run(), ends)
-        self._mapped, self._batches = self._mapped + training.mapped, self._batches + training.batches
+        trained = Trained(ordered, stack, stack_training.run(), ends)
+        self._mapped, self._batches = self._mapped + stack_training.mapped, self._batches + stack_training.batches
         return trained
 
     def _order(self, member: Begun) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
-        size, steps = self._clients.data.batch_size, len(self._clients.batches.windows(member.task))
+        size, steps = self._training.data.batch_size, len(self._training.batches.windows(member.task))
         return -steps, 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot

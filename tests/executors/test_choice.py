@@ -269,7 +269,7 @@ def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     # an eighth of the memory is theirs
     for memory, expected in ((8 * 2 * need, 2), (1, 1), (float("inf"), 4)):
         monkeypatch.setattr("fl_lightning.executors.stacked.memory.total_memory", lambda device, m=memory: m)
-        assert clients_that_fit(loop.clients, tasks) == expected
+        assert clients_that_fit(loop.training, tasks) == expected
 
 
 def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,4 +277,4 @@ def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pyt
     # 6 x 100,000 + 100,000 + 100,000 x 3 + 3 = 1,000,003 weights in double precision: 4 x 8,000,024 bytes fit
     tasks = [Task(slot, slot, 8) for slot in range(10)]
     fitter = fit(FedAvg(1, seed=1), nn.Sequential(nn.Linear(6, 100_000), nn.Linear(100_000, 3)), epochs=1)
-    assert clients_that_fit(fitter.fit_loop.clients, tasks) == 4
+    assert clients_that_fit(fitter.fit_loop.training, tasks) == 4

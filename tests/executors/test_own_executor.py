@@ -25,12 +25,12 @@ class OneByOne(Executor):
         self.events: list[str] = []
         self.trained = 0
 
-    def on_fit_start(self, clients: LocalTraining, algorithm: Algorithm) -> None:
+    def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         self.events.append("start")
 
-    def run(self, tasks: Sequence[Task], clients: LocalTraining, algorithm: Algorithm) -> None:
+    def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         for task in tasks:
-            result = clients.train(task, algorithm.start(task))
+            result = training.train(task, algorithm.start(task))
             algorithm.receive(result)
             self.trained += 1
 

@@ -309,7 +309,7 @@ def test_tied_weights_travel_once_and_stay_tied() -> None:
     train_federatedly(module, clients_of(8, 9), max_epochs=2)
     assert module.layers[2].weight is module.layers[0].weight
     # one matrix and two biases
-    assert module.trainer.fit_loop.clients.vector.size == FEATURES * FEATURES + 2 * FEATURES
+    assert module.trainer.fit_loop.training.vector.size == FEATURES * FEATURES + 2 * FEATURES
 
 
 def test_training_step_that_returns_none_warns_once_as_in_lightning() -> None:

@@ -15,28 +15,28 @@ _COPIES = 6  # of a model: weights, gradients, optimizer state, start, correctio
 _CPU_STACK = 32 * 2**20  # bytes of weights; steps of larger stacks wait for memory, and gain nothing
 
 
-def memory_budget(clients: LocalTraining) -> float:
+def memory_budget(training: LocalTraining) -> float:
     """Return the bytes that a stack may take: an eighth of the memory, shared by the processes of a machine."""
-    device = clients.vector.device
-    processes = max(1, clients.trainer.world_size // clients.trainer.num_nodes)
+    device = training.vector.device
+    processes = max(1, training.trainer.world_size // training.trainer.num_nodes)
     return _SHARE * total_memory(device) / (processes if device.type == "cpu" else 1)
 
 
-def clients_that_fit(clients: LocalTraining, tasks: Sequence[Task]) -> int:
+def clients_that_fit(training: LocalTraining, tasks: Sequence[Task]) -> int:
     """Return how many of the clients may train at once: their models and an epoch of their samples fit the budget.
 
     On a CPU their weights take 32 MiB at most.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         tasks: The tasks.
 
     Returns:
         At least 1.
     """
-    vector, budget = clients.vector, memory_budget(clients)
+    vector, budget = training.vector, memory_budget(training)
     weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
-    samples = max(task.num_samples for task in tasks) * clients.batches.bytes_per_sample
+    samples = max(task.num_samples for task in tasks) * training.batches.bytes_per_sample
     most = min(len(tasks), budget / max(1, _COPIES * weights + samples))
     return max(1, int(min(most, _CPU_STACK // max(1, weights)) if vector.device.type == "cpu" else most))
 

@@ -50,7 +50,7 @@ class Results:
     is trained again, alone, and its result in the stack is dropped.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         algorithm: Receives the results.
         journal: What the clients of stacks said.
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
@@ -59,11 +59,11 @@ class Results:
         late_change: What hooks changed, known after :meth:`hand_in`; ``None`` for nothing.
     """
 
-    def __init__(self, clients: LocalTraining, algorithm: Algorithm, journal: Journal, *, late: bool) -> None:
-        self._clients, self._algorithm, self._journal = clients, algorithm, journal
-        starts = bool(clients.hooks.starts)
+    def __init__(self, training: LocalTraining, algorithm: Algorithm, journal: Journal, *, late: bool) -> None:
+        self._training, self._algorithm, self._journal = training, algorithm, journal
+        starts = bool(training.hooks.starts)
         self._late, self._early = starts and late, starts and not late
-        self._is_watched = clients.is_watched
+        self._is_watched = training.is_watched
         self._ground: CommonGround | None = None
         self._rows: dict[int, tuple[Begun, Trained | None, int]] = {}
         self.late_change: str | None = None
@@ -83,25 +83,25 @@ class Results:
 
         Where hooks can look at them, Lightning has heard just what this client and those before said.
         """
-        clients, journal = self._clients, self._journal
-        each = self._late or clients.hooks.read_what_was_said
+        training, journal = self._training, self._journal
+        each = self._late or training.hooks.read_what_was_said
         said = journal.by_client() if each else {}
         if each:
             journal.cut(0)
         elif not all(trained for _, trained, _ in self._rows.values()):
-            journal.tell(clients.loop)
+            journal.tell(training.loop)
         if each or self._early:
-            self._ground = CommonGround(clients, [member.task for member, _, _ in self._rows.values()])
-        noted = read_at_start(clients.hooks) if self._early else None
+            self._ground = CommonGround(training, [member.task for member, _, _ in self._rows.values()])
+        noted = read_at_start(training.hooks) if self._early else None
         for slot in sorted(self._rows):
             member, trained, row = self._rows[slot]
             if self._late:
-                member = clients.call_start_hooks(member)
+                member = training.call_start_hooks(member)
             if trained is None or self._meets_another(member):
-                self._algorithm.receive(clients.go_on(member, at_once=self._late))
+                self._algorithm.receive(training.go_on(member, at_once=self._late))
             else:
                 if slot in said:
-                    said[slot].tell(clients.loop)
+                    said[slot].tell(training.loop)
                 self._receive(member, trained, row)
             if noted is not None and slot != max(self._rows):
                 _check_order(noted, member.task)
@@ -119,13 +119,13 @@ class Results:
         return found is not None
 
     def _receive(self, member: Begun, trained: Trained, row: int) -> None:
-        clients, model = self._clients, trained.vector_of(row)
+        training, model = self._training, trained.vector_of(row)
         if trained.ends is not None:
-            clients.show_end(member, trained.ends.of(row))
+            training.show_end(member, trained.ends.of(row))
         if self._is_watched:
-            clients.vector.write(model)
+            training.vector.write(model)
         steps = len(trained.stack.windows[row])
-        self._algorithm.receive(clients.finish(member.client, model, steps, trained.summed_lr[row]))
+        self._algorithm.receive(training.finish(member.client, model, steps, trained.summed_lr[row]))
 
 
 def _check_order(noted: HeldState, task: Task) -> None:

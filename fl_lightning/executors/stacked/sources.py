@@ -114,7 +114,7 @@ class GatheredBatches:
     """Batches of clients that hold plain tensors: one gather for many steps of a client, then views.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         tasks: The clients' tasks, longest first.
         device: The module's device.
 
@@ -125,9 +125,9 @@ class GatheredBatches:
 
     draws_nothing = alike = True
 
-    def __init__(self, clients: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
-        self._clients = [_RowsOfClient(clients, task) for task in tasks]
-        self._batch = clients.batches.largest(tasks)
+    def __init__(self, training: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
+        self._clients = [_RowsOfClient(training, task) for task in tasks]
+        self._batch = training.batches.largest(tasks)
         self._device = device
         self._upload: DeviceCopy | None = None
         self._steps = 0  # that have been read
@@ -136,10 +136,10 @@ class GatheredBatches:
         self._sizes: list[list[int]] = []
 
     @staticmethod
-    def suit(clients: LocalTraining, tasks: Sequence[Task]) -> bool:
+    def suit(training: LocalTraining, tasks: Sequence[Task]) -> bool:
         """Whether the clients' batches can be had this way."""
-        one_batch = int(clients.trainer.accumulate_grad_batches) == 1
-        return one_batch and all(clients.batches.are_tensors(task.client) for task in tasks)
+        one_batch = int(training.trainer.accumulate_grad_batches) == 1
+        return one_batch and all(training.batches.are_tensors(task.client) for task in tasks)
 
     def form(self) -> BatchForm | None:
         """Return what batches look like."""
@@ -193,14 +193,14 @@ class _RowsOfClient:
     """The batches of one client, whose samples are rows of tensors.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         task: The client's task.
     """
 
-    def __init__(self, clients: LocalTraining, task: Task) -> None:
-        self.tensors, self._indices = clients.batches.rows(task.client)
-        self.number = clients.batches.number(task)
-        self._orders = clients.batches.orders(task)
+    def __init__(self, training: LocalTraining, task: Task) -> None:
+        self.tensors, self._indices = training.batches.rows(task.client)
+        self.number = training.batches.number(task)
+        self._orders = training.batches.orders(task)
         self._order: Tensor | None = None  # of the samples of this epoch that have not been read
 
     @property
@@ -237,13 +237,13 @@ class _RowsOfClient:
             step += number
 
 
-def draws_nothing(clients: LocalTraining, task: Task, plain: bool) -> bool:
+def draws_nothing(training: LocalTraining, task: Task, plain: bool) -> bool:
     """Whether reading a client's batches draws nothing from global generators, for certain."""
-    return plain and clients.batches.has_rows(task.client)
+    return plain and training.batches.has_rows(task.client)
 
 
 def make_source(
-    clients: LocalTraining,
+    training: LocalTraining,
     tasks: Sequence[Task],
     transfer: Callable[[Any], Any],
     plain: bool,
@@ -252,14 +252,14 @@ def make_source(
     """Return the batches of a stack's clients.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         tasks: The clients' tasks, longest first.
         transfer: Brings a batch to the module.
         plain: Whether ``transfer`` only moves it to the device.
         generators: The clients' generators.
     """
-    if plain and GatheredBatches.suit(clients, tasks):
-        return GatheredBatches(clients, tasks, clients.vector.device)
-    batches = [map(transfer, clients.batches.of(task)) for task in tasks]
-    out_of_reach = OutOfReach(clients.loop, clients.vector)
-    return DrawnBatches(batches, None if draws_nothing(clients, tasks[0], plain) else generators, out_of_reach)
+    if plain and GatheredBatches.suit(training, tasks):
+        return GatheredBatches(training, tasks, training.vector.device)
+    batches = [map(transfer, training.batches.of(task)) for task in tasks]
+    out_of_reach = OutOfReach(training.loop, training.vector)
+    return DrawnBatches(batches, None if draws_nothing(training, tasks[0], plain) else generators, out_of_reach)

@@ -103,7 +103,7 @@ class Stack:
     @classmethod
     def of(
         cls,
-        clients: LocalTraining,
+        training: LocalTraining,
         vector: StateVector,
         members: Sequence[Begun],
         source: BatchSource,
@@ -112,7 +112,7 @@ class Stack:
         """Return the stack of some clients.
 
         Args:
-            clients: Trains clients.
+            training: Trains clients.
             vector: The federated state of the module, or of its copy.
             members: The clients, longest first.
             source: Gives their batches.
@@ -122,9 +122,9 @@ class Stack:
         return cls(
             [task.slot for task in tasks],
             ModelStack(vector, [member.model for member in members]),
-            [clients.batches.windows(task) for task in tasks],
+            [training.batches.windows(task) for task in tasks],
             source,
             StackedCorrections([member.correction for member in members], starts, vector),
             generators,
-            clients.batches.largest(tasks),
+            training.batches.largest(tasks),
         )

@@ -31,7 +31,7 @@ class StackTraining:
     """Trains the models of a stack.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         steps: How ``training_step`` runs.
         stack: The clients.
         optimizer: Steps them.
@@ -42,7 +42,7 @@ class StackTraining:
 
     def __init__(
         self,
-        clients: LocalTraining,
+        training: LocalTraining,
         steps: Steps,
         stack: Stack,
         optimizer: StackedOptimizer,
@@ -50,11 +50,11 @@ class StackTraining:
         programs: bool,
         ends: ClientEnds | None = None,
     ) -> None:
-        self._clients, self._steps, self._stack, self._optimizer = clients, steps, stack, optimizer
+        self._training, self._steps, self._stack, self._optimizer = training, steps, stack, optimizer
         self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
         self._active = active_clients(list(map(len, stack.windows)))
         self._ends, self._ending = ends, range(0)  # the rows that take their last step
-        trainer = clients.trainer
+        trainer = training.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
         optimizer.attach(stack.models.parameters)
@@ -67,7 +67,7 @@ class StackTraining:
         self.lost = False
         #: Mapped steps, and batches on which they were taken.
         self.mapped, self.batches = 0, 0
-        self._by_step = bool(clients.loop.optimizers.by_step)
+        self._by_step = bool(training.loop.optimizers.by_step)
         self._settings: list[Any] = []  # of the optimizer, at the steps of which nothing has been kept
         self._program = self._make_program() if programs else None
 
@@ -86,15 +86,15 @@ class StackTraining:
             return self._run()
 
     def _run(self) -> list[list[float]]:
-        clients, optimizer = self._clients, self._optimizer
-        schedules = clients.loop.optimizers
-        counts_lr = clients.algorithm.objective.needs_summed_lr
+        training, optimizer = self._training, self._optimizer
+        schedules = training.loop.optimizers
+        counts_lr = training.algorithm.objective.needs_summed_lr
         so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
         for step, (active, next_active) in enumerate(zip(self._active, [*self._active[1:], 0], strict=True)):
             if self._models.keep(active):
                 optimizer.attach(self._models.parameters)
-            clients.loop.stop_if_terminated()
+            training.loop.stop_if_terminated()
             self._ending = range(next_active, active)
             stepped = self._step(step, active) if self._program is None else self._program_step(step)
             if counts_lr:
@@ -110,7 +110,7 @@ class StackTraining:
 
     def _batches_until(self, step: int, active: int) -> int:
         """Return the batches that clients have trained on after a step, where schedules count them."""
-        if not self._clients.loop.optimizers.counts_batches:
+        if not self._training.loop.optimizers.counts_batches:
             return step + 1
         batches = {sum(windows[: step + 1]) for windows in self._windows[:active]}
         if len(batches) > 1:
@@ -121,9 +121,9 @@ class StackTraining:
 
     def _make_program(self) -> ProgramSteps | None:
         """Return the program of the stack's steps, ``None`` if they have to be mapped."""
-        clients, stack = self._clients, self._stack
+        training, stack = self._training, self._stack
         form = stack.source.form() if self._accumulate == 1 else None
-        size, round_index = stack.batch_size, clients.trainer.current_epoch
+        size, round_index = stack.batch_size, training.trainer.current_epoch
         with nothing_kept():
             traced = None if form is None else self._steps.programs.make(form, size, round_index)
         if form is None or traced is None or (traced.plan.draws and not self._may_draw()):
@@ -141,7 +141,7 @@ class StackTraining:
 
     def _may_draw(self) -> bool:
         """Whether a program may draw from the clients' generators, which are on the CPU."""
-        return self._stack.generators is not None and self._clients.vector.device.type == "cpu"
+        return self._stack.generators is not None and self._training.vector.device.type == "cpu"
 
     def _program_step(self, step: int) -> list[bool]:
         """Take one optimizer step of the clients at work; return which parameters were stepped."""

@@ -60,14 +60,14 @@ class Steps:
         self.seen.add(key)
 
 
-def make_steps(clients: LocalTraining, vector: StateVector, stacked: StackedLoop, rehearsal: Rehearsal | None) -> Steps:
+def make_steps(training: LocalTraining, vector: StateVector, stacked: StackedLoop, rehearsal: Rehearsal | None) -> Steps:
     """Return how ``training_step`` runs on stacks.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         vector: The federated state of the module, or of its copy.
         stacked: Runs its ``training_step``.
         rehearsal: Tries batches of new forms on a copy; ``None`` on a copy.
     """
-    precision = str(clients.trainer.precision_plugin.precision)
+    precision = str(training.trainer.precision_plugin.precision)
     return Steps(stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision, rehearsal), rehearsal)

@@ -17,15 +17,15 @@ class Circumstances:
     parameters, the optimizer's options and the trainer's settings; of tensors with many values only the shape.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         of_client: Whether a client has just begun or ended: of large tensors samples are taken, and the optimizer's
             options, which every client has of its own, do not count.
     """
 
-    def __init__(self, clients: LocalTraining, *, of_client: bool = False) -> None:
-        trainer: Any = clients.trainer
+    def __init__(self, training: LocalTraining, *, of_client: bool = False) -> None:
+        trainer: Any = training.trainer
         seen: list[Any] = [*trainer.callbacks, trainer.accumulate_grad_batches, trainer.gradient_clip_val]
-        for parameter in clients.vector.parameters:
+        for parameter in training.vector.parameters:
             seen.append(parameter.requires_grad)
             seen += (parameter._backward_hooks or {}).values()
             seen += (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
@@ -43,7 +43,7 @@ class Circumstances:
         if of_client:
             seen += *trainer.optimizers, trainer.gradient_clip_algorithm
             seen += (config.scheduler for config in trainer.lr_scheduler_configs)
-        self._module = ModuleState(clients.vector, brief=True, samples=of_client)
+        self._module = ModuleState(training.vector, brief=True, samples=of_client)
 
     def difference(self, other: Circumstances) -> str | None:
         """Return the name of something that has changed, ``None`` if nothing has."""

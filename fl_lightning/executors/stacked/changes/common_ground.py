@@ -23,14 +23,14 @@ class CommonGround:
     costs about as much as a training step, so it is taken only where callbacks have hooks of clients.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         tasks: The clients' tasks.
     """
 
-    def __init__(self, clients: LocalTraining, tasks: Sequence[Task]) -> None:
-        self._clients = clients
-        self._circumstances = Circumstances(clients, of_client=True)
-        self._held, camera = _by_name(clients), _camera()
+    def __init__(self, training: LocalTraining, tasks: Sequence[Task]) -> None:
+        self._training = training
+        self._circumstances = Circumstances(training, of_client=True)
+        self._held, camera = _by_name(training), _camera()
         self._shared = _images(self._held, camera)
         self._quick = QuickLook(camera, _camera)
         self._own = {task.client: self._look_at_data_of(task) for task in tasks}
@@ -41,7 +41,7 @@ class CommonGround:
         Args:
             task: The client whose samples are looked at, too.
         """
-        if found := self._circumstances.difference(Circumstances(self._clients, of_client=True)):
+        if found := self._circumstances.difference(Circumstances(self._training, of_client=True)):
             return found
         if found := self._changed_of_data():
             return found
@@ -50,7 +50,7 @@ class CommonGround:
         return None
 
     def _changed_of_data(self) -> str | None:
-        held = _by_name(self._clients)
+        held = _by_name(self._training)
         if list(held) == list(self._held) and all(map(is_, held.values(), self._held.values())) and self._quick.same():
             return None
         shared = _images(held, _camera())
@@ -60,15 +60,15 @@ class CommonGround:
         return None
 
     def _look_at_data_of(self, task: Task) -> Any:
-        return _camera().image(self._clients.data.client_dataset(task.client))
+        return _camera().image(self._training.data.client_dataset(task.client))
 
 
-def _by_name(clients: LocalTraining) -> dict[str, Any]:
+def _by_name(training: LocalTraining) -> dict[str, Any]:
     """Return what belongs to all clients' data, by name."""
-    held, prefix = contents_of(clients.data), "trainer.datamodule"
+    held, prefix = contents_of(training.data), "trainer.datamodule"
     names = sorted(held, key=lambda name: name.startswith("_"))  # a name of the user's own tells more
     return {
-        "the collate function": clients.data.source_collate_fn,
+        "the collate function": training.data.source_collate_fn,
         **{f"{prefix}.{name}": held[name] for name in names},
     }
 

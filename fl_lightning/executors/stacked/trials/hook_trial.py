@@ -20,16 +20,16 @@ class HookTrial:
     """Calls ``on_client_start`` for a trial's clients, and looks at what it and ``on_client_end`` change.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
 
     Attributes:
         prepares: Whether ``on_client_start`` sets weights or learning rates.
         names: The hooks that the callbacks have.
     """
 
-    def __init__(self, clients: LocalTraining) -> None:
-        self._clients = clients
-        hooks = clients.hooks
+    def __init__(self, training: LocalTraining) -> None:
+        self._training = training
+        hooks = training.hooks
         self.prepares = False
         found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_what_was_said}
         self.names = [name for name, own in found.items() if own]
@@ -42,12 +42,12 @@ class HookTrial:
 
     def begin(self, task: Task, start: Tensor) -> Begun:
         """Begin a client."""
-        clients = self._clients
-        if not clients.hooks.starts:
-            return clients.begin(task, start)
-        ground = CommonGround(clients, [task])
+        training = self._training
+        if not training.hooks.starts:
+            return training.begin(task, start)
+        ground = CommonGround(training, [task])
         self._callbacks.look()
-        begun = clients.begin(task, start)
+        begun = training.begin(task, start)
         self._noted = self._noted or self._callbacks.changed()
         self._common = self._common or ground.changed(task)
         self.prepares = self.prepares or begun.is_prepared
@@ -57,7 +57,7 @@ class HookTrial:
 
     def end(self, task: Task) -> None:
         """Look at what was changed when a client ended."""
-        if self._clients.hooks.starts:
+        if self._training.hooks.starts:
             self._noted_at_end = self._noted_at_end or self._read.changed(task.client)
 
     def check(self) -> None:

@@ -52,16 +52,16 @@ class PreciseStep:
     """Compares gradients, losses, buffers and logged values of one step.
 
     Args:
-        clients: Trains clients on a copy of the module, which is of no other use any more.
+        training: Trains clients on a copy of the module, which is of no other use any more.
         draws: Whether the module draws random numbers.
         by_program: Whether ``training_step`` is a program on stacks.
     """
 
-    def __init__(self, clients: LocalTraining, *, draws: bool, by_program: bool) -> None:
-        module: Any = clients.vector.module.double()
+    def __init__(self, training: LocalTraining, *, draws: bool, by_program: bool) -> None:
+        module: Any = training.vector.module.double()
         self._vector = StateVector(module)
-        self._stacked = StackedLoop(clients.loop, clients.corrector, module)
-        self._steps = make_steps(clients, self._vector, self._stacked, None)
+        self._stacked = StackedLoop(training.loop, training.corrector, module)
+        self._steps = make_steps(training, self._vector, self._stacked, None)
         self._draws, self._by_program = draws, by_program
 
     def compare(self, examples: Sequence[Example]) -> None:

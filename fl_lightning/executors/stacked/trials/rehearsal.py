@@ -21,11 +21,11 @@ class Rehearsal:
     """Runs a module's ``training_step`` on a copy, and sees whether it does more there than to compute.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
     """
 
-    def __init__(self, clients: LocalTraining) -> None:
-        self._clients = clients
+    def __init__(self, training: LocalTraining) -> None:
+        self._training = training
         self._copy: tuple[LocalTraining, WatchedTrainer, StackedLoop, ModuleState] | None = None
 
     def forget(self) -> None:
@@ -51,7 +51,7 @@ class Rehearsal:
         return result, watched
 
     def _made(self) -> tuple[LocalTraining, WatchedTrainer, StackedLoop, ModuleState]:
-        clients = self._clients
-        copy, watched = clients.on_a_copy()
+        training = self._training
+        copy, watched = training.on_a_copy()
         module: Any = copy.vector.module
-        return copy, watched, StackedLoop(clients.loop, clients.corrector, module), ModuleState(copy.vector)
+        return copy, watched, StackedLoop(training.loop, training.corrector, module), ModuleState(copy.vector)

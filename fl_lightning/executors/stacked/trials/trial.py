@@ -56,7 +56,7 @@ class Trial:
     kind. Nothing of the copy comes back: neither logs, nor counters, nor random numbers, nor reads of the data.
 
     Args:
-        clients: Trains clients.
+        training: Trains clients.
         programs: Whether ``training_step`` may be a program.
 
     Raises:
@@ -70,13 +70,13 @@ class Trial:
         by_program: Whether ``training_step`` is a program on all stacks, known after :meth:`compare`.
     """
 
-    def __init__(self, clients: LocalTraining, *, programs: bool) -> None:
-        self._clients = clients
-        self._copy, self._watched = copy_of(clients)
+    def __init__(self, training: LocalTraining, *, programs: bool) -> None:
+        self._training = training
+        self._copy, self._watched = copy_of(training)
         module: Any = self._copy.vector.module
         _spoil(self._copy.vector.tensors())
-        stacked = StackedLoop(clients.loop, clients.corrector, module)
-        self._steps = make_steps(clients, self._copy.vector, stacked, None)
+        stacked = StackedLoop(training.loop, training.corrector, module)
+        self._steps = make_steps(training, self._copy.vector, stacked, None)
         self._done: list[_Done] = []
         self._programs = programs
         self.trained, self.prepares, self.draws, self.jointly, self.by_program = False, False, False, True, True
@@ -92,19 +92,19 @@ class Trial:
         Raises:
             CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
         """
-        clients = self._clients
-        state, data = ModuleState(clients.vector), clients.data
+        training = self._training
+        state, data = ModuleState(training.vector), training.data
         reads = HeldState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
-        hooks = HookTrial(clients)
+        hooks = HookTrial(training)
         for task in tasks:
             begun = hooks.begin(task, algorithm.start(task))
             if task not in witnesses:
-                algorithm.receive(clients.go_on(begun, at_once=True))
+                algorithm.receive(training.go_on(begun, at_once=True))
                 hooks.end(task)
                 continue
-            before = metric_states(clients.vector.module)
-            with clients.loop.witnessed() as witness:
-                result = clients.go_on(begun, at_once=True)
+            before = metric_states(training.vector.module)
+            with training.loop.witnessed() as witness:
+                result = training.go_on(begun, at_once=True)
             algorithm.receive(result)
             hooks.end(task)
             self._done.append(_Done(begun, result, witness, before))
@@ -122,7 +122,7 @@ class Trial:
         Raises:
             CannotVectorize: If anything differs.
         """
-        vector = self._clients.vector
+        vector = self._training.vector
         held = vector.read()
         _spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
         try:
@@ -139,7 +139,7 @@ class Trial:
 
     def _compare_precisely(self) -> None:
         """Compare a step of each client in double precision: at the weights to which it has come, which differ."""
-        clients = self._clients
+        training = self._training
         try:
             precise = PreciseStep(self._copy, draws=self.draws, by_program=self.by_program)
         except Exception as error:  # a device or a layer has no double precision
@@ -149,7 +149,7 @@ class Trial:
         with preserved_generators(self._copy.vector.device), no_effects(), nothing_kept():
             precise.compare(
                 [
-                    Example(partial(clients.seed, done.begun.task), done.result.vector, done.witness.batches[0])
+                    Example(partial(training.seed, done.begun.task), done.result.vector, done.witness.batches[0])
                     for done in found
                 ]
             )
@@ -166,10 +166,10 @@ class Trial:
                     journal.cut(length)
                     self._compare_stack(members, journal)
             self._compare_metrics(journal)
-        self._clients.loop.optimizers.reset(self._done[0].begun.task.round)
+        self._training.loop.optimizers.reset(self._done[0].begun.task.round)
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed} of a stack")
-        if not self._clients.trainer.barebones:  # then nothing is logged
+        if not self._training.trainer.barebones:  # then nothing is logged
             self._compare_logs(journal)
 
     @property
@@ -179,29 +179,29 @@ class Trial:
 
     def _alike(self) -> list[list[_Done]]:
         """Return the clients whose optimizers have the same options together, the longest first."""
-        batches = self._clients.batches
+        batches = self._training.batches
         if any(len(done.witness.batches) != batches.number(done.begun.task) for done in self._done):
             raise CannotVectorize("clients end their training before their last batch")
         longest_first = sorted(self._done, key=lambda done: -len(batches.windows(done.begun.task)))
         return alike(longest_first, lambda done: done.begun)
 
     def _compare_stack(self, members: Sequence[_Done], journal: Journal) -> None:
-        clients, vector = self._clients, self._copy.vector
+        training, vector = self._training, self._copy.vector
         first = members[0].begun
-        clients.loop.optimizers.reset(first.task.round)
+        training.loop.optimizers.reset(first.task.round)
         if first.options is not None:
-            clients.loop.optimizers.set_options(first.options)
-        seeds = [partial(clients.seed, member.begun.task) for member in members]
+            training.loop.optimizers.set_options(first.options)
+        seeds = [partial(training.seed, member.begun.task) for member in members]
         source = DrawnBatches([iter(member.witness.batches) for member in members], None)
         begun = [member.begun for member in members]
-        stack = Stack.of(clients, vector, begun, source, ClientGenerators(seeds, vector.device))
-        optimizer = StackedOptimizer(clients.trainer.optimizers[0], clients.vector.parameters)
+        stack = Stack.of(training, vector, begun, source, ClientGenerators(seeds, vector.device))
+        optimizer = StackedOptimizer(training.trainer.optimizers[0], training.vector.parameters)
         seeds[0]()
         with no_effects():
-            training = StackTraining(self._copy, self._steps, stack, optimizer, journal, self._programs)
-            summed = training.run()
-        self.draws, self.by_program = self.draws or training.drew, self.by_program and training.by_program
-        if training.lost and all(bool(member.result.vector.isfinite().all()) for member in members):
+            stack_training = StackTraining(self._copy, self._steps, stack, optimizer, journal, self._programs)
+            summed = stack_training.run()
+        self.draws, self.by_program = self.draws or stack_training.drew, self.by_program and stack_training.by_program
+        if stack_training.lost and all(bool(member.result.vector.isfinite().all()) for member in members):
             raise CannotVectorize(_BY_ANOTHER_WAY)
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
@@ -210,14 +210,14 @@ class Trial:
 
     @property
     def _is_mixed(self) -> bool:
-        return str(self._clients.trainer.precision_plugin.precision) not in ("32-true", "64-true")
+        return str(self._training.trainer.precision_plugin.precision) not in ("32-true", "64-true")
 
     @property
     def _tolerance(self) -> float:
-        return _MIXED if self._is_mixed else _TOLERANCES.get(self._clients.vector.parameters[0].dtype, _MIXED)
+        return _MIXED if self._is_mixed else _TOLERANCES.get(self._training.vector.parameters[0].dtype, _MIXED)
 
     def _compare_models(self, result: ClientResult, stacked: Tensor) -> None:
-        vector = self._clients.vector
+        vector = self._training.vector
         models = [vector.views(model) for model in (result.start, result.vector, stacked)]
         moves = [largest(after - start) for start, after, _ in zip(*models, strict=True)]
         # a tensor that hardly moves (a bias before BatchNorm, say) is moved by rounding alone
@@ -243,9 +243,9 @@ class Trial:
             raise CannotVectorize("a client's learning rates are others in a stack")
 
     def _compare_metrics(self, journal: Journal) -> None:
-        copy, origin = self._copy.vector, self._clients.vector
+        copy, origin = self._copy.vector, self._training.vector
         told = [Told(done.begun.task.slot, done.metrics_before, done.witness.metrics) for done in self._done]
-        with self._clients.trainer.precision_plugin.train_step_context():
+        with self._training.trainer.precision_plugin.train_step_context():
             self.jointly = compare_metrics(told, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
 
     def _compare_logs(self, journal: Journal) -> None:
@@ -273,14 +273,14 @@ class _Done:
     metrics_before: MetricStates
 
 
-def copy_of(clients: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
+def copy_of(training: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
     """Return the clients' training on a copy of the module, and the trainer that the copy sees.
 
     Raises:
         CannotVectorize: If the module cannot be copied.
     """
     try:
-        return clients.on_a_copy()
+        return training.on_a_copy()
     except CannotVectorize:
         raise
     except Exception as error:  # whatever a module's attributes raise when they are copied
