@@ -43,29 +43,30 @@ def main() -> None:
     sizes = np.full(args.clients, 10)
     model = torch.zeros(args.parameters)
     began = time.perf_counter()
-    algorithm.begin(Federation(sizes=sizes, model=model, lengths=[args.parameters]), fresh=True)
+    algorithm.on_fit_start(Federation(sizes=sizes, model=model, lengths=[args.parameters]), fresh=True)
     print(f"{args.clients:,} clients begin: {time.perf_counter() - began:.2f} s")
     before, rounds = peak(), []
     for round_index in range(args.rounds):
         began = time.perf_counter()
-        one_round(algorithm, round_index, sizes)
+        one_round(algorithm, round_index)
         rounds.append((time.perf_counter() - began) / ARRIVALS * 1e6)
     later = rounds[1:] or rounds
     print(f"an arrival: {statistics.median(later):.1f} us (rounds from {min(later):.1f} to {max(later):.1f})")
-    sky = algorithm.schedule.sky
-    held, each = len(sky.models) + len(sky.results), args.parameters * 4 / 1e6
-    print(f"under way: {len(sky.flights):,}; models held: {len(sky.models):,}, results ahead: {len(sky.results):,}")
+    simulation = algorithm.schedule.simulation
+    held, each = len(simulation.models) + len(simulation.results), args.parameters * 4 / 1e6
+    flights, models, results = (len(part) for part in (simulation.flights, simulation.models, simulation.results))
+    print(f"under way: {flights:,}; models held: {models:,}, results ahead: {results:,}")
     print(f"that is {held * each:,.0f} MB; the process grew by {peak() - before:,.0f} MB")
 
 
-def one_round(algorithm: AsynchronousAlgorithm, round_index: int, sizes: np.ndarray) -> None:
+def one_round(algorithm: AsynchronousAlgorithm, round_index: int) -> None:
     """Let a round's results arrive."""
-    algorithm.plan(round_index, sizes, seed=0)
-    for tasks in algorithm.batches():
+    algorithm.on_round_start(round_index)
+    for tasks in algorithm.task_groups():
         for task in tasks:
             start = algorithm.start(task)
             algorithm.receive(ClientResult(task, start, start.clone(), 1))
-    algorithm.close_round()
+    algorithm.complete_round(algorithm.on_round_end())
 
 
 def peak() -> float:

@@ -95,7 +95,7 @@ def main() -> None:
     trainer = L.Trainer(
         max_epochs=options.pairs + 1,
         accelerator="cpu",
-        callbacks=[FedAvg(clients_per_round=CLIENTS), timer],
+        callbacks=[FedAvg(clients_per_round=CLIENTS, executor="sequential"), timer],
         enable_progress_bar=options.progress_bar,
         enable_checkpointing=False,
         enable_model_summary=False,

@@ -177,7 +177,8 @@ def multiple_of(step: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         value = int(text) if text.isdecimal() else 0
         if value == 0 or value % step:
-            raise argparse.ArgumentTypeError(f"must be a multiple of {step}, such as {step * 5}, got {text}")
+            allowed = f"a multiple of {step}" if step > 1 else "a whole number above 0"
+            raise argparse.ArgumentTypeError(f"must be {allowed}, such as {step * 5}, got {text}")
         return value
 
     return read

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
 from fl_lightning._lightning.progress_bars import with_progress
-from fl_lightning._lightning.refusals import refuse_unsupported
+from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused_loader
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
+from fl_lightning.clients.loaded_weights import LoadedWeights
 from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
@@ -32,7 +33,7 @@ from fl_lightning.seeding import Stream, seed_global_generators
 _OWN = (
     *("algorithm", "executor", "settings", "corrector", "past_settings"),
     *("invalid_rounds", "max_invalid_rounds", "fingerprints", "executor_states", "other_settings", "restored_change"),
-    "restored_values",
+    *("restored_values", "loaded_weights"),
 )
 
 
@@ -50,7 +51,7 @@ class FederatedLoop(RoundLoop):
         max_invalid_rounds: Number of :attr:`invalid_rounds` that ends the fit with an error; ``None`` never ends it.
 
     Attributes:
-        clients: The clients' local training, once the fit has begun.
+        training: The clients' local training, once the fit has begun.
         past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
         invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
         fingerprints: Of the training clients and of the validation and test data, once they are known.
@@ -82,6 +83,7 @@ class FederatedLoop(RoundLoop):
         self.executor_states: list[dict[str, Any]] = []
         self.other_settings = ""
         self.restored_change = False
+        self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
         self.restored_values: Mapping[str, Tensor] = {}
 
     def take_over(self, stock: Any) -> None:
@@ -107,6 +109,7 @@ class FederatedLoop(RoundLoop):
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
         refuse_unsupported(self.trainer, self.corrector)
+        tell_of_unused_loader(self.data)
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(
@@ -129,6 +132,9 @@ class FederatedLoop(RoundLoop):
         self.epoch_loop.optimizers.past = self.past_settings
         refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
         self.algorithm.shown = self.training.vector.read()
+        if self.loaded_weights is not None:  # what hooks have written since then counts
+            self.restored_change |= self.loaded_weights.are_changed(self.trainer.lightning_module)
+            self.loaded_weights = None
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
         if self.round_index == 0:
@@ -215,7 +221,7 @@ class FederatedLoop(RoundLoop):
     def module_changed(self) -> bool:
         """Whether hooks have written into the module since the last round; the next one takes that up."""
         shown = self.algorithm.shown
-        if self.restored_change or shown is None or self.in_round or not hasattr(self, "clients"):
+        if self.restored_change or shown is None or self.in_round or not hasattr(self, "training"):
             return self.restored_change
         return not same_values(self.training.vector.read(), shown)
 
@@ -238,9 +244,9 @@ class FederatedLoop(RoundLoop):
         return balance(tasks, costs, self.trainer.world_size, self.algorithm.owner)[self.trainer.global_rank]
 
     @property
-    def is_torn(self) -> bool:
+    def is_half_changed(self) -> bool:
         """Whether the end of a round failed after states had begun to change."""
-        return self.algorithm.is_torn
+        return self.algorithm.is_half_changed
 
     def on_round_end(self) -> None:
         """Let the server act and load the model that the user sees."""
@@ -294,17 +300,14 @@ class FederatedLoop(RoundLoop):
         return {**state, "module_changed": self.module_changed, "monitored": monitored}
 
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's."""
+        """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.restored_change = state["executors"], state["module_changed"]
         self.restored_values = state.get("monitored", {})  # checkpoints of earlier releases have none
+        self.loaded_weights = LoadedWeights(self.trainer.lightning_module)
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
-        vector, shown = self.training.vector, self.algorithm.shown
+        shown = self.algorithm.shown
         assert shown is not None
-        trained = vector.read()
-        vector.write(shown)
-        copy = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state_dict.items()}
-        vector.write(trained)
-        return copy
+        return self.training.vector.with_values(state_dict, shown)

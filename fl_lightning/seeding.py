@@ -1,14 +1,17 @@
 """Seeds derived from what a random choice is for, never from what was drawn before it.
 
-Every client's work is seeded by (seed, round, client) and every round's draw of clients by (seed, round). So results
-do not depend on the order in which clients are trained, on the executor or on the number of processes, and a resumed
-run draws what the uninterrupted one would have drawn.
+Every client's work is seeded by (seed, round, client) and every round's draw of clients by (seed, round). Parts of a
+user's own that draw from the global generators find them seeded, too. So results do not depend on the order in which
+clients are trained, on the executor or on the number of processes, and a resumed run draws what the uninterrupted one
+would have drawn.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -33,6 +36,7 @@ class Stream(IntEnum):
     SECURE_AGGREGATION = 11
     HOOKS = 12
     ROUND = 13
+    PARTS = 14
 
 
 def default_seed() -> int:
@@ -84,6 +88,17 @@ def set_global_states(states: tuple[Any, ...], device: torch.device) -> None:
         torch.cuda.set_rng_state(states[1], device)
     np.random.set_state(states[2])
     random.setstate(states[3])
+
+
+@contextmanager
+def seeded(seed: int, stream: Stream, *parts: int, device: torch.device) -> Iterator[None]:
+    """Seed the generators that user code draws from; afterwards they go on as before."""
+    states = global_states(device)
+    seed_global_generators(seed, stream, *parts)
+    try:
+        yield
+    finally:
+        set_global_states(states, device)
 
 
 def same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -241,8 +241,8 @@ def draw_timeline(arrivals: list[ArrivalRecord], schedule: Asynchronous, path: P
     """Draw when each device worked, those that are still at their first model too, and when the server moved."""
     from matplotlib.figure import Figure
 
-    clock, end = schedule.clock, schedule.clock.time(schedule.sky.now)
-    under_way = [(flight.task.client, clock.time(flight.sent)) for flight in schedule.sky.flights.values()]
+    clock, end = schedule.clock, schedule.clock.time(schedule.simulation.now)
+    under_way = [(flight.task.client, clock.time(flight.sent)) for flight in schedule.simulation.flights.values()]
     drawn = Figure(figsize=(9, 4), layout="constrained")
     axes = drawn.subplots()
     for outcome, colour in OUTCOMES.items():

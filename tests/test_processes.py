@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
-from fl_lightning import ClientMetrics, FedAvg, RADFed, TensorDataModule
+from fl_lightning import ClientMetrics, FedAvg, RADFed, Scaffold, TensorDataModule
 
 class Net(L.LightningModule):
     def __init__(self, manual):
@@ -55,7 +55,9 @@ class Net(L.LightningModule):
 
 if __name__ == "__main__":
     folder, algorithm, devices = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    callback = FedAvg(5, seed=1) if algorithm == "manual" else RADFed(3, 5, seed=1)
+    # clients of Scaffold stay on their processes: in some rounds one process has none
+    makers = {"manual": lambda: FedAvg(5, seed=1), "scaffold": lambda: Scaffold(2, seed=1)}
+    callback = makers[algorithm]() if algorithm in makers else RADFed(3, 5, seed=1)
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
@@ -97,7 +99,7 @@ def run(folder: Path, algorithm: str, devices: int) -> dict[str, Any]:
     return torch.load(folder / f"final-{devices}.pt", weights_only=True)
 
 
-@pytest.mark.parametrize("algorithm", ["radfed", "manual"])
+@pytest.mark.parametrize("algorithm", ["radfed", "manual", "scaffold"])
 def test_two_processes_equal_one(tmp_path: Path, algorithm: str) -> None:
     one, two = run(tmp_path, algorithm, 1), run(tmp_path, algorithm, 2)
     for part in ("weights", "best"):

@@ -4,6 +4,6 @@ from fl_lightning.executors import Executor
 class ReversedOrder(Executor):
     """Trains one client after the other, the last one first."""
 
-    def run(self, tasks, clients, algorithm):
+    def run(self, tasks, training, algorithm):
         for task in reversed(tasks):
-            algorithm.receive(clients.train(task, algorithm.start(task)))
+            algorithm.receive(training.train(task, algorithm.start(task)))

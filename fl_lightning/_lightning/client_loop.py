@@ -8,11 +8,11 @@ from typing import Any
 
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.client_log import ClientLog, Witness
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
-from fl_lightning._lightning.logging import ClientLog, Witness
 from fl_lightning._lightning.metric_replay import metric_states
-from fl_lightning._lightning.recording import CannotVectorize
 from fl_lightning._lightning.stopping import StopRequests
 from fl_lightning._lightning.transfer import batch_transfer
 
@@ -149,7 +149,9 @@ class ClientLoop(ClientStep):
 
     def _show_counters(self) -> None:
         if self._hides_counters:
-            raise CannotVectorize("the data, or a hook of the batches' transfer, read counters that all clients share")
+            raise CannotVectorize(
+                "the data, a hook of the batches' transfer or a schedule reads counters that all clients share"
+            )
 
     # ---- once a client ----
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import without_graphs
-from fl_lightning._lightning.recording import CannotVectorize
 
 _LOGGERS = ("logger", "loggers")
 #: What is the same for all clients of a round, and may be another thing in the next.

@@ -10,8 +10,8 @@ from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 
+from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.logging import join_results
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning.data import FederatedDataModule
 
@@ -33,7 +33,7 @@ class SharedEvaluation(_EvaluationLoop):
     def _store_dataloader_outputs(self) -> None:
         # every process comes here once; of several loaders, one may be empty in some of them
         if self._combined_loader is not None and len(self._combined_loader.flattened) == 1:
-            join_results(self._results, _gather, self.trainer.strategy.reduce)
+            join_results(self._results, self.trainer.lightning_module, _gather, self.trainer.strategy.reduce)
             _settle(self._results)
         super()._store_dataloader_outputs()
 

@@ -14,12 +14,13 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.client_log import weight_of
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import enter_fx
-from fl_lightning._lightning.logging import weight_of
 from fl_lightning._lightning.metric_replay import replay, value_of_step
 from fl_lightning._lightning.rates import GroupOptions, show_rates
-from fl_lightning._lightning.recording import BatchValue, CannotVectorize, LogCall, Logged
+from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.trainer import call
 from torch import Tensor
 from torch.optim import Adagrad, Optimizer
+
+from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -29,9 +31,6 @@ class OptimizerProgress:
 
     states: Sequence[dict[Any, Any]]
     schedules: Sequence[dict[str, Any]] | None = None
-
-
-_State = dict[Any, Any]
 
 
 class LocalOptimizers:
@@ -51,7 +50,7 @@ class LocalOptimizers:
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
         #: Schedules that step after a client's optimizer steps.
         self.by_step = by_step if self._automatic else []
-        self._configured = _states(trainer.optimizers)
+        self._configured = list(map(OptimizerMemory, trainer.optimizers))
         #: Settings of earlier rounds, on whose models clients still train.
         self.past: dict[int, Settings] = {}
         #: With manual optimisation, the settings that the round's first client left.
@@ -64,13 +63,14 @@ class LocalOptimizers:
 
     def on_clients_start(self) -> None:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
-        self._for_clients, self._configured = self._settings(), _states(self._trainer.optimizers)
+        self._for_clients = self._settings()
+        self._configured = list(map(OptimizerMemory, self._trainer.optimizers))
 
     @property
     def begin_with_state(self) -> bool:
         """Whether ``configure_optimizers``, or a hook, has given optimizers a state before the first step."""
         pairs = zip(self._trainer.optimizers, self._configured, strict=False)
-        return any(not _is_made_anew(optimizer, state) for optimizer, state in pairs)
+        return any(not _is_made_anew(optimizer, configured.state) for optimizer, configured in pairs)
 
     def on_round_abort(self) -> None:
         """Return to the settings of the round's start."""
@@ -89,9 +89,8 @@ class LocalOptimizers:
 
     def reset(self, round_index: int | None = None) -> None:
         """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
-        for optimizer, state in zip(self._trainer.optimizers, self._configured, strict=False):
-            optimizer.state.clear()
-            optimizer.state.update(_copied(state))
+        for optimizer, configured in zip(self._trainer.optimizers, self._configured, strict=False):
+            configured.restore()
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None  # `zero_grad` may be the user's own
@@ -139,7 +138,7 @@ class LocalOptimizers:
         return not any(optimizer.state for optimizer in self._trainer.optimizers)
 
     def mark_of_schedules(self) -> Any:
-        """Return what is equal later if no schedule has been changed."""
+        """Return a value to compare later, to see whether any schedule has changed."""
         return [_mark(config.scheduler) for config in self._trainer.lr_scheduler_configs]
 
     def on_client_end(self, slot: int) -> None:
@@ -179,7 +178,7 @@ class LocalOptimizers:
         """Put the round's start in the place of what a client left in the optimizers and schedules."""
         options_at_start, schedules = self._start
         optimizers = zip(self._trainer.optimizers, self._configured, strict=False)
-        states = [_state_dict(optimizer, configured) for optimizer, configured in optimizers]
+        states = [_state_dict(optimizer, configured.state) for optimizer, configured in optimizers]
         for number, (state, options) in enumerate(
             zip(checkpoint.get("optimizer_states", []), options_at_start, strict=False)
         ):
@@ -208,7 +207,7 @@ class LocalOptimizers:
 
 
 def _mark(schedule: Any) -> Any:
-    """Return what is equal later if a schedule has not been changed: its state, and functions, which are none."""
+    """Return a value to compare later: a schedule's state, and its functions, which are not part of the state."""
     held = [each for value in vars(schedule).values() for each in (value if isinstance(value, list) else [value])]
     state: Any = None
     with suppress(Exception):  # whatever an own schedule's state raises when it is pickled
@@ -226,29 +225,20 @@ def _own(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
 
 
-def _states(optimizers: Sequence[Optimizer]) -> list[_State]:
-    """Return copies of what optimizers hold."""
-    return [_copied(optimizer.state) for optimizer in optimizers]
-
-
-def _copied(state: Mapping[Any, Any]) -> _State:
-    return {parameter: copy.deepcopy(held) for parameter, held in state.items()}
-
-
-def _state_dict(optimizer: Optimizer, state: _State) -> Any:
+def _state_dict(optimizer: Optimizer, state: State) -> Any:
     """Return what a checkpoint has of a state."""
     if not state:
         return {}
     before = dict(optimizer.state)
     optimizer.state.clear()
-    optimizer.state.update(_copied(state))
+    optimizer.state.update(copied_state(state))
     saved = optimizer.state_dict()["state"]
     optimizer.state.clear()
     optimizer.state.update(before)
     return saved
 
 
-def _is_made_anew(optimizer: Optimizer, state: _State) -> bool:
+def _is_made_anew(optimizer: Optimizer, state: State) -> bool:
     """Whether an optimizer makes such a state itself where it finds none: Adagrad has one from the start."""
     if not state or type(optimizer) is not Adagrad:
         return not state

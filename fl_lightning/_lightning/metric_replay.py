@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, SumMetric
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import AnyMetric, ClientCall, parts, without_graphs
 from fl_lightning._lightning.metric_joining import adds_up, make_jointly
-from fl_lightning._lightning.recording import BatchValue, CannotVectorize, LogCall, Logged, MetricCall
+from fl_lightning._lightning.recording import BatchValue, LogCall, Logged, MetricCall
 from fl_lightning.seeding import global_states, same_states
 
 
@@ -150,7 +151,7 @@ def value_of_step(steps: ClientSteps, row: int, log: LogCall) -> Any:
 
 #: Attributes that every metric object has, beside its states.
 _STOCK = (vars(SumMetric()).keys() | vars(MetricCollection({})).keys()) - {"sum_value", "nan_strategy", "state_name"}
-#: Those among them that tell nothing, or are none of a state.
+#: Of these, attributes that are not state.
 _PASSING = {"_computed", "_state_is_copy", "training"}
 _KEPT = {"_forward_cache", "_groups"}
 _PLAIN = (bool, int, float, str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,40 +14,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torchmetrics import Metric, MetricCollection
 
-from fl_lightning._lightning.stand_ins import stands_in
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.stand_ins import register_stand_in
 
 _REDUCTIONS = {"mean": "mean", torch.mean: "mean", "sum": "sum", torch.sum: "sum"}
 _REDUCTIONS |= {"max": "max", torch.max: "max", "min": "min", torch.min: "min"}
 _ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
 _METHODS = ("forward", "update", "compute", "reset")
 _COUNTERS = ("_update_count", "_forward_cache", "_computed")
-
-
-class CannotVectorize(Exception):
-    """Something needs one model at a time; the message names it, and the way out where there is one."""
-
-    def __init__(self, *message: object) -> None:
-        super().__init__(*message)
-        _raised.last = type(self), message  # the exception itself would hold what its functions held
-
-
-_raised = threading.local()  # `last`: kind and message of this thread's last :class:`CannotVectorize`
-
-
-def told(error: Exception) -> str:
-    """Return an exception's kind and the first line of its message."""
-    first = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}{': ' if first else ''}{first}"
-
-
-@contextmanager
-def nothing_caught() -> Iterator[None]:
-    """Raise again what code of the user's own, such as ``except Exception``, has caught of :class:`CannotVectorize`."""
-    _raised.last = None
-    yield
-    if _raised.last is not None:
-        kind, message = _raised.last
-        raise kind(*message)
 
 
 class BatchValue(NamedTuple):
@@ -95,7 +68,7 @@ class Returned(Unusable):
 
     def __init__(self, place: BatchValue) -> None:
         self.place = place
-        stands_in(self, lambda value: float("nan"))
+        register_stand_in(self, lambda value: float("nan"))
 
 
 class Held(Unusable):

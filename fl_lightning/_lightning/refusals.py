@@ -14,10 +14,12 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.transfer import takes_dataloader_iter
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.other_lightning import check_lightning
+from fl_lightning.representation import counted
 
 
 class UnsupportedError(ValueError):
@@ -67,6 +69,22 @@ def refuse_step_plateau(trainer: pl.Trainer) -> None:
             )
 
 
+def refuse_foreign_parameters(trainer: pl.Trainer) -> None:
+    """Raise ``UnsupportedError`` if optimizers, once they are set up, train what is no parameter of the module."""
+    module = trainer.lightning_module
+    own = {id(parameter) for parameter in module.parameters()}
+    for optimizer in trainer.optimizers:
+        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        foreign = [tuple(parameter.shape) for parameter in given if id(parameter) not in own]
+        if foreign:
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} trains {counted(len(foreign), 'tensor')} (shape {foreign[0]}"
+                f"{' and others' if len(foreign) > 1 else ''}) that {type(module).__name__} does not have among its "
+                "parameters, so they would go from client to client, and the server would never see them. Assign "
+                "what holds them to an attribute of the module; several in an `nn.ModuleList`, not in a list."
+            )
+
+
 def _refuse_data(trainer: pl.Trainer, name: str) -> None:
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, FederatedDataModule):
@@ -74,6 +92,16 @@ def _refuse_data(trainer: pl.Trainer, name: str) -> None:
         raise UnsupportedError(
             f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Give it "
             "`datamodule=` a FederatedDataModule; TensorDataModule(clients=[(x, y), ...]) wraps tensors you have."
+        )
+
+
+def tell_of_unused_loader(data: FederatedDataModule) -> None:
+    """Warn if a data module overrides ``train_dataloader``, which no federated fit calls."""
+    if type(data).train_dataloader is not FederatedDataModule.train_dataloader:
+        rank_zero_warn(
+            f"`{type(data).__name__}.train_dataloader` is not called in a federated fit: clients' batches come from "
+            "`client_batches`. Change samples in `load` or by `train_transform`, their order by `sampler`, and batches "
+            "in `client_batches`."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from typing import Any
 
@@ -18,17 +17,15 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.early_stopping import stop_where_stopped
 from fl_lightning._lightning.evaluation import validate_round
 from fl_lightning._lightning.gpu_search import no_search_for_gpus
-from fl_lightning._lightning.logging import join_results
 from fl_lightning._lightning.progress_bars import RoundBars
-from fl_lightning._lightning.refusals import refuse_step_plateau
+from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning._lightning.stopping import StopRequests
-
-log = logging.getLogger(__name__)
 
 
 class RoundLoop(_FitLoop):
@@ -36,8 +33,8 @@ class RoundLoop(_FitLoop):
 
     A checkpoint is always one of a round's boundary: a round counts as done when the server has acted and the schedules
     have stepped, before hooks and validation run. Whatever breaks a round off before that leaves weights, optimizers
-    and progress as they were when it began. Where the server's end itself fails, the loop :attr:`is_torn`: nothing is
-    saved any more.
+    and progress as they were when it began. Where the server's end itself fails, the loop :attr:`is_half_changed`:
+    nothing is saved any more.
     """
 
     epoch_loop: ClientLoop
@@ -75,7 +72,7 @@ class RoundLoop(_FitLoop):
 
     @abstractmethod
     def on_round_complete(self) -> None:
-        """Note that all has ended the round."""
+        """Called when every part has finished the round."""
 
     @abstractmethod
     def call_round_hooks(self) -> None:
@@ -83,7 +80,7 @@ class RoundLoop(_FitLoop):
 
     @property
     @abstractmethod
-    def is_torn(self) -> bool:
+    def is_half_changed(self) -> bool:
         """Whether the end of a round failed after states had begun to change."""
 
     @abstractmethod
@@ -146,6 +143,7 @@ class RoundLoop(_FitLoop):
         accumulate = trainer.accumulate_grad_batches
         self.epoch_loop.prepare(-(-self.batches_per_client() // accumulate))
         refuse_step_plateau(trainer)
+        refuse_foreign_parameters(trainer)
         self.on_fit_start()
         super().on_run_start()
         self._bars = RoundBars(trainer, self.round_index + 1)
@@ -274,7 +272,7 @@ class RoundLoop(_FitLoop):
         loop.set_round_counts(*(sum(counts) for counts in zip(*(share[0] for share in shares), strict=True)))
         first_ends = [share[1] for share in shares if share[1] is not None]
         loop.optimizers.first_client_end = first_ends[0] if first_ends else None
-        join_results(loop._results, self.gather_objects, trainer.strategy.reduce)
+        join_results(loop._results, trainer.lightning_module, self.gather_objects, trainer.strategy.reduce)
 
     # ---- details ----
 

@@ -15,9 +15,10 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
-from fl_lightning._lightning.recording import CannotVectorize, Logged, Recorder, nothing_caught
+from fl_lightning._lightning.recording import Logged, Recorder
 from fl_lightning._lightning.stock import own_of_optimizer, own_of_precision, own_of_strategy
 from fl_lightning._lightning.transfer import is_plain_transfer
 

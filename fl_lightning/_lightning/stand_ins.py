@@ -26,7 +26,7 @@ class _OfThread(threading.local):
 _here = _OfThread()
 
 
-def stands_in(value: _StandIn, plain: Callable[[_StandIn], Any]) -> _StandIn:
+def register_stand_in(value: _StandIn, plain: Callable[[_StandIn], Any]) -> _StandIn:
     """Note and return a stand-in.
 
     Args:
@@ -40,13 +40,13 @@ def stands_in(value: _StandIn, plain: Callable[[_StandIn], Any]) -> _StandIn:
     return value
 
 
-def given_out(values: Any) -> None:
+def release_stand_ins(values: Any) -> None:
     """Let values be kept: they belong to the library."""
     own = set(map(id, values))
     _here.made = [entry for entry in _here.made if id(entry[0]()) not in own]
 
 
-def take_back() -> bool:
+def replace_kept_stand_ins() -> bool:
     """Replace all stand-ins that somebody has kept by one client's values; return whether there are any.
 
     To be called when none is needed any more: after the backward passes.

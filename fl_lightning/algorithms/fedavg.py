@@ -34,7 +34,7 @@ class FedAvg(AggregationCallback):
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
-        partial: How clients count that do not train in a round. ``"selected"``: not at all, the mean is over the
+        partial: How clients that do not train in a round are counted. ``"selected"``: not at all, the mean is over the
             clients that train (3a). ``"stale"``: with their last local model (3b). ``"current"``: with the server's
             model (3c).
         server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model. A function of the round

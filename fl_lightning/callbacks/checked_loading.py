@@ -1,4 +1,4 @@
-"""A damaged checkpoint is told as such, before PyTorch stumbles over it."""
+"""Reports a damaged checkpoint before PyTorch fails on it."""
 
 from __future__ import annotations
 

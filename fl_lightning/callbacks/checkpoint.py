@@ -132,7 +132,7 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Save, if ``save_on_exception`` is set, but not where the end of a round has failed half-way."""
         loop = trainer.fit_loop
-        if not isinstance(loop, RoundLoop) or not loop.is_torn:
+        if not isinstance(loop, RoundLoop) or not loop.is_half_changed:
             super().on_exception(trainer, pl_module, exception)
             return
         kept = f"{self.last_model_path} holds" if self.last_model_path else "No file holds"

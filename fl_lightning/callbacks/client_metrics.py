@@ -9,6 +9,8 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning.arguments import check_callable, check_text
@@ -41,7 +43,8 @@ class ClientMetrics(ShowsSignature, Callback):
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,
     and the same for ``test``. Clients whose metric is NaN are left out, and ``val_acc_clients_left_out`` counts them.
-    ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client.
+    ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client;
+    a warning says so.
     Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
     ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first element, and the
     second is the target.
@@ -56,8 +59,8 @@ class ClientMetrics(ShowsSignature, Callback):
 
     Raises:
         TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if the step
-            returned no scores and a batch has no inputs and targets, or with personal parameters, if a batch's inputs
-            are no tensor.
+            returned no scores, and the module has no ``forward`` or a batch has no inputs and targets; with personal
+            parameters, if a batch's inputs are no tensor.
         ValueError: If ``name`` is empty; in an evaluation with personal parameters, if the step returned other scores
             than the module does for the batch's inputs.
 
@@ -72,6 +75,7 @@ class ClientMetrics(ShowsSignature, Callback):
         self.name = name
         self.values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, Tensor]] = []
+        self._without_clients: set[_Stage] = set()
         self._own: OwnValues = {}
         self._loaded: dict[str, Any] | None = None
 
@@ -132,6 +136,7 @@ class ClientMetrics(ShowsSignature, Callback):
     def _keep(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, stage: _Stage) -> None:
         clients = _clients_of(trainer, stage)
         if clients is None:
+            self._tell_of_no_clients(stage)
             return
         if self._own:
             x, target = inputs_and_targets(batch, self, "With personal parameters it calls the module on the inputs.")
@@ -145,8 +150,24 @@ class ClientMetrics(ShowsSignature, Callback):
             x, target = inputs_and_targets(
                 batch, self, f'Return {{"preds": ..., "target": ...}} from `{_STEPS[stage]}`.'
             )
+            if not is_overridden("forward", module):
+                raise TypeError(
+                    f"ClientMetrics computes the metric of each client from `module(x)`, and {type(module).__name__} "
+                    f"has no `forward`. Define `forward(x)`, which returns the scores, or return "
+                    f'{{"preds": ..., "target": ...}} from `{_STEPS[stage]}`.'
+                )
             preds = module(x)
         self._seen.append((preds.detach(), target.detach()))
+
+    def _tell_of_no_clients(self, stage: _Stage) -> None:
+        """Warn once that an evaluation set has no clients, so that nothing is logged."""
+        if stage not in self._without_clients:
+            self._without_clients.add(stage)
+            samples = {"val": "validation", "test": "test"}[stage]
+            rank_zero_warn(
+                f"ClientMetrics logs nothing: the {samples} samples belong to no client. Use a split that gives them "
+                "to clients, ClientSplit or WithinClientSplit, or log the metric of all samples in the module."
+            )
 
     def _places(self, trainer: pl.Trainer, number: int) -> np.ndarray:
         """Return the places of the next samples of this process in the evaluation set."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
+from torch import Tensor
 
 from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.federation import ClientResult, Task, same_values
+from fl_lightning.parts.guard import unchanged
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -60,15 +62,38 @@ class ClientHooks:
         """Call the hooks before a client trains."""
         self._call(self.starts, task, 0, client)
 
-    def on_client_end(self, result: ClientResult) -> None:
-        """Call the hooks after a client has trained."""
-        self._call(self.ends, result.task, 1, result)
+    def on_client_end(self, result: ClientResult, model: Callable[[], Tensor]) -> None:
+        """Call the hooks after a client has trained.
+
+        Args:
+            result: Its result.
+            model: Returns the model that the module holds, shape ``(size,)``.
+
+        Raises:
+            RuntimeError: If they change the result or the module's weights, which are no longer looked at.
+        """
+        if not self.read_what_was_said:  # the library's own hooks, or none
+            self._call(self.ends, result.task, 1, result)
+            return
+        with unchanged("on_client_end", [result.start, result.vector], [result], compares=False):
+            self._call(self.ends, result.task, 1, result)
+        if not same_values(model(), result.vector):
+            raise RuntimeError(
+                "A callback's `on_client_end` changed the module's weights. The client's result has been taken before, "
+                "so the change would be lost. Change weights in `on_train_batch_end` of the client's batches, or "
+                "write an `Exchange` whose `upload` changes the result."
+            )
 
     def _call(self, hooks: list[Any], task: Task, place: int, argument: Any) -> None:
         if hooks:
             seed_global_generators(self._settings.seed, Stream.HOOKS, *task.seeds, place)
         for hook in hooks:
-            hook(self._trainer, self._trainer.lightning_module, argument)
+            returned = hook(self._trainer, self._trainer.lightning_module, argument)
+            if isinstance(returned, ClientResult):
+                raise TypeError(
+                    "A callback's `on_client_end` returned a ClientResult, which would be ignored: hooks only look at "
+                    "results. Write an `Exchange` whose `upload` returns the changed one."
+                )
 
     def _of(self, name: str) -> list[Any]:
         hooks = (getattr(callback, name, None) for callback in self._trainer.callbacks)

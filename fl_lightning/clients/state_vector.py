@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -108,10 +109,24 @@ class StateVector:
             for tensor, view in zip(self._tensors(), self.views(vector), strict=True):
                 if tensor.shape != view.shape:  # a client's training has changed it, which broke its round off
                     tensor.resize_(view.shape)
-                if tensor.is_floating_point():
-                    tensor.copy_(view)
-                elif not torch.equal(tensor.to(vector.dtype), view):  # unchanged whole numbers stay exact
-                    tensor.copy_(view.round())
+                tensor.copy_(view if tensor.is_floating_point() else _like(tensor, view))
+
+    def with_values(self, state_dict: Mapping[str, Any], vector: Tensor) -> dict[str, Any]:
+        """Return a copy of the module's ``state_dict`` with other values, which the module does not take.
+
+        Args:
+            state_dict: Made just now.
+            vector: The values, shape ``(size,)``.
+        """
+        held = {
+            _place(tensor): (tensor, view) for tensor, view in zip(self._tensors(), self.views(vector), strict=True)
+        }
+        copy = dict(state_dict)
+        for name, value in state_dict.items():
+            if isinstance(value, Tensor):
+                found = held.get(_place(value)) if value.numel() and value.layout is torch.strided else None
+                copy[name] = value.detach().clone() if found is None else _like(*found)
+        return copy
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors of the module's state, parameters first."""
@@ -141,21 +156,22 @@ class StateVector:
                 "server's. Freeze or unfreeze layers before `trainer.fit`, and continue from a checkpoint's weights."
             )
 
-    def keep_complex(self) -> None:
-        """Note the values of complex buffers, for :meth:`check_complex`."""
+    def keep_constant(self) -> None:
+        """Note the values of buffers that do not travel, complex and sparse ones, for :meth:`check_constant`."""
         held = [(owner, *named) for owner in self.module.modules() for named in owner.named_buffers(recurse=False)]
-        self._complex = [(owner, name, buffer.clone()) for owner, name, buffer in held if buffer.is_complex()]
+        self._constant = [(owner, name, buffer.clone()) for owner, name, buffer in held if not _travels(buffer)]
 
-    def check_complex(self) -> None:
-        """Raise ``RuntimeError`` if training changed a complex buffer, having put its value back."""
-        for owner, name, before in self._complex:
+    def check_constant(self) -> None:
+        """Raise ``RuntimeError`` if training changed a buffer that does not travel, having put its value back."""
+        for owner, name, before in self._constant:
             now = owner._buffers[name]
-            if now is not None and not torch.equal(_bytes(now), _bytes(before)):
-                for each, own_name, value in self._complex:
+            if now is not None and not _same_memory(now, before):
+                for each, own_name, value in self._constant:
                     each._buffers[own_name] = value
+                kind, way_out = ("complex", "two real buffers") if before.is_complex() else ("sparse", "a dense buffer")
                 raise RuntimeError(
-                    f"Training changed the complex buffer {name!r} of {type(owner).__name__}. Only real numbers are "
-                    "averaged, so complex buffers must be constant. Store it as two real buffers."
+                    f"Training changed the {kind} buffer {name!r} of {type(owner).__name__}. Only dense tensors of "
+                    f"real numbers are averaged, so {kind} buffers must be constant. Store it as {way_out}."
                 )
 
     def _tensors(self) -> list[Tensor]:
@@ -186,15 +202,55 @@ def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
     seen: set[int] = set()
     for submodule in (m for m in module.modules() if m.training):
         for name, buffer in submodule.named_buffers(recurse=False):
-            if id(buffer) not in seen and not buffer.is_complex():
+            if id(buffer) not in seen and _travels(buffer):
                 seen.add(id(buffer))
                 owners.append((submodule, name))
     return owners
 
 
-def _bytes(buffer: Tensor) -> Tensor:
-    """Return a complex tensor's memory, in which NaN equals NaN."""
-    return torch.view_as_real(buffer.resolve_conj()).contiguous().view(torch.uint8)
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    """Return values as a tensor's type holds them; whole numbers that are unchanged stay exact."""
+    if tensor.is_floating_point():
+        return values.to(tensor.dtype, copy=True)
+    if torch.equal(tensor.to(values.dtype), values):
+        return tensor.detach().clone()
+    return values.round().to(tensor.dtype)
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Return where a tensor lies in memory, and how."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _travels(buffer: Tensor) -> bool:
+    """Whether a buffer can be part of a vector: a dense tensor of real numbers."""
+    return buffer.layout is torch.strided and not buffer.is_complex()
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two buffers that do not travel have the same values; NaN equals NaN."""
+    if one.layout is not other.layout or one.shape != other.shape or one.dtype is not other.dtype:
+        return False
+    parts = [list(map(_bytes, _dense_parts(buffer))) for buffer in (one, other)]
+    return all(map(torch.equal, *parts))
+
+
+def _dense_parts(buffer: Tensor) -> list[Tensor]:
+    """Return the dense tensors of which a tensor consists."""
+    if buffer.layout is torch.strided:
+        return [buffer]
+    if buffer.layout is torch.sparse_coo:
+        whole = buffer.coalesce()
+        return [whole.indices(), whole.values()]
+    by_row = buffer.layout in (torch.sparse_csr, torch.sparse_bsr)
+    indices = [buffer.crow_indices(), buffer.col_indices()] if by_row else [buffer.ccol_indices(), buffer.row_indices()]
+    return [*indices, buffer.values()]
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Return a dense tensor's memory, in which NaN equals NaN."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real.contiguous().view(torch.uint8)
 
 
 def _is_large(name: str, buffer: Tensor) -> bool:

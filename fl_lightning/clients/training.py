@@ -16,10 +16,10 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning.clients.batches import ClientBatches
-from fl_lightning.clients.begun import Begun, Ended
 from fl_lightning.clients.corrections import ClientCorrection
 from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.clients.started import FinalState, StartedClient
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
@@ -68,11 +68,11 @@ class LocalTraining:
         """Prepare a round."""
         self.hooks.find()
         self.vector.check_unchanged()
-        self.vector.keep_complex()
+        self.vector.keep_constant()
 
     def on_round_end(self) -> None:
         """End a round, before the server acts."""
-        self.vector.check_complex()
+        self.vector.check_constant()
 
     def announce(self, share: Sequence[Task]) -> None:
         """Note the tasks that this process trains next, for the progress bar."""
@@ -92,9 +92,9 @@ class LocalTraining:
         self.loop.on_client_start(task.round)
         client = ClientAtWork(task, start, self)
         self.hooks.on_client_start(task, client)
-        return self._run(Begun(client, self.algorithm.objective.correction(client), start))
+        return self._run(StartedClient(client, self.algorithm.correction(client), start))
 
-    def begin(self, task: Task, start: Tensor, held: Tensor | None = None, *, hooks: bool = True) -> Begun:
+    def begin(self, task: Task, start: Tensor, held: Tensor | None = None, *, hooks: bool = True) -> StartedClient:
         """Begin a client, to train it later with :meth:`go_on`, or otherwise.
 
         Args:
@@ -107,11 +107,11 @@ class LocalTraining:
         if start is not held:
             self.vector.write(start)
         client = ClientAtWork(task, start, self)
-        begun = self._hooked(Begun(client, None, start)) if hooks else None
-        correction = self.algorithm.objective.correction(client)
-        return Begun(client, correction, start) if begun is None else replace(begun, correction=correction)
+        begun = self._hooked(StartedClient(client, None, start)) if hooks else None
+        correction = self.algorithm.correction(client)
+        return StartedClient(client, correction, start) if begun is None else replace(begun, correction=correction)
 
-    def call_start_hooks(self, begun: Begun) -> Begun:
+    def call_start_hooks(self, begun: StartedClient) -> StartedClient:
         """Call ``on_client_start`` for a client that has begun without it.
 
         Returns:
@@ -120,7 +120,7 @@ class LocalTraining:
         self.vector.write(begun.client.start)
         return self._hooked(begun)
 
-    def _hooked(self, begun: Begun) -> Begun:
+    def _hooked(self, begun: StartedClient) -> StartedClient:
         """Call ``on_client_start`` for the client whose model the module holds; note what it has set."""
         if not self.hooks.starts:
             return begun
@@ -137,7 +137,7 @@ class LocalTraining:
             progress=optimizers.progress() if went_on else None,
         )
 
-    def go_on(self, begun: Begun, *, at_once: bool = False) -> ClientResult:
+    def go_on(self, begun: StartedClient, *, at_once: bool = False) -> ClientResult:
         """Train a client that has begun, and return its result.
 
         Args:
@@ -150,7 +150,7 @@ class LocalTraining:
             self._set(begun)
         return self._run(begun)
 
-    def show_end(self, begun: Begun, ended: Ended) -> None:
+    def show_end(self, begun: StartedClient, ended: FinalState) -> None:
         """Show hooks the optimizer and the gradients of a client that was trained in another way."""
         self.loop.optimizers.reset(begun.task.round)
         self._set(begun)
@@ -163,14 +163,14 @@ class LocalTraining:
         for parameter, gradient in zip(self.vector.parameters, ended.gradients, strict=True):
             parameter.grad = gradient
 
-    def _set(self, begun: Begun) -> None:
+    def _set(self, begun: StartedClient) -> None:
         """Set the fresh optimizers as hooks have for a client."""
         if begun.options is not None:
             self.loop.optimizers.set_options(begun.options)
         if begun.progress is not None:
             self.loop.optimizers.set_progress(begun.progress)
 
-    def _run(self, begun: Begun) -> ClientResult:
+    def _run(self, begun: StartedClient) -> ClientResult:
         """Train the client whose model the module holds."""
         loop, task, correction = self.loop, begun.task, begun.correction
         self.show([task])
@@ -216,7 +216,7 @@ class LocalTraining:
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
         if sampler.needs_scores and are_finite(result):
             result = replace(result, score=sampler.score(client))
-        self.hooks.on_client_end(result)
+        self.hooks.on_client_end(result, self.vector.read)
         return result
 
     @property

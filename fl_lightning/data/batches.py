@@ -143,7 +143,8 @@ def tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | Non
     if type(dataset) is TensorDataset:
         return dataset.tensors, None
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
-        return dataset.dataset.tensors, torch.as_tensor(cast("Sequence[int] | np.ndarray", dataset.indices))
+        indices = torch.as_tensor(cast("Sequence[int] | np.ndarray", dataset.indices))
+        return dataset.dataset.tensors, torch.where(indices < 0, indices + len(dataset.dataset), indices)
     return None
 
 

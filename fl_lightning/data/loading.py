@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -242,8 +243,12 @@ class ServesBatches(ABC):
         return self._evaluation_loader("val", self.shares_evaluation) if self._has("val") else []
 
     def test_dataloader(self) -> Any:
-        """Return the test set, ordered by client; an empty list if there is none."""
-        return self._evaluation_loader("test", self.shares_evaluation) if self._has("test") else []
+        """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
+        if self._has("test"):
+            return self._evaluation_loader("test", self.shares_evaluation)
+        if self.trainer is not None and self.trainer.testing:
+            rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
+        return []
 
     def predict_dataloader(self) -> Any:
         """Return the test set; Lightning shares it out over processes by itself."""

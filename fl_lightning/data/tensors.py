@@ -88,6 +88,7 @@ def _dataset(name: str, tensors: Any) -> TensorDataset:
     if not isinstance(tensors, (tuple, list)) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
         kinds = [type(t).__name__ for t in tensors] if isinstance(tensors, (tuple, list)) else type(tensors).__name__
         hint = " For a single client give [(x, y)]." if isinstance(tensors, Tensor) else ""
+        hint = " ClientDatasetsModule takes data sets." if isinstance(tensors, Dataset) else hint
         raise TypeError(
             f"`{name}` must be a tuple of tensors, as (x, y), got {kinds}. Convert arrays with torch.as_tensor.{hint}"
         )

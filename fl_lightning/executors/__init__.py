@@ -1,8 +1,9 @@
 """Executors train a round's clients: one after the other, or many at once. All give the same result."""
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.executors.auto import AutoExecutor, make_executor
 from fl_lightning.executors.balancing import balance
-from fl_lightning.executors.base import CannotVectorize, Executor
+from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.vectorized import VectorizedExecutor
 

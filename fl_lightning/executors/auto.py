@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.arguments import check_choice
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize, Executor
+from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import LayoutTrial
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.step_counts import StepCounts
@@ -106,7 +107,7 @@ class AutoExecutor(Executor):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the choice and the verdict on stacks."""
-        return {key: value for key, value in vars(self).items() if key != "_clients"}
+        return {key: value for key, value in vars(self).items() if key != "_training"}
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
@@ -187,7 +188,8 @@ class AutoExecutor(Executor):
             return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
         models = vectorized.first_stack(tasks)
         if models == 1:
-            return ExecutorChoice("sequential", "one client at a time", threads, last)
+            cause = "a round has one client" if len(tasks) == 1 else "the memory holds one client's model at a time"
+            return ExecutorChoice("sequential", cause, threads, last)
         if on_cpu and not _gains(counts, models):
             return ExecutorChoice("sequential", str(counts), threads, last)
         return ExecutorChoice("vectorized", str(counts), threads, operations=counts.operations)

@@ -6,13 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from fl_lightning._lightning.recording import CannotVectorize
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 from fl_lightning.signatures import ShowsSignature
-
-__all__ = ["CannotVectorize", "Executor"]
 
 
 class Executor(ShowsSignature, ABC):

@@ -13,16 +13,17 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
-from fl_lightning.clients.begun import Begun, alike
+from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize, Executor
+from fl_lightning.executors.base import Executor
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked.causes import log_why, reason
 from fl_lightning.executors.stacked.changes.circumstances import Circumstances
-from fl_lightning.executors.stacked.changes.common_ground import CommonGround
+from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.memory import clients_that_fit
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, check_elementwise
@@ -31,12 +32,12 @@ from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.results import Results, Trained
 from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.trials.trial import Trial
 from fl_lightning.executors.stacked.trials.verdict import Verdict
 from fl_lightning.executors.stacked.trials.witnesses import WITNESSES, first_witnesses, with_neighbour
-from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
@@ -75,7 +76,7 @@ class VectorizedExecutor(Executor):
         """Prepare the steps of a fit's module."""
         self._training = training
         stacked = StackedLoop(training.loop, training.corrector)
-        self._steps = make_steps(training, training.vector, stacked, Rehearsal(training))
+        self._steps = make_step_runners(training, training.vector, stacked, Rehearsal(training))
         self._round: int | None = None
         self._renewed = 0  # rounds in a row that began under other circumstances
         self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
@@ -173,6 +174,7 @@ class VectorizedExecutor(Executor):
             if not isinstance(error, CannotVectorize) and not trial.trained:
                 raise  # in earnest: it would be raised without a trial, too
             self.give_up(reason(error), error)
+            return [*trial.left, *rest]
         else:
             longest = math.inf if trial.by_program else max(map(self._training.batches.number, witnesses))
             self.verdict.add(trial, longest)
@@ -245,7 +247,7 @@ class VectorizedExecutor(Executor):
         self.verdict.proven = 0
         self._steps.forget()
 
-    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[Begun]:
+    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[StartedClient]:
         """Begin clients; call ``on_client_start`` where it may set what they train from.
 
         Returns:
@@ -253,9 +255,9 @@ class VectorizedExecutor(Executor):
             in common with it.
         """
         training, hooks = self._training, self.verdict.prepares
-        begun: list[Begun] = []
+        begun: list[StartedClient] = []
         held: Tensor | None = None
-        ground = CommonGround(training, tasks) if hooks else None
+        ground = SharedState(training, tasks) if hooks else None
         for task in tasks:
             begun.append(training.begin(task, algorithm.start(task), held, hooks=hooks))
             held = None if hooks else begun[-1].model
@@ -270,7 +272,7 @@ class VectorizedExecutor(Executor):
                 )
         return begun
 
-    def _train_alike(self, members: Sequence[Begun], journal: Journal) -> Trained:
+    def _train_alike(self, members: Sequence[StartedClient], journal: Journal) -> Trained:
         """Train clients whose optimizers have the same options."""
         training, stacked = self._training, self._steps.stacked
         training.loop.on_client_start(members[0].task.round)
@@ -297,7 +299,7 @@ class VectorizedExecutor(Executor):
         self._mapped, self._batches = self._mapped + stack_training.mapped, self._batches + stack_training.batches
         return trained
 
-    def _order(self, member: Begun) -> tuple[int, int, int]:
+    def _order(self, member: StartedClient) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
         size, steps = self._training.data.batch_size, len(self._training.batches.windows(member.task))
         return -steps, 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -24,15 +23,17 @@ from fl_lightning.experiment.assembly import (
     build_datamodule,
     build_method,
     build_metric,
-    build_model,
     make_trainer,
 )
 from fl_lightning.experiment.cell import quiet
 from fl_lightning.experiment.check_data import (
+    OF_CLIENTS,
     DownloadError,
     NoDataError,
     check_batch,
     check_cohort,
+    check_evaluation,
+    checked_model,
     read_sample,
     without_downloads,
 )
@@ -44,7 +45,6 @@ from fl_lightning.experiment.table import DataSet, Table
 from fl_lightning.experiment.table_file import describe_mistakes
 
 _OURS = ("fl_lightning.", "lightning.")
-_OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
 _MISTAKES = (ValueError, TypeError, AttributeError, LookupError, MisconfigurationException)
 _OBSTACLES = (OSError, ImportError, MemoryError, SystemExit)
 _SHOWN = 2  # warnings
@@ -133,7 +133,7 @@ class _Checker:
         """Build all parts of a cell."""
         config = cell.config
         data = self._once(cell, "datamodule", config["datamodule"], lambda: build_datamodule(config) is not None)
-        logged = self._once(cell, "model", config["model"], lambda: _names_logged(build_model(config)))
+        logged = self._once(cell, "model", config["model"], lambda: _names_logged(checked_model(config)))
         method = self._once(cell, "callback", config["callback"], lambda: build_method(config))
         metric = self._once(cell, "metric", config["metric"], lambda: build_metric(config))
         further = self._once(cell, "callbacks", config["callbacks"], lambda: build_callbacks(config))
@@ -152,6 +152,8 @@ class _Checker:
         sample = self._once(cell, "data", cell.data, lambda: read_sample(config))
         if sample is None:
             return
+        entry = self._table.data[cell.data]
+        self._once(cell, "clients", cell.data, lambda: check_evaluation(entry.monitor, entry.score, sample))
         if method is not None:
             self._once(cell, "cohort", [cell.data, config["callback"]], lambda: check_cohort(method, sample))
         if has_model:
@@ -202,8 +204,7 @@ def _attempt(title: str, make: Callable[[], Any]) -> Any:
     except NoDataError as error:
         return _Failure(
             "unchecked",
-            f"the data cannot be read yet ({error}), so nobody knows whether enough clients train and whether the "
-            "model takes their batches",
+            f"its data are not here yet ({error}), so the number of clients and the model's input are unchecked",
         )
     except DownloadError as error:
         return _Failure("unchecked", f"{title} downloads {error} when it is made, which a dry run does not do")
@@ -253,7 +254,7 @@ def _check_names(data: DataSet, logged: _Logged, callbacks: Sequence[Callback]) 
     for entry, name, names in (("score", data.score, logged.test), ("monitor", data.monitor, logged.val)):
         stage = "test" if entry == "score" else "val"
         of_clients = {f"{stage}_{metric}_clients{end}" for metric in metrics for end in ("", "_std", "_min")}
-        found = _OF_CLIENTS.fullmatch(name)
+        found = OF_CLIENTS.fullmatch(name)
         if found and found[1] in metrics and name.startswith(stage):
             continue
         if known and found is None and entry == "monitor" and name.startswith(("train_", "fed/")):

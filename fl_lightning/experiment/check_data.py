@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import lightning as L
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning.algorithms.base import AggregationCallback
@@ -16,6 +19,8 @@ from fl_lightning.experiment.assembly import build_datamodule, build_model
 from fl_lightning.models.classifier import Classifier
 
 _OURS = ("fl_lightning", "datamodules")
+#: Names of the metrics of clients.
+OF_CLIENTS = re.compile(r"(?:val|test)_(\w+?)_clients(?:_std|_min|_left_out)?")
 
 
 class NoDataError(Exception):
@@ -28,11 +33,13 @@ class Sample:
 
     Attributes:
         num_clients: Number of training clients.
+        with_clients: The stages, ``"val"`` and ``"test"``, whose samples belong to clients.
         batch: A batch ``(x, y)`` of the first one, as a model gets it; ``None`` for a data module of one's own, which
             may need its trainer to make one.
     """
 
     num_clients: int
+    with_clients: frozenset[str]
     batch: Any
 
 
@@ -48,10 +55,44 @@ def read_sample(config: dict[str, Any]) -> Sample:
         data.setup()
     except (OSError, RuntimeError, ImportError) as error:
         raise NoDataError(f"{type(error).__name__}: {error}") from error
+    stages: tuple[Literal["val", "test"], ...] = ("val", "test")
+    with_clients = frozenset(stage for stage in stages if data.eval_client_ids(stage) is not None)
     if type(data).__module__.partition(".")[0] not in _OURS:
-        return Sample(data.num_clients, None)
+        return Sample(data.num_clients, with_clients, None)
     batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
-    return Sample(data.num_clients, data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0))
+    taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
+    return Sample(data.num_clients, with_clients, taken)
+
+
+def checked_model(config: dict[str, Any]) -> L.LightningModule:
+    """Return the model of a cell.
+
+    Raises:
+        ValueError: If it lacks a method that every fit of a table calls.
+    """
+    model = build_model(config)
+    missing = [name for name in ("forward", "validation_step", "test_step") if not is_overridden(name, model)]
+    if missing:
+        raise ValueError(
+            f"`model` {config['model']['class_path']} has no {' and no '.join(f'`{name}`' for name in missing)}. A "
+            "fit of a table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
+        )
+    return model
+
+
+def check_evaluation(monitor: str, score: str, sample: Sample) -> bool:
+    """Raise ``ValueError`` if a metric of clients is asked for, and the samples belong to none."""
+    wrong = [
+        f"`{entry}` is {name!r}, a metric of clients, and the {kind} samples of this data set belong to no client."
+        for entry, name, stage, kind in (("monitor", monitor, "val", "validation"), ("score", score, "test", "test"))
+        if OF_CLIENTS.fullmatch(name) and name.startswith(stage) and stage not in sample.with_clients
+    ]
+    if wrong:
+        raise ValueError(
+            f"{' '.join(wrong)} Write a metric that the model logs, such as `monitor: val_acc` and `score: test_acc`, "
+            "or use a split that gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
+        )
+    return True
 
 
 def check_cohort(method: AggregationCallback, sample: Sample) -> bool:

@@ -156,7 +156,8 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
         MaxNLocator(integer=True, steps=[1, 2, 5, 10])
     )  # the formatter would write 2.5 samples as 2
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("client" + (", largest first" if order == "size" else ""))
+    is_ordered = order == "size" and table.sum(axis=1).nunique() > 1
+    axes.set_xlabel("client" + (", largest first" if is_ordered else ""))
     axes.set_title(f"{size} of {num_clients} clients" if size < num_clients else f"{size} clients")
     axes.spines[["top", "right"]].set_visible(False)
 

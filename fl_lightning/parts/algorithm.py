@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole
+from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole, warn_of_other_weights
 from fl_lightning.parts.client_states import StatefulPart
 from fl_lightning.parts.composition import Composition
 from fl_lightning.parts.contracts import are_finite, call_for_vector
+from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.guard import call
 from fl_lightning.parts.logged_values import counts, joined_values
@@ -49,7 +50,7 @@ class Algorithm(Composition, ABC):
         self._received = ReceivedModels()
         self._model_before: Tensor | None = None  # the server's before hooks of this round changed the module
         #: Whether the state lies between two rounds: the end of one has begun to change it, or failed while it did.
-        self.is_torn = False
+        self.is_half_changed = False
 
     @property
     def server(self) -> Server:
@@ -94,7 +95,7 @@ class Algorithm(Composition, ABC):
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
-            check_whole(self.is_torn)
+            check_whole(self.is_half_changed)
             self._go_on(federation)
             return
         if restored is None and self.shown is not None and same_values(self.shown, federation.model):
@@ -104,7 +105,7 @@ class Algorithm(Composition, ABC):
             federation = replace(federation, model=restored["first"].to(federation.model))
         self._join(federation, fresh=True)
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
-        self._server = Server(federation, *parts)
+        self._server = Server(federation, *parts, self.drawing)
         self.traffic = Traffic()
         self._published, self._model_before, self._showed_other = None, None, False
         self.meter = TrafficMeter(federation, self.exchange, self.objective.vectors_sent, self.sampler.needs_scores)
@@ -112,14 +113,15 @@ class Algorithm(Composition, ABC):
             self._restore(restored)
         else:
             self.check_states()
-        self.is_torn = False
+        self.is_half_changed = False
 
     def _go_on(self, federation: Federation) -> None:
         """Go on from an earlier fit; the module may hold other weights than that fit left."""
-        before = self.federation
-        check_clients(before, federation)
+        check_clients(before := self.federation, federation)
         known = self.shown is not None and same_values(self.shown, federation.model)
-        if not known and not self.schedule.in_cycle:
+        if not known and self.schedule.in_cycle:
+            warn_of_other_weights()
+        elif not known:
             self.server.model, self._published, self._showed_other = federation.model, None, False
         self._join(replace(federation, model=before.model), fresh=False)
 
@@ -191,10 +193,10 @@ class Algorithm(Composition, ABC):
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
-        server = self.server.model
-        given = task.slot, self.server
-        sent = call_for_vector(self.schedule, "start", *given, watch=(server,), lengths=(len(server),))
-        model = self.exchange.download(task, sent)
+        server, given = self.server.model, (task.slot, self.server)
+        with self.drawing(Moment.START, *task.seeds):
+            sent = call_for_vector(self.schedule, "start", *given, watch=(server,), lengths=(len(server),))
+            model = self.exchange.download(task, sent)
         self._received.add(task, model)
         return model
 
@@ -215,15 +217,15 @@ class Algorithm(Composition, ABC):
             if self.invalid_updates == "raise":
                 refuse_result(result.task)
             return None
-        call(self.objective, "on_client_end", result, results=[result])
-        sent = replace(result, payload=self.meter.payload, loss=loss)
-        return self.exchange.upload(sent)
+        with self.drawing(Moment.UPLOAD, *result.task.seeds):
+            call(self.objective, "on_client_end", result, results=[result])
+            return self.exchange.upload(replace(result, payload=self.meter.payload, loss=loss))
 
     @abstractmethod
     def on_round_end(self) -> Tensor:
         """End the round; call it on all processes, and :meth:`complete_round` when all else has ended it, too.
 
-        Where it fails after states have begun to change, the algorithm :attr:`is_torn`.
+        Where it fails after states have begun to change, the algorithm :attr:`is_half_changed`.
 
         Returns:
             The model that the user sees now, shape ``(size,)``.
@@ -237,7 +239,7 @@ class Algorithm(Composition, ABC):
         """
         self.shown, self._model_before = shown, None
         self.unsaved.on_round_end([*self.parts.values(), *self.exchange.members])
-        self.is_torn = False
+        self.is_half_changed = False
 
     def _publish(self, model: Tensor) -> Tensor:
         """Return the model that the user sees."""
@@ -264,11 +266,11 @@ class Algorithm(Composition, ABC):
 
     def on_round_abort(self) -> None:
         """Forget the results of a round that broke off; what its end has begun to change cannot be taken back."""
-        if self.is_torn:
+        if self.is_half_changed:
             return
-        self.is_torn = True
+        self.is_half_changed = True
         self._abort()
-        self.is_torn = False
+        self.is_half_changed = False
 
     def _abort(self) -> None:
         for part in self.parts.values():
@@ -291,7 +293,7 @@ class Algorithm(Composition, ABC):
         """
         if self._server is None or self._restored is not None:
             return self._restored or {}
-        check_whole(self.is_torn)
+        check_whole(self.is_half_changed)
         self.unsaved.warn()
         return self._state()
 

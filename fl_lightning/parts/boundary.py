@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+
 from torch import Tensor
 
 from fl_lightning.parts.federation import Federation
 
 
-def check_whole(is_torn: bool) -> None:
+def check_whole(is_half_changed: bool) -> None:
     """Raise ``RuntimeError`` for a state between two rounds.
 
     Args:
-        is_torn: Whether the end of a round has begun to change the state and has failed.
+        is_half_changed: Whether the end of a round has begun to change the state and has failed.
     """
-    if is_torn:
+    if is_half_changed:
         raise RuntimeError(
             "The end of a round failed after states had begun to change, so the algorithm's state lies between two "
             "rounds. It is not saved, and no fit goes on from it. Resume from the last checkpoint with a new callback: "
@@ -31,11 +33,16 @@ def check_size(saved: Tensor, federation: Federation) -> None:
 
 
 def check_clients(before: Federation, now: Federation) -> None:
-    """Raise ``ValueError`` if a fit that goes on has other clients than the one before."""
+    """Raise ``ValueError`` if a fit that goes on has other clients than the one before, or a module of another size."""
     if len(before.sizes) != len(now.sizes) or (before.sizes != now.sizes).any():
         raise ValueError(
             f"An earlier fit with this callback trained {len(before.sizes)} clients. Now there are "
             f"{len(now.sizes)} clients, or their sizes differ. Give the Trainer a new callback for new data."
+        )
+    if before.model.shape != now.model.shape:
+        raise ValueError(
+            f"An earlier fit with this callback trained a module of {before.model.numel()} values. Now it has "
+            f"{now.model.numel()}. Give the Trainer a new callback for a new module."
         )
 
 
@@ -51,3 +58,13 @@ def check_adoption(shows_other: bool) -> None:
             "clients work on models that were sent earlier, or the module holds another model than the server's. "
             "Change weights only after an aggregation (`fed/aggregated` is 1)."
         )
+
+
+def warn_of_other_weights() -> None:
+    """Warn that a fit which goes on while models are under way does not begin with the module's weights."""
+    warnings.warn(
+        "The module holds other weights than the last fit left, such as those of a checkpoint that was tested. Models "
+        "are still under way, and the fit goes on with these, not from the module's weights. To begin anew from the "
+        "module's weights give the Trainer a new callback.",
+        stacklevel=2,
+    )

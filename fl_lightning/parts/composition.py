@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.checks import as_list, check_part
+from fl_lightning.parts.draws import Moment, OwnDraws
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
 from fl_lightning.parts.exchange.chain import Chain
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
@@ -61,6 +62,7 @@ class Composition(ShowsSignature):
         self.changing_buffers = ChangingBuffers()
         self._buffers = BufferExchange()
         self.unsaved = UnsavedState()
+        self._own_draws, self._round = OwnDraws(), 0
         self._federation: Federation | None = None
 
     def configure(
@@ -133,11 +135,22 @@ class Composition(ShowsSignature):
         """Whether clients keep vectors between rounds; a client then belongs to one process."""
         return any(part.keeps_client_states for part in self.parts.values())
 
+    def drawing(self, moment: Moment, *numbers: int) -> AbstractContextManager[None]:
+        """Return the context in which parts are called; see :meth:`OwnDraws.at`."""
+        return self._own_draws.at(self.federation, moment, *numbers)
+
     def start_round(self, round_index: int) -> None:
         """Let all parts start a round, from 0."""
-        with self.unsaved.set_anew():
+        self._round = round_index
+        self._own_draws.look_at(self.parts)
+        with self.unsaved.set_anew(), self.drawing(Moment.ROUND_START, round_index):
             for part in self.parts.values():
                 part.on_round_start(round_index)
+
+    def correction(self, client: LocalClient) -> Correction | None:
+        """Return what the local objective adds for a client that begins; ``None`` for nothing."""
+        with self.drawing(Moment.CORRECTION, *client.task.seeds):
+            return self.objective.correction(client)
 
     def check_states(self) -> None:
         """Raise ``TypeError`` now if checkpoints could not be read, not after hours of training."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -31,13 +32,28 @@ def call(
     if part.is_of_library:  # its parts change nothing in place
         return getattr(part, method)(*arguments)
     tensors = [*watch, *(tensor for result in results for tensor in (result.start, result.vector))]
-    compares = _compares(part, method)
+    with unchanged(f"{type(part).__name__}.{method}", tensors, results, compares=_compares(part, method)):
+        return getattr(part, method)(*arguments)
+
+
+@contextmanager
+def unchanged(
+    method: str, tensors: Sequence[Tensor], results: Sequence[ClientResult], *, compares: bool = True
+) -> Iterator[None]:
+    """Raise ``RuntimeError`` if tensors are changed in place.
+
+    Args:
+        method: What sees them, for the error.
+        tensors: The tensors.
+        results: Clients' results whose updates are read.
+        compares: Whether to compare values, too.
+    """
     versions, copies = [version_of(tensor) for tensor in tensors], [tensor.clone() for tensor in tensors if compares]
     deltas = _Deltas(compares)
     for result in results:
         result.read_delta_by(deltas.read)
     try:
-        returned = getattr(part, method)(*arguments)
+        yield
     finally:
         for result in results:
             result.read_delta_by(None)
@@ -45,12 +61,11 @@ def call(
     is_changed = deltas.are_changed or versions != [version_of(tensor) for tensor in tensors]
     if is_changed or not all(map(same_values, copies, tensors)):
         raise RuntimeError(
-            f"`{type(part).__name__}.{method}` changed a tensor in place that it was given. The server and other "
+            f"`{method}` changed a tensor in place that it was given. The server and other "
             "clients use it, too, so that results would change in silence, or the change would be lost. Work on a "
             "copy, such as `model.clone()`, or write `model * 0.5` instead of `model.mul_(0.5)`. Go on from a "
             "checkpoint that was written before this round, or anew."
         )
-    return returned
 
 
 def version_of(tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice, check_fraction, check_not_negative
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator
-from fl_lightning.parts.reach import reach_of_steps
+from fl_lightning.parts.fednova_norm import fednova_norm
 
 
 class NormalizedMean(Aggregation):
@@ -72,7 +72,7 @@ class NormalizedMean(Aggregation):
 
     def reach(self, steps: int, lr: float = 0.0) -> float:
         """Return |a| of so many steps with the learning rate ``lr``, which matters beside a proximal term only."""
-        return reach_of_steps(steps, self.momentum, lr * self.mu)
+        return fednova_norm(steps, self.momentum, lr * self.mu)
 
     def merge(self, model: Tensor) -> Tensor | None:
         """Return the server's parameters moved by the normalised updates, float64 of shape ``(num_parameters,)``."""

@@ -14,8 +14,8 @@ from fl_lightning.parts.client_states import ClientStates, StatefulPart
 from fl_lightning.parts.contracts import returns
 from fl_lightning.parts.correction import Correction as Correction
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
+from fl_lightning.parts.fednova_norm import fednova_norm
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
-from fl_lightning.parts.reach import reach_of_steps
 from fl_lightning.parts.returned import checked_correction, checked_loss
 
 
@@ -230,7 +230,7 @@ class ControlVariates(LocalObjective):
         lr = torch.tensor(result.summed_lr, dtype=variates.mean.dtype).repeat_interleave(torch.tensor(self._lengths))
         lr = lr.to(own.device)
         if result.num_steps:
-            lr = lr * (reach_of_steps(result.num_steps, self.momentum) / result.num_steps)
+            lr = lr * (fednova_norm(result.num_steps, self.momentum) / result.num_steps)
         moved = result.start[: len(own)].to(lr.dtype) - result.parameters
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate

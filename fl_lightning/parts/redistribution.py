@@ -22,7 +22,7 @@ Unequal = Literal["subsample", "reduce", "park", "count"]
 
 
 @dataclass(frozen=True)
-class Journey:
+class ModelHistory:
     """The history of a circulating model since the last aggregation.
 
     Attributes:
@@ -37,10 +37,10 @@ class Journey:
     num_steps: int = 0
     trainings: int = 0
 
-    def after(self, result: ClientResult) -> Journey:
-        """Return the journey with one more training."""
+    def after(self, result: ClientResult) -> ModelHistory:
+        """Return the history with one more training."""
         samples, steps = self.num_samples + result.num_samples, self.num_steps + result.num_steps
-        return Journey(result.task.client, samples, steps, self.trainings + 1)
+        return ModelHistory(result.task.client, samples, steps, self.trainings + 1)
 
 
 class Redistribution(Schedule):
@@ -87,8 +87,8 @@ class Redistribution(Schedule):
             )
         self.redistributions, self.evaluate = plain(redistributions), evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
-        #: Position, trainings, models and journeys before a round ended, until the server has moved.
-        self._before: tuple[int, dict[int, int], dict[int, Tensor], dict[int, Journey]] | None = None
+        #: Position, trainings, models and histories before a round ended, until the server has moved.
+        self._before: tuple[int, dict[int, int], dict[int, Tensor], dict[int, ModelHistory]] | None = None
         self._start_cycle()
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -101,7 +101,7 @@ class Redistribution(Schedule):
         self.trainings: dict[int, int] = {}
         """How often each circulating model was trained in the cycle, by slot."""
         self.models: dict[int, Tensor] = {}
-        self._journeys: dict[int, Journey] = {}
+        self._histories: dict[int, ModelHistory] = {}
         self._trained: dict[int, ClientResult] = {}
         self._planned: list[int] = []
         self._circulating: list[int] = []
@@ -169,16 +169,16 @@ class Redistribution(Schedule):
 
     def publish(self, server: Server, failed: Collection[int]) -> Tensor:
         """Pass the models on; aggregate them when the cycle is complete. A round without clients is skipped."""
-        self._before = self.position, self.trainings, self.models, self._journeys
+        self._before = self.position, self.trainings, self.models, self._histories
         trained, self._trained = self._trained, {}
         if self._planned:
             self.trainings = {slot: self.trainings[slot] for slot in self._circulating}
-            self.models, self._journeys = self.models.copy(), self._journeys.copy()
+            self.models, self._histories = self.models.copy(), self._histories.copy()
             for slot in set(self._planned) - set(failed):
                 self.trainings[slot] += 1
             for slot, result in trained.items():
                 self.models[slot] = result.vector
-                self._journeys[slot] = self._journeys.get(slot, Journey()).after(result)
+                self._histories[slot] = self._histories.get(slot, ModelHistory()).after(result)
             self.models = {slot: model for slot, model in self.models.items() if slot in self.trainings}
             self.position += 1
         if self._is_complete():
@@ -198,11 +198,11 @@ class Redistribution(Schedule):
     def _hand_over(self, server: Server) -> None:
         """Give the server every circulating model."""
         for slot in self._slots_here():
-            journey = self._journeys.get(slot, Journey())
-            task = Task(slot, journey.client, journey.num_samples)
+            history = self._histories.get(slot, ModelHistory())
+            task = Task(slot, history.client, history.num_samples)
             n = self.federation.num_parameters
             start, vector = server.model, self.start(slot, server)
-            server.take(ClientResult(task, start, vector, journey.num_steps, num_parameters=n))
+            server.take(ClientResult(task, start, vector, history.num_steps, num_parameters=n))
 
     def _virtual_mean(self, server: Server) -> Tensor:
         """Return the plain mean of all circulating models, those of other processes too."""
@@ -221,21 +221,21 @@ class Redistribution(Schedule):
         """Forget the models of the broken-off round; the circulating ones are as they were."""
         self._trained = {}
         if self._before is not None:
-            self.position, self.trainings, self.models, self._journeys = self._before
+            self.position, self.trainings, self.models, self._histories = self._before
             self._before = None
         if not self.in_cycle:
             self._start_cycle()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the cycle and every circulating model."""
-        journeys = self.federation.join({slot: list(astuple(journey)) for slot, journey in self._journeys.items()})
+        histories = self.federation.join({slot: list(astuple(history)) for slot, history in self._histories.items()})
         return {
             "redistributions": self.redistributions,
             "position": self.position,
             "num_models": self.num_models,
             "trainings": dict(self.trainings) if self.in_cycle else {},
             "models": self.federation.join(self.models),
-            "journeys": journeys,
+            "histories": histories,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -255,4 +255,4 @@ class Redistribution(Schedule):
         self.trainings = dict(state["trainings"])
         here = set(self._slots_here())  # another process trains the others on
         self.models = {slot: model.to(device) for slot, model in state["models"].items() if slot in here}
-        self._journeys = {slot: Journey(*journey) for slot, journey in state["journeys"].items() if slot in here}
+        self._histories = {slot: ModelHistory(*history) for slot, history in state["histories"].items() if slot in here}

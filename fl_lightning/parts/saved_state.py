@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import got, plain
+from fl_lightning.super_calls import is_of_library
 
 _SINGLE = {
     *(type(None), bool, int, float, complex, str, bytes, bytearray),
@@ -83,7 +84,7 @@ def refuse_half_state(cls: type) -> None:
     A base class's way to save may suit another way to load, unless it saves nothing.
     """
     saves, loads = "state_dict" in vars(cls), "load_state_dict" in vars(cls)
-    if saves and not loads:
+    if saves and not loads and is_of_library(next(base for base in cls.__mro__[1:] if "load_state_dict" in vars(base))):
         raise TypeError(
             f"{cls.__name__} defines `state_dict`, but no `load_state_dict(state)`, so that a resumed run would begin "
             "without the state that it saves. Define both."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from weakref import ref
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.contracts import call_for_merged, call_for_vector
+from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import ChangingBuffers
 from fl_lightning.parts.federation import ClientResult, Federation
@@ -28,6 +30,7 @@ class Server:
         optimizer: Moves the parameters.
         exchange: May change the model to which the server moves.
         changing: Knows which buffers training changes.
+        drawing: Seeds the global generators for parts; see :meth:`Composition.drawing`.
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
@@ -42,7 +45,9 @@ class Server:
         optimizer: ServerOptimizer,
         exchange: Exchange,
         changing: ChangingBuffers,
+        drawing: Callable[..., AbstractContextManager[None]] = lambda *purpose: nullcontext(),
     ) -> None:
+        self._drawing = drawing
         self.model = federation.model
         self.aggregations = 0
         self.federation = federation
@@ -80,7 +85,8 @@ class Server:
 
     def _add(self, result: ClientResult) -> None:
         self._undo.remember()
-        call(self._aggregation, "update", result, results=[result])
+        with self._drawing(Moment.UPDATE, *result.task.seeds):
+            call(self._aggregation, "update", result, results=[result])
         if not self._aggregation.is_of_library:
             self._given.append(ref(result))
         if self._tracks_buffers:
@@ -88,6 +94,10 @@ class Server:
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
+        with self._drawing(Moment.MOVE, self.aggregations):
+            return self._move()
+
+    def _move(self) -> bool:
         self._take_waiting()
         self.has_results = False
         n, size = self._num_parameters, len(self.model)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.checks import draw_cohort
 from fl_lightning.parts.contracts import call_for_vector
+from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.received import check_due, refuse_missing
 from fl_lightning.parts.returned import checked_slots
@@ -89,7 +90,8 @@ class SynchronousAlgorithm(Algorithm):
         rng = numpy_generator(seed, Stream.SAMPLING, round_index)
         chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
         available = self.participation.reachable(round_index, len(sizes), chances)
-        drawn = draw_cohort(self.sampler, len(sizes), rng, available)
+        with self.drawing(Moment.COHORT, round_index):
+            drawn = draw_cohort(self.sampler, len(sizes), rng, available)
         clients, work = self.participation.outcome(drawn, full_work, chances)
         chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
         slots = checked_slots(self.schedule, chosen, len(clients))
@@ -158,7 +160,7 @@ class SynchronousAlgorithm(Algorithm):
             failed: Slots whose client handed in nothing usable.
             seen: Places of the buffers that clients changed.
         """
-        self.is_torn = True  # from here on nothing can be taken back
+        self.is_half_changed = True  # from here on nothing can be taken back
         self.changing_buffers.add(seen)
         client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
@@ -167,9 +169,10 @@ class SynchronousAlgorithm(Algorithm):
         buffers = self.changing_buffers.lengths()
         self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)
         self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
-        for part in self.parts.values():
-            if part is not self.schedule:
-                part.on_round_end()
+        with self.drawing(Moment.ROUND_END, self._round):
+            for part in self.parts.values():
+                if part is not self.schedule:
+                    part.on_round_end()
 
     def _abort(self) -> None:
         self._done, self._failed = {}, []

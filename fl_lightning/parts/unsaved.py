@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import dis
+import functools
+import inspect
+import random
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_lightning.parts.client_states import StatefulPart
 from fl_lightning.parts.federation import accumulator
 from fl_lightning.parts.part import Part
+from fl_lightning.super_calls import is_of_library
 
 _PRIVATE = ("_federation", "_guarded_calls")
 _PLAIN = (bool, int, float, complex, str, bytes)
 #: So many rounds of a fit are compared; a server that acts seldom changes nothing in most rounds.
 _COMPARED_ROUNDS = 10
+_DEPTH = 3  # of attributes of attributes
 
 
 class UnsavedState:
@@ -49,8 +55,16 @@ class UnsavedState:
                 known.pop(name, None)
 
     def on_round_end(self, parts: Iterable[Part]) -> None:
-        """Compare the parts' attributes with those after the first round."""
+        """Compare the parts' attributes with those after the first round, and states between processes.
+
+        Raises:
+            RuntimeError: If a part's state differs between processes.
+        """
         self._rounds += 1
+        parts = list(parts)
+        if self._rounds <= _COMPARED_ROUNDS:
+            for part in parts:
+                _check_same_everywhere(part)
         if self._rounds == 1:
             self._known = [(part, _marks(part)) for part in parts if _saves_nothing(part)]
         elif not self._found and self._rounds <= _COMPARED_ROUNDS:
@@ -72,11 +86,41 @@ class UnsavedState:
 
 
 def _saves_nothing(part: Part) -> bool:
-    return not part.is_of_library and type(part).state_dict in (Part.state_dict, StatefulPart.state_dict)
+    """Whether a part of a user's own has no ``state_dict`` of its own, whatever the library's classes save."""
+    return not part.is_of_library and is_of_library(_definer_of_state(type(part)))
+
+
+def _check_same_everywhere(part: Part) -> None:
+    """Raise ``RuntimeError`` if the state that a part of a user's own saves differs between processes."""
+    if part.is_of_library or part.federation.num_ranks == 1 or is_of_library(_definer_of_state(type(part))):
+        return
+    states = part.federation.gather(_mark(part.state_dict(), _DEPTH))
+    if any(state != states[0] for state in states):
+        raise RuntimeError(
+            f"The state of {type(part).__name__} differs between the {len(states)} processes, each of which trains "
+            "some of the clients. A client may train elsewhere in the next round, and a checkpoint holds the state of "
+            "one process. Keep what belongs to clients in a `ClientStates`, whose clients stay on their processes; "
+            "join counts and sums in `on_round_end` by `self.federation.gather`; or train in one process."
+        )
+
+
+def _definer_of_state(cls: type) -> type:
+    return next(base for base in cls.__mro__ if "state_dict" in vars(base))
+
+
+@functools.cache
+def _of_library(cls: type) -> frozenset[str]:
+    """Return the attributes that classes of the library set in their own code, which they save if need be."""
+    classes = [base for base in cls.__mro__ if is_of_library(base)]
+    functions = [inspect.unwrap(held) for base in classes for held in vars(base).values() if inspect.isroutine(held)]
+    codes = [function.__code__ for function in functions if inspect.isfunction(function)]
+    return frozenset(i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR")
 
 
 def _marks(part: Part) -> dict[str, Any]:
-    return {name: _mark(value) for name, value in vars(part).items() if name not in _PRIVATE}
+    kind: Any = type(part)
+    known = {*_PRIVATE, *_of_library(kind)}
+    return {name: _mark(value, _DEPTH) for name, value in vars(part).items() if name not in known}
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -84,19 +128,38 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [name for name, mark in before.items() if name in now and now[name] != mark]
 
 
-def _mark(value: Any) -> Any:
-    """Return something small that differs, nearly always, if a value does; for other objects only their type."""
+def _mark(value: Any, depth: int) -> Any:
+    """Return something small that differs, nearly always, if a value does; of what lies too deep only the type."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         value = torch.as_tensor(value)
     if isinstance(value, Tensor) and value.layout is torch.strided:
         return tuple(value.shape), str(value.dtype), *_sums(value.detach())
     if isinstance(value, dict):
-        return {repr(key): _mark(item) for key, item in value.items()}
+        return {repr(key): _mark(item, depth) for key, item in value.items()}
     if isinstance(value, (list, tuple, deque)):
-        return [_mark(item) for item in value]
+        return [_mark(item, depth) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, value))
-    return repr(value) if value is None or isinstance(value, _PLAIN) else type(value).__name__
+    if value is None or isinstance(value, _PLAIN):
+        return repr(value)
+    state = _generator_state(value)
+    closed = (type, ModuleType, FunctionType, nn.Module)
+    if state is None and depth and not isinstance(value, closed) and not is_of_library(type(value)):
+        state = getattr(value, "__dict__", None)
+    return type(value).__name__ if state is None else _mark(state, depth - 1)
+
+
+def _generator_state(value: Any) -> Any:
+    """Return where a random generator, or an iterator of ``itertools``, has come to; ``None`` for anything else."""
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, np.random.RandomState):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    return repr(value.__reduce__()) if type(value).__module__ == "itertools" else None
 
 
 def _sums(value: Tensor) -> tuple[str, ...]:

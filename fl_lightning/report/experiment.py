@@ -171,7 +171,7 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     if not experiment.data:
         raise ValueError(
             f"No run in {folder} is finished with a score. The column `error` of results.csv says why, or `score` of "
-            "the table is no test metric; mend the table and run it again."
+            "the table is no test metric; correct the table and run it again."
         )
     return experiment
 

@@ -41,7 +41,7 @@ def draw_partition(
     _recolor(sizes)
     sizes.set_title(title, loc="left", fontsize=11)
     sizes.set_title("")
-    clients = "client, largest first"
+    clients = "client" if len(set(partition.sizes.tolist())) == 1 else "client, largest first"
     if len(table) < partition.num_clients:
         clients += f" ({len(table):,} of {partition.num_clients:,} clients)"
     sizes.set_xlabel(clients)

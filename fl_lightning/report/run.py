@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]
 _SPREADS = ("_std", "_min")  # of clients; the panel of the clients' scores shows more
+_STAGES = ("train", "val", "test")  # each has one colour in all panels
 _FEW_POINTS = 30  # a curve of fewer points has marks
 _WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
 
@@ -178,7 +179,8 @@ def _draw_clients(axes: Axes, data: FederatedDataModule) -> None:
 
 def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
     """Draw curves by round or epoch; what was evaluated once, after the fit, is a mark."""
-    for place, (name, points) in enumerate(curves.items()):
+    for name, place in _numbered(curves):
+        points = curves[name]
         rounds, values = zip(*points, strict=True)
         [line] = axes.plot(rounds, values, label=metric_name(name, stage=True), color=color(place))
         line.set_linestyle(dashes(place))
@@ -194,14 +196,32 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
+def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Return names of metrics, those of training first, and the numbers of their colours: one for each stage."""
+    free = len(_STAGES)
+    numbered: dict[str, int] = {}
+    for name in sorted(names, key=_stage):
+        stage = _stage(name)
+        if stage < len(_STAGES) and stage not in numbered.values():
+            numbered[name] = stage
+        else:
+            numbered[name], free = free, free + 1
+    return list(numbered.items())
+
+
+def _stage(name: str) -> int:
+    """Return the place of a metric's stage; that after the last one for any other."""
+    return next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), len(_STAGES))
+
+
 def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
     """Draw the score of each client, sorted within each set."""
     names = {"val": "validation", "test": "test"}
     start, ticks = 0, []
-    for place, (stage, values) in enumerate(scores.items()):
+    for stage, values in scores.items():
         ordered = sorted(values.items(), key=lambda item: item[1])
         heights = [value for _, value in ordered]
-        axes.bar(range(start, start + len(heights)), heights, color=color(place))
+        axes.bar(range(start, start + len(heights)), heights, color=color(_stage(stage)))
         centre = start + (len(heights) - 1) / 2
         name = f"{names.get(stage, stage)} ({len(heights)})"
         axes.text(centre, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9)

@@ -82,6 +82,19 @@ def test_a_global_validation_set_has_no_clients() -> None:
     assert metrics.values == {}
 
 
+def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
+    class Mute(Echo):
+        forward = L.LightningModule.forward
+
+    pooled = TensorDataModule([scores(1, 0)], val=scores(3, 1), test=[scores(2, 2)], batch_size=2)
+    trainer = quiet_trainer(callbacks=[ClientMetrics()])
+    with pytest.warns(UserWarning, match="the validation samples belong to no client.*ClientSplit") as told:
+        trainer.validate(Echo(False), datamodule=pooled, verbose=False)
+    assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
+    with pytest.raises(TypeError, match=r"Mute has no `forward`.*from `test_step`"):
+        trainer.test(Mute(False), datamodule=pooled, verbose=False)
+
+
 def test_limited_validation_counts_what_was_seen() -> None:
     metrics = ClientMetrics()
     trainer = quiet_trainer(callbacks=[metrics], limit_val_batches=2)

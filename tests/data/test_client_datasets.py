@@ -209,3 +209,35 @@ class Stream(IterableDataset[Any]):
 def test_what_is_no_list_of_data_sets_is_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("rows", [[-1, -2, 0], torch.tensor([-1, -2, 0]), np.array([-1, -2, 0])])
+def test_rows_may_be_counted_from_the_end(rows: Any) -> None:
+    """Of three samples with optima 1, 2 and 6 all are taken: one step of rate 1 over them goes to their mean."""
+    samples = TensorDataset(torch.ones(3, dtype=torch.float64), torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64))
+    module = Quadratic(1.0)
+    data = ClientDatasetsModule([Subset(samples, rows)] * 2, batch_size=None)
+    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(module, datamodule=data)
+    assert float(module.w) == pytest.approx(3.0)
+
+
+def test_what_no_federated_fit_reads_is_told() -> None:
+    class Own(TensorDataModule):
+        def train_dataloader(self) -> Any:
+            raise AssertionError
+
+    pair = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    data = Own([pair, pair], batch_size=1)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    with pytest.warns(UserWarning, match="`Own.train_dataloader` is not called in a federated fit.*`client_batches`"):
+        trainer.fit(Quadratic(1.0), datamodule=data)
+
+
+def test_a_test_without_samples_is_told() -> None:
+    class Tested(Quadratic):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            raise AssertionError
+
+    pair = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    with pytest.warns(UserWarning, match="no test samples"):
+        quiet_trainer().test(Tested(1.0), datamodule=TensorDataModule([pair, pair], batch_size=1), verbose=False)

@@ -29,3 +29,12 @@ def test_a_rounds_time_is_told_by_parts(monkeypatch: pytest.MonkeyPatch, capsys:
     assert all(
         parts[name] > 0 for name in ("products: forward, backward, step", "gathering batches", "telling Lightning")
     )
+
+
+@pytest.mark.parametrize("what", ["time", "memory"])
+def test_asynchronous_rounds(what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--clients", "50", "--concurrency", "10", "--parameters", "100", "--rounds", "2"]
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    monkeypatch.setattr(sys, "argv", ["asynchronous.py", what, *options])
+    runpy.run_path(str(FOLDER / "asynchronous.py"), run_name="__main__")
+    assert "under way: 9; models held: " in capsys.readouterr().out

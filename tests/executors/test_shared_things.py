@@ -209,7 +209,7 @@ class AsksForDevice(Base):
     ("kind", "cause"),
     [
         (PseudoLabels, "use the module's weights"),
-        (ScalesByStep, "read counters that all clients share"),
+        (ScalesByStep, "reads counters that all clients share"),
         (AsksForDevice, None),
     ],
 )

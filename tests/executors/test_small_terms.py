@@ -83,7 +83,7 @@ def test_a_small_penalty_of_chosen_parameters(name: str, activation: type[nn.Mod
     assert float((alone - at_once).abs().max()) < 0.05 * effect
     if name == "type":  # a stack's parameters are of another class, which cannot be hidden
         assert cause is not None
-        assert "is another one in a stack" in cause
+        assert "differs in a stack" in cause
     else:
         assert cause is None
 
@@ -106,7 +106,8 @@ def test_gradients_of_accumulated_batches_that_are_read() -> None:
     alone, _ = fit(ReadsGradients(), "sequential", torch.float32, accumulate_grad_batches=2)
     at_once, cause = fit(ReadsGradients(), "vectorized", torch.float32, accumulate_grad_batches=2)
     assert torch.equal(alone, at_once)
-    assert cause == "`training_step` reads gradients, which a stack keeps elsewhere"
+    assert cause is not None
+    assert cause.startswith("`training_step` reads gradients, which a stack keeps elsewhere (test_small_terms.py, line")
 
 
 class Asks(Base):

@@ -217,7 +217,7 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     table = with_data(datamodule={"class_path": "datamodules.MNISTDataModule", "init_args": arguments})
     arguments["partitioner"] = small()["data"]["digits"]["datamodule"]["init_args"]["partitioner"]
     [text] = check_table(read_table(table), with_data=True).unchecked
-    assert text.startswith(f"{HERE}the data cannot be read yet (FileNotFoundError: There is no whole MNIST")
+    assert text.startswith(f"{HERE}its data are not here yet (FileNotFoundError: There is no whole MNIST")
     assert "NOT CHECKED: digits, FedAvg" in describe_plan(read_table(table), tmp_path, with_data=True)
     assert not list(tmp_path.iterdir())
 
@@ -228,3 +228,51 @@ def test_a_dry_run_downloads_no_weights(tmp_path: Path, monkeypatch: pytest.Monk
     [text] = check_table(read_table(table), with_data=True).unchecked
     assert "`model` fl_lightning.models.MobileNetV2Classifier downloads https://download.pytorch.org/models/mob" in text
     assert not list(tmp_path.rglob("*.pth"))
+
+
+MODULE = """
+import lightning as L, torch
+from torch import nn
+
+class Trains(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3072, 10)
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Validates(Trains):
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+    def validation_step(self, batch, batch_idx):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("Trains", "no `forward` and no `validation_step` and no `test_step`"), ("Validates", "no `test_step`")],
+)
+def test_a_model_must_have_what_every_fit_calls(
+    name: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model_of_mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    [mistake] = check(with_data(model={"class_path": f"model_of_mine.{name}"})).mistakes
+    assert f"`model` model_of_mine.{name} has {missing}. A fit of a table validates and tests" in mistake
+
+
+def test_metrics_of_clients_need_samples_of_clients() -> None:
+    table = small()
+    table["data"]["digits"]["datamodule"]["init_args"]["split"] = {
+        "class_path": "fl_lightning.SampleSplit",
+        "init_args": {"val": 0.1, "test": 0.2},
+    }
+    [mistake] = check_table(read_table(table), with_data=True).mistakes
+    assert "`monitor` is 'val_acc_clients', a metric of clients, and the validation samples of this data set" in mistake
+    assert "`score` is 'test_acc_clients', a metric of clients, and the test samples" in mistake
+    assert "`monitor: val_acc` and `score: test_acc`" in mistake
+    table["data"]["digits"] |= {"monitor": "val_acc", "score": "test_acc"}
+    assert check_table(read_table(table), with_data=True) == Findings()

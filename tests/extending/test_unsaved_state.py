@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, TensorDataModule
-from fl_lightning.parts import Aggregation, ClientResult, ClientSampler, Exchange, ServerOptimizer
+from fl_lightning.parts import Aggregation, ClientResult, ClientSampler, Exchange, Momentum, ServerOptimizer
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 
@@ -70,6 +72,75 @@ def test_state_that_is_not_saved_is_named_once(form: str, tmp_path: Path) -> Non
     assert "Define `state_dict()` and `load_state_dict(state)`" in text
     # a part with a `state_dict` of its own knows what it saves
     assert not warnings_of(Federated(1.0, server=Restored(*FORMS[form])), tmp_path)
+
+
+class Holder:
+    """An object with an attribute."""
+
+    count = 0
+
+
+def draws(generator: Any, draw: Callable[[Any], Any]) -> tuple[Any, Callable[[Any, Tensor], Any]]:
+    def add(kept: Any, delta: Tensor) -> Any:
+        draw(kept)
+        return kept
+
+    return generator, add
+
+
+STATEFUL: dict[str, Callable[[], tuple[Any, Callable[[Any, Tensor], Any]]]] = {
+    "numpy": lambda: draws(np.random.default_rng(1), lambda kept: kept.random()),
+    "torch": lambda: draws(torch.Generator().manual_seed(1), lambda kept: torch.rand(3, generator=kept)),
+    "python": lambda: draws(random.Random(1), lambda kept: kept.random()),
+    "iterator": lambda: draws(itertools.cycle([1, 2, 3]), next),
+    "object": lambda: draws(Holder(), lambda kept: setattr(kept, "count", kept.count + 1)),
+}
+
+
+@pytest.mark.parametrize("form", STATEFUL)
+def test_generators_and_objects_that_are_not_saved_are_named(form: str, tmp_path: Path) -> None:
+    [text] = warnings_of(Federated(1.0, server=Velocity(*STATEFUL[form]())), tmp_path)
+    assert text.startswith("Velocity changes `kept` from round to round, and has no `state_dict`.")
+
+
+class Slow(Momentum):
+    """Adds a state of its own to that of the library's class."""
+
+    last: Tensor | None = None
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        self.last = super().step(model, aggregate) + (0 if self.last is None else 1)
+        return self.last
+
+
+class PlainMomentum(Momentum):
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return super().step(model, aggregate) * 1
+
+
+def test_what_a_subclass_adds_to_a_part_of_the_library_is_named(tmp_path: Path) -> None:
+    [text] = warnings_of(Federated(1.0, server=Slow(0.9)), tmp_path)
+    assert text.startswith("Slow changes `last` from round to round")
+    assert not warnings_of(Federated(1.0, server=PlainMomentum(0.9)), tmp_path)
+
+
+class NotSaving(Momentum):
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+
+
+class SavesMore(NotSaving):
+    """Inherits the way in which its own base class loads."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict()
+
+
+def test_one_of_both_methods_may_come_from_a_class_of_ones_own(tmp_path: Path) -> None:
+    assert not warnings_of(Federated(1.0, server=SavesMore(0.9)), tmp_path)
 
 
 class Counting(Exchange):

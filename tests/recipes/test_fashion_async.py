@@ -104,7 +104,7 @@ def test_curves_by_time_end_where_the_first_run_ends(recipe: dict[str, Any], tmp
 def test_the_timeline_has_devices_that_never_answered(recipe: dict[str, Any], tmp_path: Path) -> None:
     arrivals = [ArrivalRecord(0, 0.0, 1.0, 0, "used", True), ArrivalRecord(2, 0.0, 2.0, 1, "rejected")]
     flights = {slot: SimpleNamespace(task=SimpleNamespace(client=client), sent=0) for slot, client in ((3, 8), (4, 9))}
-    schedule = SimpleNamespace(sky=SimpleNamespace(now=3, flights=flights), clock=SimpleNamespace(time=float))
+    schedule = SimpleNamespace(simulation=SimpleNamespace(now=3, flights=flights), clock=SimpleNamespace(time=float))
     [axes] = drawn_by(recipe["draw_timeline"], arrivals, schedule, tmp_path / "t.png").axes
     assert [label.get_text() for label in axes.get_yticklabels()][::10] == ["server moves", "9 (speed 5)"]
     bars = {(round(bar.get_y() + 0.35), bar.get_x(), bar.get_width()) for bar in axes.patches}

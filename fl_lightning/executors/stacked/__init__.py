@@ -5,5 +5,5 @@ Read in this order: ``stack`` holds the models, ``sources`` gives their batches,
 ``program`` of batched products; ``ways`` has both.
 
 Whether a stack may be used is found out by ``trials``. ``changes`` tells whether a module or its surroundings are
-others than before, and ``guards`` raises an error where a step does more than to compute.
+others than before, and ``guards`` raises an error where a step has side effects.
 """

@@ -9,9 +9,9 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection, is_dataclass_instance
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import Unusable
-from fl_lightning._lightning.stand_ins import stands_in
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.stand_ins import register_stand_in
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -78,7 +78,7 @@ class Differing(Unusable):
     @classmethod
     def given(cls, value: Any) -> Differing:
         """Return one that is given to a step, after which nobody may have it."""
-        return stands_in(cls(value), lambda differing: vars(differing)["first"])
+        return register_stand_in(cls(value), lambda differing: vars(differing)["first"])
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

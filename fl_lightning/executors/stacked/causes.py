@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fl_lightning._lightning.recording import told
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
 from fl_lightning.executors.stacked.guards.effects import library_folders
 
 # in the words of the headings of docs/your-code.md
@@ -34,7 +33,7 @@ def cause_of(function: Any, error: Exception) -> str:
         error: What it has raised.
     """
     name = getattr(function, "__name__", str(function))
-    return _CAUSES.get(name) or f"{name} fails on stacked models ({told(error)})"
+    return _CAUSES.get(name) or f"{name} fails on stacked models ({describe_error(error)})"
 
 
 def log_why(log: logging.Logger, message: str, error: Exception) -> None:
@@ -49,7 +48,7 @@ def log_why(log: logging.Logger, message: str, error: Exception) -> None:
 def reason(error: Exception) -> str:
     """Return why clients are not stacked, with the last line of code of the user's own that ran."""
     known = isinstance(error, CannotVectorize)
-    cause = str(error) if known else f"a client's training fails on stacked models ({told(error)})"
+    cause = str(error) if known else f"a client's training fails on stacked models ({describe_error(error)})"
     line = _line_of_user(error.__traceback__)
     return cause if line is None else f"{cause} ({line})"
 

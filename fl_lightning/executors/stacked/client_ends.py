@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl_lightning._lightning.local_optimizers import LocalOptimizers, OptimizerProgress, Options
-from fl_lightning.clients.begun import Ended
+from fl_lightning.clients.started import FinalState
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 
 
@@ -43,12 +43,12 @@ class ClientEnds:
         for place, row in enumerate(rows):
             self._states[row], self._settings[row] = states[place], settings
 
-    def of(self, row: int) -> Ended:
+    def of(self, row: int) -> FinalState:
         """Return what hooks find after a row's client."""
         if row not in self._states:  # a client without a step
-            return Ended([None] * len(self._parameters), OptimizerProgress([{}]))
+            return FinalState([None] * len(self._parameters), OptimizerProgress([{}]))
         options, schedules = self._settings[row]
         state = {p: held for p, held in zip(self._parameters, self._states[row], strict=True) if held}
-        return Ended(
+        return FinalState(
             self._gradients[row], OptimizerProgress([state], schedules), options if self._optimizers.by_step else None
         )

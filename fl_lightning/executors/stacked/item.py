@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
-from fl_lightning._lightning.recording import CannotVectorize
-from fl_lightning._lightning.stand_ins import stands_in
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.stand_ins import register_stand_in
 
 _KINDS = (bool, int, float)
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -42,7 +42,7 @@ class Item:
         one: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.kind, self.rows, self._tensor, self._one = kind, rows, tensor, one
-        stands_in(self, lambda item: item.kind() if item.rows is None else item.rows[0])
+        register_stand_in(self, lambda item: item.kind() if item.rows is None else item.rows[0])
 
     @classmethod
     def of(cls, tensor: Tensor) -> Any:

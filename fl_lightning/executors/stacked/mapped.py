@@ -12,15 +12,15 @@ from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map, tree_map_only
 
-from fl_lightning._lightning.recording import Logged, told
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
+from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning._lightning.stand_ins import stands_in
+from fl_lightning._lightning.stand_ins import register_stand_in
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import cause_of
 from fl_lightning.executors.stacked.item import Item
-from fl_lightning.executors.stacked.randomness import DrawsApart
+from fl_lightning.executors.stacked.randomness import PerClientDraws
 
 StepOutcome = tuple[Tensor, Logged, list[Tensor]]
 
@@ -43,7 +43,7 @@ class MappedStep:
         buffers: Sequence[Tensor],
         batch: StackedBatch,
         batch_idx: int,
-        draws: DrawsApart | None = None,
+        draws: PerClientDraws | None = None,
     ) -> StepOutcome:
         """Return the losses, shape ``(K,)``, what was logged, with tensors of shape ``(K, ...)``, and the new buffers.
 
@@ -84,7 +84,7 @@ class MappedStep:
         return losses, logged, after
 
 
-def _drawing(draws: DrawsApart | None, alone: bool) -> AbstractContextManager[Any]:
+def _drawing(draws: PerClientDraws | None, alone: bool) -> AbstractContextManager[Any]:
     """Return what lets clients draw from their own generators."""
     if draws is None:
         return nullcontext()
@@ -170,7 +170,7 @@ def _watched(result: Any) -> Any:
     """Return a result whose tensors are noted: none of one client may be left after the step."""
     for tensor in result if isinstance(result, (list, tuple)) else (result,):
         if isinstance(tensor, Tensor) and _functorch.is_functorch_wrapped_tensor(tensor):
-            stands_in(tensor, _of_first)
+            register_stand_in(tensor, _of_first)
     return result
 
 
@@ -190,4 +190,4 @@ def _tried(step: Callable[[], Any]) -> Any:
     except CannotVectorize:
         raise
     except Exception as error:  # whatever a layer raises when it is given stacked tensors
-        raise CannotVectorize(f"`training_step` fails on stacked models ({told(error)})") from error
+        raise CannotVectorize(f"`training_step` fails on stacked models ({describe_error(error)})") from error

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.seeding import global_states, set_global_states
 
 _Draw = Callable[..., Any]
@@ -50,16 +50,16 @@ class ClientGenerators:
             own.set_state(after[0])
             set_global_states(present, self._device)
 
-    def drawing(self, rows: Sequence[int]) -> DrawsApart:
+    def drawing(self, rows: Sequence[int]) -> PerClientDraws:
         """Return a mode in which operations on stacks draw each client's share from the client's generators."""
-        return DrawsApart(self, rows)
+        return PerClientDraws(self, rows)
 
     def cpu(self, row: int) -> torch.Generator:
         """Return a client's generator of torch on the CPU."""
         return self._torch[row]
 
 
-class DrawsApart(TorchDispatchMode):
+class PerClientDraws(TorchDispatchMode):
     """Lets random operations on stacked tensors, shape ``(K, ...)``, draw row by row.
 
     It sees operations beneath ``torch.func.vmap``, where the clients' tensors are stacked.

@@ -9,10 +9,10 @@ from functools import cached_property
 from torch import Tensor
 
 from fl_lightning._lightning.journal import Journal
-from fl_lightning.clients.begun import Begun
+from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.changes.common_ground import CommonGround
-from fl_lightning.executors.stacked.changes.held_state import HeldState
+from fl_lightning.executors.stacked.changes.object_state import ObjectState
+from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.trials.hook_trial import read_at_start
@@ -31,7 +31,7 @@ class Trained:
         ends: What hooks find after each of them; ``None`` if there is none that looks.
     """
 
-    members: Sequence[Begun]
+    members: Sequence[StartedClient]
     stack: Stack
     summed_lr: list[list[float]]
     ends: ClientEnds | None
@@ -64,8 +64,8 @@ class Results:
         starts = bool(training.hooks.starts)
         self._late, self._early = starts and late, starts and not late
         self._is_watched = training.is_watched
-        self._ground: CommonGround | None = None
-        self._rows: dict[int, tuple[Begun, Trained | None, int]] = {}
+        self._ground: SharedState | None = None
+        self._rows: dict[int, tuple[StartedClient, Trained | None, int]] = {}
         self.late_change: str | None = None
 
     def add(self, trained: Trained) -> None:
@@ -73,7 +73,7 @@ class Results:
         for row, member in enumerate(trained.members):
             self._rows[member.task.slot] = member, trained, row
 
-    def add_untrained(self, members: Sequence[Begun]) -> None:
+    def add_untrained(self, members: Sequence[StartedClient]) -> None:
         """Add clients that are to train one after the other."""
         for member in members:
             self._rows[member.task.slot] = member, None, 0
@@ -91,7 +91,7 @@ class Results:
         elif not all(trained for _, trained, _ in self._rows.values()):
             journal.tell(training.loop)
         if each or self._early:
-            self._ground = CommonGround(training, [member.task for member, _, _ in self._rows.values()])
+            self._ground = SharedState(training, [member.task for member, _, _ in self._rows.values()])
         noted = read_at_start(training.hooks) if self._early else None
         for slot in sorted(self._rows):
             member, trained, row = self._rows[slot]
@@ -108,7 +108,7 @@ class Results:
         if self._ground is not None:
             self.late_change = self.late_change or self._ground.changed()
 
-    def _meets_another(self, member: Begun) -> bool:
+    def _meets_another(self, member: StartedClient) -> bool:
         """Whether hooks have given the client something else than that from which it was trained."""
         if self._ground is None:
             return False
@@ -118,7 +118,7 @@ class Results:
         self.late_change = self.late_change or found
         return found is not None
 
-    def _receive(self, member: Begun, trained: Trained, row: int) -> None:
+    def _receive(self, member: StartedClient, trained: Trained, row: int) -> None:
         training, model = self._training, trained.vector_of(row)
         if trained.ends is not None:
             training.show_end(member, trained.ends.of(row))
@@ -128,7 +128,7 @@ class Results:
         self._algorithm.receive(training.finish(member.client, model, steps, trained.summed_lr[row]))
 
 
-def _check_order(noted: HeldState, task: Task) -> None:
+def _check_order(noted: ObjectState, task: Task) -> None:
     """Raise ``RuntimeError`` if the hooks of a client changed what ``on_client_start`` of the next ones may read.
 
     It has been called for them, since it sets what they train from, and is not called twice.

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.recording import nothing_caught
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
-from fl_lightning.executors.stacked.guards.out_of_reach import OutOfReach
+from fl_lightning.executors.stacked.guards.hidden_weights import HiddenWeights
 from fl_lightning.executors.stacked.program.maker import BatchForm
 from fl_lightning.executors.stacked.program.steps import PaddedSource
 from fl_lightning.executors.stacked.randomness import ClientGenerators
@@ -42,7 +41,7 @@ class DrawnBatches:
     Args:
         batches: The clients' batches.
         generators: The clients' generators, from which batches are drawn; ``None`` if they draw nothing.
-        out_of_reach: Hides what drawing a batch must not see; ``None`` for nothing.
+        hidden: Hides what drawing a batch must not see; ``None`` for nothing.
 
     Attributes:
         draws_nothing: Whether reading batches draws nothing from global generators.
@@ -53,10 +52,10 @@ class DrawnBatches:
         self,
         batches: Sequence[Iterator[Any]],
         generators: ClientGenerators | None,
-        out_of_reach: OutOfReach | None = None,
+        hidden: HiddenWeights | None = None,
     ) -> None:
         self._batches, self._generators = batches, generators
-        self._out_of_reach = nullcontext if out_of_reach is None else out_of_reach
+        self._hidden = nullcontext if hidden is None else hidden
         self._first: Any = None  # the first client's first batch, before it is given out
         self._kind: Any = None
         self.alike = True
@@ -106,7 +105,7 @@ class DrawnBatches:
             first, self._first = self._first, None
             return first
         own = nullcontext() if self._generators is None else self._generators.of(row)
-        with nothing_caught(), self._out_of_reach(), own:
+        with nothing_caught(), self._hidden(), own:
             return next(self._batches[row])
 
 
@@ -261,5 +260,5 @@ def make_source(
     if plain and GatheredBatches.suit(training, tasks):
         return GatheredBatches(training, tasks, training.vector.device)
     batches = [map(transfer, training.batches.of(task)) for task in tasks]
-    out_of_reach = OutOfReach(training.loop, training.vector)
-    return DrawnBatches(batches, None if draws_nothing(training, tasks[0], plain) else generators, out_of_reach)
+    hidden = HiddenWeights(training.loop, training.vector)
+    return DrawnBatches(batches, None if draws_nothing(training, tasks[0], plain) else generators, hidden)

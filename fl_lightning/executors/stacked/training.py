@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.journal import Entry, Journal
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
@@ -22,7 +22,7 @@ from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
 from fl_lightning.executors.stacked.randomness import nothing_drawn
 from fl_lightning.executors.stacked.sources import Groups
 from fl_lightning.executors.stacked.stack import Stack
-from fl_lightning.executors.stacked.ways import Steps
+from fl_lightning.executors.stacked.step_runners import StepRunners
 
 GradientList = list[Tensor | None]
 
@@ -43,7 +43,7 @@ class StackTraining:
     def __init__(
         self,
         training: LocalTraining,
-        steps: Steps,
+        steps: StepRunners,
         stack: Stack,
         optimizer: StackedOptimizer,
         journal: Journal,
@@ -54,6 +54,10 @@ class StackTraining:
         self._models, self._windows, self._terms, self._journal = stack.models, stack.windows, stack.terms, journal
         self._active = active_clients(list(map(len, stack.windows)))
         self._ends, self._ending = ends, range(0)  # the rows that take their last step
+        if ends is not None and not all(optimizer.stepped):
+            raise CannotVectorize(
+                "a callback may look at the gradients of parameters that the optimizer does not step, which add up"
+            )
         trainer = training.trainer
         self._accumulate = int(trainer.accumulate_grad_batches)
         self._clip = float(trainer.gradient_clip_val or 0.0), trainer.gradient_clip_algorithm
@@ -102,7 +106,8 @@ class StackTraining:
                 so_far = [a + (b if own else 0.0) for a, b, own in zip(so_far, rates, stepped, strict=True)]
                 summed[:active] = [so_far] * active
             if schedules.by_step:
-                schedules.step_in_client(step + 1, self._batches_until(step, active))
+                with training.loop.hidden_counters():
+                    schedules.step_in_client(step + 1, self._batches_until(step, active))
                 optimizer.refresh()
             if self._ends is not None and self._ending:
                 self._ends.keep_state(self._ending)

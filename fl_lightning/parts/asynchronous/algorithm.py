@@ -16,6 +16,7 @@ from fl_lightning.parts.asynchronous.flights import Flight
 from fl_lightning.parts.asynchronous.report import ArrivalRecord, ArrivalReport, Outcome
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.contracts import are_finite
+from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.received import check_due, refuse_missing
@@ -109,7 +110,7 @@ class AsynchronousAlgorithm(Algorithm):
         self.report = ArrivalReport()
         ahead = min(schedule.together(self._arrivals), schedule.most_at_once)
         # what is trained ahead is on average half used up when a round ends
-        self._expected = max(0, self._arrivals - len(schedule.sky.results)) + ahead // 2
+        self._expected = max(0, self._arrivals - len(schedule.simulation.results)) + ahead // 2
 
     @property
     def unplanned_tasks(self) -> int:
@@ -118,25 +119,25 @@ class AsynchronousAlgorithm(Algorithm):
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
-        return self.schedule.sky.rounds
+        return self.schedule.simulation.rounds
 
     def task_groups(self) -> Iterator[list[Task]]:
         """Yield the tasks that are to be trained next, until the round's results have arrived."""
-        schedule, sent = self.schedule, self.schedule.sky.number
+        schedule, sent = self.schedule, self.schedule.simulation.number
         uploads = []
         for _ in range(self._arrivals):
             slot = schedule.next_arrival(self.server)
             if slot is None:
                 self._raise_empty()
-            if slot not in schedule.sky.results:
+            if slot not in schedule.simulation.results:
                 tasks = schedule.to_train(self._arrivals)
                 self._due = {task.slot: task for task in tasks}
                 yield tasks
                 self._share(tasks)
-            uploads.append(schedule.sky.results[slot].payload)
+            uploads.append(schedule.simulation.results[slot].payload)
             self._take(slot)
         self.changing_buffers.add(self.changing_buffers.seen)
-        self.meter.count(self.traffic, schedule.sky.number - sent, uploads, self.changing_buffers.lengths())
+        self.meter.count(self.traffic, schedule.simulation.number - sent, uploads, self.changing_buffers.lengths())
 
     def receive(self, result: ClientResult) -> None:
         """Keep a result until it is due; one with NaN or infinite values is left out then.
@@ -145,7 +146,7 @@ class AsynchronousAlgorithm(Algorithm):
             FloatingPointError: If there are such values and ``invalid_updates`` is ``"raise"``.
             RuntimeError: If the client's result is there already, or no task of the executor's has it.
         """
-        check_due(result.task, self._due, is_there=result.task.slot in self.schedule.sky.results)
+        check_due(result.task, self._due, is_there=result.task.slot in self.schedule.simulation.results)
         uploaded = self._uploaded(result)
         if uploaded is None:  # its loss, which is not finite, says so until it is due
             uploaded = replace(result, payload=self.meter.payload_up, loss=math.inf)
@@ -155,9 +156,10 @@ class AsynchronousAlgorithm(Algorithm):
         """End the round and return the model that the user sees, shape ``(size,)``."""
         if self.schedule.flush_rounds:
             self._move()
-        self.is_torn = True  # from here on nothing can be taken back
-        for part in self.parts.values():
-            part.on_round_end()
+        self.is_half_changed = True  # from here on nothing can be taken back
+        with self.drawing(Moment.ROUND_END, self._round):
+            for part in self.parts.values():
+                part.on_round_end()
         self._boundary = None
         return self._publish(self.server.model)
 
@@ -176,7 +178,7 @@ class AsynchronousAlgorithm(Algorithm):
             "fed/staleness": float(np.mean(late)) if late else 0.0,
             "fed/staleness_max": max(late, default=0),
             "fed/rejected": sum(record.outcome == "rejected" for record in self.report.arrivals),
-            "fed/buffer": len(self.schedule.sky.buffer),
+            "fed/buffer": len(self.schedule.simulation.buffer),
             **({"fed/broadcasts": self.broadcasts} if threshold is not None else {}),
         }
 
@@ -190,14 +192,14 @@ class AsynchronousAlgorithm(Algorithm):
         if outcome == "used":
             self.report.reported.append(client)
             self.changing_buffers.watch(result)
-            schedule.sky.buffer.append(result)
+            schedule.simulation.buffer.append(result)
             if schedule.is_full:
                 moved = self._move()
         elif outcome == "invalid":
             self.report.left_out.append(client)
         schedule.uploads += 1
         if outcome == "used" and schedule.wait_for_flush and not moved:
-            schedule.sky.waiting.append(client)
+            schedule.simulation.waiting.append(client)
         else:
             schedule.free([client])
         self._note_lost()
@@ -225,13 +227,13 @@ class AsynchronousAlgorithm(Algorithm):
                 self.broadcasts += 1
                 buffers = self.changing_buffers.lengths()
                 self.meter.count(self.traffic, self.federation.num_clients, [], buffers)
-        waiting, self.schedule.sky.waiting = self.schedule.sky.waiting, []
+        waiting, self.schedule.simulation.waiting = self.schedule.simulation.waiting, []
         self.schedule.free(waiting)
         return True
 
     def _share(self, tasks: list[Task]) -> None:
         """Make every process know the results of all: one flat reduction of the models."""
-        federation, results = self.federation, self.schedule.sky.results
+        federation, results = self.federation, self.schedule.simulation.results
         if federation.num_ranks == 1:
             refuse_missing(tasks, results)
             return
@@ -272,10 +274,11 @@ class AsynchronousAlgorithm(Algorithm):
 
     def _raise_empty(self) -> NoReturn:
         schedule = self.schedule
-        sky = schedule.sky
+        simulation = schedule.simulation
         raise RuntimeError(
-            f"No client is at work any more at virtual time {schedule.clock.time(sky.now):g} and none comes back: "
-            f"{len(sky.waiting)} wait for the buffer, which has {len(sky.buffer)} of {schedule.buffer_size} results. "
+            f"No client is at work any more at virtual time {schedule.clock.time(simulation.now):g} and none comes "
+            f"back: {len(simulation.waiting)} wait for the buffer, which has {len(simulation.buffer)} of "
+            f"{schedule.buffer_size} results. "
             "Give `online` longer windows, or a smaller `buffer_size`."
         )
 

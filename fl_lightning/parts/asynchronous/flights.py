@@ -44,8 +44,8 @@ class Flight:
 
 
 @dataclass
-class Sky:
-    """All that is under way at a moment, and the models that it started from.
+class Simulation:
+    """The state of the simulated time: all that is under way, and the models that it started from.
 
     Attributes:
         now: The present tick.
@@ -83,12 +83,12 @@ class Sky:
     sent_sum: int = 0
     alarm: int = -1
 
-    def copy(self) -> Sky:
+    def copy(self) -> Simulation:
         """Return a copy that later changes of this one leave as it is; flights and tensors are shared."""
         values: dict[str, Any] = {
             name: value if isinstance(value, int) else value.copy() for name, value in vars(self).items()
         }
-        return Sky(**values)
+        return Simulation(**values)
 
     # ---- flights ----
 
@@ -123,7 +123,7 @@ class Sky:
         self.now = event.tick
         return event
 
-    def land(self, slot: int) -> tuple[Flight, Tensor]:
+    def complete(self, slot: int) -> tuple[Flight, Tensor]:
         """End a flight; return it and the model that it started from, which is forgotten if no other did."""
         flight = self.flights.pop(slot)
         model = self.models[flight.version]
@@ -161,8 +161,8 @@ class Sky:
         return state
 
     @classmethod
-    def of_state(cls, state: dict[str, Any], like: Tensor) -> Sky:
-        """Return the sky of a checkpoint, its tensors as ``like``."""
+    def of_state(cls, state: dict[str, Any], like: Tensor) -> Simulation:
+        """Return the state of a checkpoint, its tensors as ``like``."""
         restored: dict[str, Any] = {
             name: value if isinstance(value, int) else value.copy() for name, value in state.items()
         }

@@ -48,7 +48,7 @@ class SampledStaleness(Asynchronous):
     def on_fit_start(self, federation: Federation) -> None:
         """Start with the first model alone."""
         super().on_fit_start(federation)
-        self.sky.outbox = []
+        self.simulation.outbox = []
         self._models, self._drawn = {0: federation.model}, []
 
     def enter(self, round_index: int, rng: np.random.Generator, arrivals: int) -> None:
@@ -66,10 +66,10 @@ class SampledStaleness(Asynchronous):
         for number, client, model in self._drawn:
             if model <= self.uploads:
                 # a result's place in the order stands for the time at which it is due
-                flight = Flight(self._task(client), model, model, self.sky.now, number + 1)
-                self.sky.send(flight, self._models[model], ARRIVAL)
+                flight = Flight(self._task(client), model, model, self.simulation.now, number + 1)
+                self.simulation.send(flight, self._models[model], ARRIVAL)
         self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
-        event = self.sky.next_event()
+        event = self.simulation.next_event()
         return None if event is None else event.slot
 
     def free(self, clients: Collection[int]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_bool, check_choice, check_count, check_instance, check_positive, plain
 from fl_lightning.parts.asynchronous.clock import VirtualClock
-from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Sky
+from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Simulation
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
@@ -85,7 +85,7 @@ class Asynchronous(Part):
         self.clock, self.concurrency, self.stamp = clock, plain(concurrency), stamp
         self.wait_for_flush, self.flush_rounds, self.lookahead = wait_for_flush, flush_rounds, plain(lookahead)
         self.uploads = 0
-        self.sky = Sky()
+        self.simulation = Simulation()
         self.lost: list[Flight] = []
         self._ahead: dict[int, Tensor] = {}
         self._model = torch.empty(0)
@@ -99,10 +99,10 @@ class Asynchronous(Part):
                 f"`concurrency` is {self.concurrency}, but only {who_train(number)}. Give at most {number}, or None "
                 "for all of them."
             )
-        self.uploads, self.sky, self._model = 0, Sky(), federation.model
+        self.uploads, self.simulation, self._model = 0, Simulation(), federation.model
         self._sizes = federation.sizes
         clients = list(range(number))
-        self.sky.outbox, self.sky.idle = (clients, []) if self.concurrency is None else ([], clients)
+        self.simulation.outbox, self.simulation.idle = (clients, []) if self.concurrency is None else ([], clients)
         size, most = self.buffer_size, self.most_at_once
         if (self.wait_for_flush or self.once_per_buffer) and size > most:
             raise ValueError(
@@ -119,7 +119,7 @@ class Asynchronous(Part):
     @property
     def in_cycle(self) -> bool:
         """Whether clients work on models of this fit."""
-        return bool(self.sky.flights)
+        return bool(self.simulation.flights)
 
     # ---- a round ----
 
@@ -137,19 +137,19 @@ class Asynchronous(Part):
         """
         while True:
             self._send_all(server)
-            event = self.sky.next_event()
+            event = self.simulation.next_event()
             if event is None or event.kind == ARRIVAL:
                 return None if event is None else event.slot
             if event.kind == LOSS:
-                flight, _ = self.sky.land(event.slot)
+                flight, _ = self.simulation.complete(event.slot)
                 self.lost.append(flight)
                 self.free([flight.task.client])
             elif self.concurrency is None:
-                self.sky.outbox.append(event.client)
+                self.simulation.outbox.append(event.client)
 
     def free(self, clients: Collection[int]) -> None:
         """Let clients train again: they get the next model, or are drawn again."""
-        (self.sky.outbox if self.concurrency is None else self.sky.idle).extend(clients)
+        (self.simulation.outbox if self.concurrency is None else self.simulation.idle).extend(clients)
 
     def counter(self, server: Server) -> int:
         """Return the server's counter, from which staleness is taken."""
@@ -163,9 +163,9 @@ class Asynchronous(Part):
         """Return the tasks whose results are due next and are not there yet."""
         together = self.together(arrivals)
         # a client that has just begun may be due before those that were trained ahead: these must not pile up
-        space = max(1, _KEPT_AHEAD * together - len(self.sky.results))
-        flights = list(self.sky.next_untrained(min(together, space)))
-        self._ahead = {flight.task.slot: self.sky.models[flight.version] for flight in flights}
+        space = max(1, _KEPT_AHEAD * together - len(self.simulation.results))
+        flights = list(self.simulation.next_untrained(min(together, space)))
+        self._ahead = {flight.task.slot: self.simulation.models[flight.version] for flight in flights}
         return [flight.task for flight in flights]
 
     def start(self, slot: int, server: Server) -> Tensor:
@@ -174,48 +174,48 @@ class Asynchronous(Part):
 
     def receive(self, result: ClientResult) -> None:
         """Keep a result until it is due."""
-        self.sky.results[result.task.slot] = result
+        self.simulation.results[result.task.slot] = result
 
     def arrive(self, slot: int, server: Server) -> tuple[Flight, ClientResult]:
         """End a flight; return it and its result with its staleness."""
-        flight, _ = self.sky.land(slot)
+        flight, _ = self.simulation.complete(slot)
         counter = self.counter(server)
-        result = replace(self.sky.results.pop(slot), staleness=counter - flight.stamp, counter=counter)
+        result = replace(self.simulation.results.pop(slot), staleness=counter - flight.stamp, counter=counter)
         return flight, result
 
     def admits(self, result: ClientResult) -> bool:
         """Return whether a result may enter the buffer."""
         if self.max_staleness is not None and result.staleness > self.max_staleness:
             return False
-        return not self.once_per_buffer or all(r.task.client != result.task.client for r in self.sky.buffer)
+        return not self.once_per_buffer or all(r.task.client != result.task.client for r in self.simulation.buffer)
 
     @property
     def is_full(self) -> bool:
         """Whether the buffer holds as many results as make the server move."""
-        return len(self.sky.buffer) >= self.buffer_size
+        return len(self.simulation.buffer) >= self.buffer_size
 
     def empty_buffer(self) -> list[ClientResult]:
         """Return the results in the buffer, in the order of arrival, and forget them."""
-        results, self.sky.buffer = self.sky.buffer, []
+        results, self.simulation.buffer = self.simulation.buffer, []
         return results
 
     # ---- sending ----
 
     def _send_all(self, server: Server) -> None:
         """Send the server's model to the clients whose turn it is."""
-        outbox, self.sky.outbox = self.sky.outbox, []
+        outbox, self.simulation.outbox = self.simulation.outbox, []
         for client in outbox:
             self._send(client, server)
-        while self.concurrency is not None and self.sky.idle and self._places_left and self._draw(server):
+        while self.concurrency is not None and self.simulation.idle and self._places_left and self._draw(server):
             pass
 
     @property
     def _places_left(self) -> int:
-        return self.most_at_once - len(self.sky.flights) - len(self.sky.waiting)
+        return self.most_at_once - len(self.simulation.flights) - len(self.simulation.waiting)
 
     def _draw(self, server: Server) -> bool:
         """Send the model to one of the idle clients that are there; return whether there is one."""
-        idle, now = self.sky.idle, self.sky.now
+        idle, now = self.simulation.idle, self.simulation.now
         if self.clock.online:
             comings = [self.clock.next_online(client, now) for client in idle]
             there = [place for place, tick in enumerate(comings) if tick == now]
@@ -223,7 +223,7 @@ class Asynchronous(Part):
                 later = [(tick, client) for tick, client in zip(comings, idle, strict=True) if tick is not None]
                 if later:
                     tick, client = min(later)
-                    self.sky.set_alarm(client, tick)
+                    self.simulation.set_alarm(client, tick)
                 return False
             place = there[int(self._rng.integers(len(there)))]
         else:
@@ -234,41 +234,43 @@ class Asynchronous(Part):
 
     def _send(self, client: int, server: Server) -> None:
         """Send the server's model to a client, or wait until it comes."""
-        sky, clock = self.sky, self.clock
-        begins = clock.next_online(client, sky.now)
+        simulation, clock = self.simulation, self.clock
+        begins = clock.next_online(client, simulation.now)
         if begins is None:
             return  # it never comes back
-        if begins > sky.now:
-            sky.announce(client, begins)
+        if begins > simulation.now:
+            simulation.announce(client, begins)
             return
-        number, task = sky.number, self._task(client)
-        due, leaves = sky.now + clock.duration(client, number), clock.leaves_at(client, sky.now)
+        number, task = simulation.number, self._task(client)
+        due, leaves = simulation.now + clock.duration(client, number), clock.leaves_at(client, simulation.now)
         lost = clock.is_lost(client, number)
         if leaves is not None and due > leaves:
             due, lost = leaves, True
         stamp = max(0, self.counter(server) - (self.stamp == "upload-literal"))
-        flight = Flight(task, server.aggregations, stamp, sky.now, due)
-        sky.send(flight, server.model, LOSS if lost else ARRIVAL)
+        flight = Flight(task, server.aggregations, stamp, simulation.now, due)
+        simulation.send(flight, server.model, LOSS if lost else ARRIVAL)
 
     def _task(self, client: int) -> Task:
         repetition = self._sent_in_round[client]
         self._sent_in_round[client] += 1
-        return Task(self.sky.number, client, int(self._sizes[client]), None, self._round, repetition)
+        return Task(self.simulation.number, client, int(self._sizes[client]), None, self._round, repetition)
 
     # ---- accounts ----
 
     def values(self) -> dict[str, float]:
         """Return virtual time, and the share of it in which clients work."""
-        sky = self.sky
-        time = {"fed/virtual_time": self.clock.time(sky.now)}
-        return time | ({"fed/utilization": sky.worked / (self.most_at_once * sky.now)} if sky.now else {})
+        simulation = self.simulation
+        values = {"fed/virtual_time": self.clock.time(simulation.now)}
+        if simulation.now:
+            values["fed/utilization"] = simulation.worked / (self.most_at_once * simulation.now)
+        return values
 
     # ---- checkpoints ----
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present state, which costs little before it is called."""
-        uploads, sky = self.uploads, self.sky.copy()
-        return lambda: {"uploads": uploads, "sky": sky.state_dict()}
+        uploads, simulation = self.uploads, self.simulation.copy()
+        return lambda: {"uploads": uploads, "simulation": simulation.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is under way."""
@@ -276,4 +278,4 @@ class Asynchronous(Part):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what was under way at a checkpoint."""
-        self.uploads, self.sky = state["uploads"], Sky.of_state(state["sky"], self._model)
+        self.uploads, self.simulation = state["uploads"], Simulation.of_state(state["simulation"], self._model)

@@ -123,8 +123,8 @@ def test_models_are_kept_only_while_clients_work_on_them() -> None:
 
     class Look(Callback):
         def on_round_end(self, trainer: Any, module: Any) -> None:
-            sky = trainer.callbacks[0].algorithm.schedule.sky
-            seen.append((len(sky.models), len({flight.version for flight in sky.flights.values()})))
+            simulation = trainer.callbacks[0].algorithm.schedule.simulation
+            seen.append((len(simulation.models), len({flight.version for flight in simulation.flights.values()})))
 
     train(FedBuff(3, 6, speeds=SPEEDS, lookahead=1), 8, Look())
     # all but the client that the last reply is for are under way

@@ -55,4 +55,4 @@ class Circumstances:
     @cached_property
     def fingerprint(self) -> str:
         """A text that another process with the same module and settings finds, too."""
-        return hashlib.sha256(described([self._seen, self._module.images]).encode()).hexdigest()
+        return hashlib.sha256(described([self._seen, self._module.snapshots]).encode()).hexdigest()

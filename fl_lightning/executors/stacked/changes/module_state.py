@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
+from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
 from fl_lightning.parts.contracts import version_of
@@ -43,7 +44,7 @@ _CONTAINERS = (dict, list, tuple)
 _METHODS = (BuiltinFunctionType, MethodType)
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
-_OPAQUE = (*_TRAINING, logging.Logger, Path, BuiltinFunctionType, ModuleType)
+_OPAQUE = (*_TRAINING, Unusable, logging.Logger, Path, BuiltinFunctionType, ModuleType)
 
 
 class ModuleState:
@@ -58,7 +59,7 @@ class ModuleState:
     def __init__(self, vector: StateVector, brief: bool = False, samples: bool = False) -> None:
         self._vector, self._brief, self._samples = vector, brief, samples
         #: What was seen, by name.
-        self.images = self._look()
+        self.snapshots = self._look()
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is."""
@@ -66,26 +67,26 @@ class ModuleState:
 
     def difference(self, other: ModuleState) -> str | None:
         """Return the name of something that is another in another look at the module, ``None`` if nothing is."""
-        return self._difference(other.images)
+        return self._difference(other.snapshots)
 
     def _difference(self, now: dict[str, Any]) -> str | None:
-        """Return the name of something that is another in other images, ``None`` if nothing is."""
-        before = self.images
+        """Return the name of something that is another in other snapshots, ``None`` if nothing is."""
+        before = self.snapshots
         for name in [*(before.keys() ^ now.keys()), *before]:
             if name not in now or name not in before or not same(before[name], now[name]):
                 return f"`{name}`"
         return None
 
     def _look(self) -> dict[str, Any]:
-        """Return an image of everything, by name."""
+        """Return a snapshot of everything, by name."""
         own = {id(tensor) for tensor in self._vector.tensors()}
-        camera = Camera(own, self._brief, _BRIEF_NODES if self._brief else _NODES, self._samples)
-        images: dict[str, Any] = {}
+        snapshotter = Snapshotter(own, self._brief, _BRIEF_NODES if self._brief else _NODES, self._samples)
+        snapshots: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             path = f"self.{prefix}." if prefix else "self."
             if isinstance(submodule, (Metric, MetricCollection)):
                 # looked at apart: a stack gives metric objects what its clients would have given them
-                images[path + "type"] = f"{type(submodule).__module__}.{type(submodule).__qualname__}"
+                snapshots[path + "type"] = f"{type(submodule).__module__}.{type(submodule).__qualname__}"
                 if type(submodule).__module__.startswith("torchmetrics."):
                     continue  # nothing about it is the user's
                 held = {}
@@ -93,38 +94,38 @@ class ModuleState:
                 held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
-                images[path + key] = camera.image(value)
+                snapshots[path + key] = snapshotter.snapshot(value)
             for key, value in surroundings(type(submodule)).items():
-                images.setdefault(key, camera.image(value))
-        return images
+                snapshots.setdefault(key, snapshotter.snapshot(value))
+        return snapshots
 
 
-class At(NamedTuple):
+class ByIdentity(NamedTuple):
     """Something that is compared by identity."""
 
     place: int
     kind: str
 
     @classmethod
-    def of(cls, value: Any) -> At:
+    def of(cls, value: Any) -> ByIdentity:
         """Return what stands for a value; of a class or function its name is kept."""
         named = value if isinstance(value, (type, FunctionType)) else type(value)
         return cls(id(value), f"{named.__module__}.{named.__qualname__}")
 
 
-def described(image: Any) -> str:
-    """Return a text for an image, without identities: another process finds the same."""
-    if isinstance(image, At):
-        return image.kind
-    if isinstance(image, (Tensor, np.ndarray)):
-        return f"{image.dtype}{image.tolist()}"
-    if isinstance(image, Mapping):
-        return described(list(image.items()))
-    if isinstance(image, (list, tuple)):
-        return f"({','.join(map(described, image))})"
-    if isinstance(image, frozenset):
-        return described(sorted(map(described, image)))
-    return repr(image) if isinstance(image, _NUMBERS) else At.of(image).kind
+def described(snapshot: Any) -> str:
+    """Return a text for a snapshot, without identities: another process finds the same."""
+    if isinstance(snapshot, ByIdentity):
+        return snapshot.kind
+    if isinstance(snapshot, (Tensor, np.ndarray)):
+        return f"{snapshot.dtype}{snapshot.tolist()}"
+    if isinstance(snapshot, Mapping):
+        return described(list(snapshot.items()))
+    if isinstance(snapshot, (list, tuple)):
+        return f"({','.join(map(described, snapshot))})"
+    if isinstance(snapshot, frozenset):
+        return described(sorted(map(described, snapshot)))
+    return repr(snapshot) if isinstance(snapshot, _NUMBERS) else ByIdentity.of(snapshot).kind
 
 
 @dataclass
@@ -141,8 +142,8 @@ def _is_plain(values: Any) -> bool:
     return (kinds | set(map(type, values.values())) if isinstance(values, dict) else kinds) <= _PLAIN
 
 
-class Camera:
-    """Takes images of values: nested tuples that can be compared later, whatever happens to the values.
+class Snapshotter:
+    """Takes snapshots of values: nested tuples that can be compared later, whatever happens to the values.
 
     Args:
         own: Identities of what is compared by identity.
@@ -161,8 +162,8 @@ class Camera:
         """The objects into which it has looked."""
         return [value for _, value in self._seen.values()]
 
-    def image(self, value: Any) -> Any:
-        """Return an image of a value."""
+    def snapshot(self, value: Any) -> Any:
+        """Return a snapshot of a value."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -172,32 +173,34 @@ class Camera:
         if isinstance(value, _NUMBERS):
             return value
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type, type(None))):
-            return "method", value.__name__, self.image(value.__self__)  # such as `a_list.append`
+            return "method", value.__name__, self.snapshot(value.__self__)  # such as `a_list.append`
         if self._left < 0 or self._depth > _DEPTH or id(value) in self._own or isinstance(value, _OPAQUE):
-            return At.of(value)
+            return ByIdentity.of(value)
         if isinstance(value, (FunctionType, type)) and not is_users(value.__module__):
-            return At.of(value)
+            return ByIdentity.of(value)
         if isinstance(value, Tensor) and value.layout is not torch.strided:
-            return At.of(value)
+            return ByIdentity.of(value)
         if id(value) in self._seen:
             return "seen", self._seen[id(value)][0]
         self._seen[id(value)] = len(self._seen), value  # holds the value, so that its id stays its own
         self._depth += 1
-        image = self._image_of(value)
+        snapshot = self._snapshot_of(value)
         self._depth -= 1
-        return image
+        return snapshot
 
-    def _image_of(self, value: Any) -> Any:
+    def _snapshot_of(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
-            return At.of(value), self.image({**globals_of(value.__code__, value.__globals__), **held_by(value)})
+            return ByIdentity.of(value), self.snapshot(
+                {**globals_of(value.__code__, value.__globals__), **held_by(value)}
+            )
         if isinstance(value, type):
-            return At.of(value), self.image(surroundings(value))
+            return ByIdentity.of(value), self.snapshot(surroundings(value))
         if isinstance(value, (staticmethod, classmethod)):
-            return "method", self.image(value.__func__)
+            return "method", self.snapshot(value.__func__)
         if isinstance(value, property):
-            return "property", self.image(value.fget), self.image(value.fset), self.image(value.fdel)
+            return "property", self.snapshot(value.fget), self.snapshot(value.fset), self.snapshot(value.fdel)
         if isinstance(value, MethodType):
-            return "method", self.image(value.__func__), self.image(value.__self__)
+            return "method", self.snapshot(value.__func__), self.snapshot(value.__self__)
         if isinstance(value, Tensor):
             if self._shown(value.numel()):
                 return value.detach().clone()
@@ -215,11 +218,11 @@ class Camera:
             if _is_plain(value):
                 return _Values(type(value), value.copy() if isinstance(value, dict) else list(value))
         if isinstance(value, Mapping):
-            return type(value), [(self.image(key), self.image(held)) for key, held in value.items()]
+            return type(value), [(self.snapshot(key), self.snapshot(held)) for key, held in value.items()]
         if isinstance(value, (list, tuple, deque)):
-            return type(value), [self.image(held) for held in value]
+            return type(value), [self.snapshot(held) for held in value]
         if isinstance(value, functools.partial):
-            return "partial", self.image(value.func), self.image(value.args), self.image(value.keywords)
+            return "partial", self.snapshot(value.func), self.snapshot(value.args), self.snapshot(value.keywords)
         place = self._place_of(value)
         if place is not None:
             return place
@@ -228,8 +231,8 @@ class Camera:
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
         if not held:
             parts = _parts(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
-            return At.of(value) if not parts else (type(value), self.image(parts))
-        return self.image(type(value)), self.image(held)
+            return ByIdentity.of(value) if not parts else (type(value), self.snapshot(parts))
+        return self.snapshot(type(value)), self.snapshot(held)
 
     def _long(self, value: Any) -> Any:
         return type(value), len(value)
@@ -243,19 +246,19 @@ class Camera:
         if isinstance(value, random.Random):
             return value.getstate()
         if isinstance(value, ContextVar):
-            return At.of(value), self.image(value.get(None))
+            return ByIdentity.of(value), self.snapshot(value.get(None))
         if isinstance(value, io.IOBase):
-            return At.of(value), value.tell() if not value.closed and value.seekable() else None
+            return ByIdentity.of(value), value.tell() if not value.closed and value.seekable() else None
         if isinstance(value, GeneratorType):
             frame = value.gi_frame
             if frame is None:
-                return At.of(value), "ended"
+                return ByIdentity.of(value), "ended"
             seen = {**globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
             loops = [held for held in gc.get_referents(value) if isinstance(held, Iterator)]  # they have no names
-            return At.of(value), frame.f_lasti, self.image(seen), self.image(loops)
+            return ByIdentity.of(value), frame.f_lasti, self.snapshot(seen), self.snapshot(loops)
         if isinstance(value, Iterator):
             with suppress(Exception):  # not every iterator tells how far it has come
-                return type(value), self.image(value.__reduce__())
+                return type(value), self.snapshot(value.__reduce__())
         return None
 
     def _shown(self, values: int) -> bool:
@@ -285,7 +288,7 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 
 
 def same(before: Any, after: Any) -> bool:
-    """Whether two images are equal; what is no number equals itself."""
+    """Whether two snapshots are equal; NaN equals NaN."""
     if type(before) is not type(after):
         return False
     if isinstance(before, Tensor):

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.executors.stacked.guards.trackers import unused_trackers
 
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lightning")
@@ -33,7 +33,7 @@ _watching = threading.local()  # `refuse`: called with what this thread does, wh
 
 
 class SideEffect(CannotVectorize):
-    """A step does more than to compute, however it runs."""
+    """A step has side effects, however it runs."""
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fl_lightning._lightning.stand_ins import take_back
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.stand_ins import replace_kept_stand_ins
 
 
 @contextmanager
@@ -20,9 +20,9 @@ def nothing_kept() -> Iterator[None]:
         yield
     except Exception as error:
         _clear_frames(error)
-        take_back()
+        replace_kept_stand_ins()
         raise
-    if take_back():
+    if replace_kept_stand_ins():
         raise CannotVectorize(
             "`training_step` keeps what it computes in an object that is not looked at, such as that of an installed "
             "package, of which there is one for all clients"

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import LogCall, Logged, Unusable
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning._lightning.stand_ins import given_out, stands_in
+from fl_lightning._lightning.stand_ins import register_stand_in, release_stand_ins
 from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
@@ -56,12 +56,14 @@ class TracedStep:
         plan: How it is carried out.
         logged: What it logs.
         tensors: What is logged: numbers of values in the plan's graph, or what is the same on every batch.
+        of_samples: Whether each of these has a row for each sample.
         leaves: The numbers of the batch's tensors that are needed for it.
     """
 
     plan: Plan
     logged: Logged
     tensors: list[int | Tensor]
+    of_samples: list[bool]
     leaves: list[int]
 
 
@@ -134,7 +136,7 @@ class ProgramMaker:
 
         Raises:
             NoProgram: If it does not; from now on it is no program.
-            SideEffect: If it does more than to compute.
+            SideEffect: If it has side effects.
         """
         new = sorted(sizes - self._sizes)
         if not new:
@@ -175,30 +177,36 @@ class ProgramMaker:
         [(again, _, logged_again)] = self._record(form, [other])
         _compare(graph, again, size, other)
         self._logs = _log_key(logged)
-        calls, tensors = self._joint(logged, logged_again, size, other)
+        calls, tensors, of_samples = self._joint(logged, logged_again, size, other)
         plan = make_plan(graph, loss)
         self._form, self._first, self._first_size, self._sizes = form, (graph, loss, logged), size, {size, other}
         if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
             raise CannotVectorize("weights in half precision")
         leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
-        return TracedStep(plan, Logged(calls, logged.metric_calls, []), tensors, sorted(leaves | {plan.target}))
+        said = Logged(calls, logged.metric_calls, [])
+        return TracedStep(plan, said, tensors, of_samples, sorted(leaves | {plan.target}))
 
     def _joint(
         self, logged: Logged, other: Logged, size: int, other_size: int
-    ) -> tuple[list[LogCall], list[int | Tensor]]:
-        """Return what a step logs for batches of any size, from what it logs for batches of two sizes."""
+    ) -> tuple[list[LogCall], list[int | Tensor], list[bool]]:
+        """Return what a step logs for batches of any size, from what it logs for batches of two sizes.
+
+        The last list says which tensors have a row for each sample.
+        """
         calls = [_without_size(*calls, size, other_size) for calls in zip(logged.calls, other.calls, strict=True)]
         if [call.leaves for call in logged.metric_calls] != [call.leaves for call in other.metric_calls]:
             raise CannotVectorize("metric objects take numbers that depend on a batch's size")
         tensors: list[int | Tensor] = []
+        of_samples = []
         for value, second in zip(logged.tensors, other.tensors, strict=True):
+            of_samples.append(_is_of_samples(value.shape, second.shape, size, other_size))
             if isinstance(value, Traced):
                 tensors.append(value.number)
             elif torch.equal(value, second):
                 tensors.append(value)
             else:
                 raise CannotVectorize("a number that depends on a batch's size is logged")
-        return calls, tensors
+        return calls, tensors, of_samples
 
     def _record_apart(self, sizes: Sequence[int]) -> list[_Recorded]:
         """Trace sizes that no trial has seen."""
@@ -225,7 +233,7 @@ def _record(
 
     def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
         with places.substituted(weights), torch.enable_grad():
-            index: Any = stands_in(_BatchIndex(), lambda index: 0)
+            index: Any = register_stand_in(_BatchIndex(), lambda index: 0)
             return stacked.training_step(form.rebuild(list(tensors)), index)
 
     found: list[_Recorded] = []
@@ -235,7 +243,7 @@ def _record(
                 graph, loss = trace(vector.parameters, form.zeros(size, vector.device), step)
             if not isinstance(loss, Traced) or custom_functions(loss):
                 raise CannotVectorize("the loss is none of the traced tensors, or has gradients of its own")
-            given_out(logged.tensors)
+            release_stand_ins(logged.tensors)
             found.append((graph, loss.number, logged))
     return found
 
@@ -253,6 +261,15 @@ def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
         left, right = a.leaves, b.leaves
         if len(left) != len(right) or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
             raise CannotVectorize("what is computed depends on a batch's size")
+
+
+def _is_of_samples(shape: Sequence[int], other: Sequence[int], size: int, other_size: int) -> bool:
+    """Return whether a tensor that is logged for batches of two sizes has a row for each sample."""
+    if list(shape) == list(other):
+        return False
+    if [*shape[:1], *other[:1]] != [size, other_size] or list(shape[1:]) != list(other[1:]):
+        raise CannotVectorize("what is logged has a batch's samples along another dimension than the first")
+    return True
 
 
 def _log_key(logged: Logged) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.executors.stacked.program.trace import Graph, Node, Ref
 
 ACTIVATIONS: dict[Any, str] = {

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.journal import Entry
 from fl_lightning._lightning.recording import Logged
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.program.maker import BatchForm, ProgramMaker, TracedStep
 from fl_lightning.executors.stacked.program.program import Program, StepBatch, Update
 from fl_lightning.executors.stacked.program.values import Given, evaluate
@@ -157,17 +157,12 @@ class ProgramSteps:
         wanted = [value for value in self._traced.tensors if isinstance(value, int)]
         found = iter(evaluate(self._plan, wanted, Given(values, sizes, _rows(weights, rows))))
         tables = [
-            (next(found), self._is_of_samples(value)) if isinstance(value, int) else (value.expand(len(active)), False)
-            for value in self._traced.tensors
+            (next(found) if isinstance(value, int) else value.expand(len(active), *value.shape), of_samples)
+            for value, of_samples in zip(self._traced.tensors, self._traced.of_samples, strict=True)
         ]
         lengths = list(map(len, self._sizes))
         of_steps = [[(rows, of_samples) for rows in table.split(lengths)] for table, of_samples in tables]
         return [self._entry(place, own, slots) for place, own in enumerate(zip(*of_steps, strict=True))]
-
-    def _is_of_samples(self, number: int) -> bool:
-        graph = self._plan.graph
-        shape = graph.shapes[number] if number < graph.leaves else graph.nodes[number].shape
-        return len(shape) > 0
 
     def _entry(self, place: int, tables: Sequence[tuple[Tensor, bool]], slots: Sequence[int]) -> Entry:
         sizes = self._sizes[place]

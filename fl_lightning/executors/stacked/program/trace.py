@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from fl_lightning._lightning.stand_ins import stands_in
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.stand_ins import register_stand_in
 from fl_lightning.executors.stacked.item import Item
 
 #: What only asks a tensor about itself.
@@ -105,7 +105,7 @@ class Traced(Tensor):
         """Return a traced tensor."""
         made = like.as_subclass(cls)
         made.graph, made.number = graph, number
-        return stands_in(made, _zeros)
+        return register_stand_in(made, _zeros)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

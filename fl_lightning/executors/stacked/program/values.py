@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from fl_lightning.executors.base import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.executors.stacked.program.plan import Plan
 from fl_lightning.executors.stacked.program.trace import Node, Ref
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fl_lightning.clients.begun import Begun
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.clients.hooks import ClientHooks
+from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.changes.common_ground import CommonGround
-from fl_lightning.executors.stacked.changes.held_state import HeldState
+from fl_lightning.executors.stacked.changes.object_state import ObjectState
+from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.changes.surroundings import names_reached
 from fl_lightning.parts.federation import Task
 
@@ -33,19 +33,19 @@ class HookTrial:
         self.prepares = False
         found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_what_was_said}
         self.names = [name for name, own in found.items() if own]
-        self._callbacks, self._read = HeldState(*hooks.starters, samples=True), read_at_start(hooks)
+        self._callbacks, self._read = ObjectState(*hooks.starters, samples=True), read_at_start(hooks)
         self._goes_on = False
         # what hooks changed of the callbacks, at a client's start and at its end, and of all else
         self._noted: str | None = None
         self._noted_at_end: str | None = None
         self._common: str | None = None
 
-    def begin(self, task: Task, start: Tensor) -> Begun:
+    def begin(self, task: Task, start: Tensor) -> StartedClient:
         """Begin a client."""
         training = self._training
         if not training.hooks.starts:
             return training.begin(task, start)
-        ground = CommonGround(training, [task])
+        ground = SharedState(training, [task])
         self._callbacks.look()
         begun = training.begin(task, start)
         self._noted = self._noted or self._callbacks.changed()
@@ -80,8 +80,8 @@ class HookTrial:
             )
 
 
-def read_at_start(hooks: ClientHooks) -> HeldState:
+def read_at_start(hooks: ClientHooks) -> ObjectState:
     """Return the state of callbacks that their ``on_client_start`` may read."""
     reached = [names_reached(hook) for hook in hooks.starts]
     names = None if None in reached else {name for own in reached for name in own or ()}
-    return HeldState(*hooks.starters, samples=True, names=names)
+    return ObjectState(*hooks.starters, samples=True, names=names)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, NotCopied, metric_states, restore_metric_states
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.base import CannotVectorize
-from fl_lightning.executors.stacked.changes.module_state import At, Camera
+from fl_lightning.executors.stacked.changes.module_state import ByIdentity, Snapshotter
 from fl_lightning.executors.stacked.changes.surroundings import names_reached
 from fl_lightning.executors.stacked.guards.effects import no_effects
 
@@ -68,7 +68,7 @@ def compare_metrics(
         Whether metric objects may be given all clients' batches at once, where their kind allows for it.
 
     Raises:
-        CannotVectorize: If a metric object is another one in a stack.
+        CannotVectorize: If a metric object differs in a stack.
     """
     _check_names(journal)
     likeness = Likeness(*_MIXED if mixed else _BOUNDS.get(origin.parameters[0].dtype, _MIXED))
@@ -141,21 +141,23 @@ class Likeness:
             second: The second module.
         """
         own = {id(part) for module in (first, second) for part in module.modules()}
-        cameras = Camera(own, False, _NODES), Camera(own, False, _NODES)
+        snapshotters = Snapshotter(own, False, _NODES), Snapshotter(own, False, _NODES)
         for name in one:
             keys = {*one[name], *other[name]}
             for key in sorted(keys, key=lambda key: (key.startswith("_"), key)):  # a name of the user's own tells more
                 values = [states[name].get(key, NotCopied()) for states in (one, other)]
-                images = [camera.image(value) for camera, value in zip(cameras, values, strict=True)]
-                if any(isinstance(value, NotCopied) for value in values) or not self.alike(*images):
+                snapshots = [
+                    snapshotter.snapshot(value) for snapshotter, value in zip(snapshotters, values, strict=True)
+                ]
+                if any(isinstance(value, NotCopied) for value in values) or not self.alike(*snapshots):
                     return f"`self.{name}` (its {_NAMES.get(key, f'`{key}`')})"
         return None
 
     def alike(self, one: Any, other: Any) -> bool:
-        """Whether two images are the same but for rounding."""
+        """Whether two snapshots are the same but for rounding."""
         if type(one) is not type(other):
             return False
-        if isinstance(one, At):
+        if isinstance(one, ByIdentity):
             return bool(one.kind == other.kind)  # a copy has copies of what is compared by identity
         if isinstance(one, Tensor):
             return one.dtype == other.dtype and self._are_close(one, other)
@@ -169,7 +171,7 @@ class Likeness:
             return len(one) == len(other) and all(map(self.alike, one, other))
         if isinstance(one, dict):
             return one.keys() == other.keys() and all(self.alike(value, other[key]) for key, value in one.items())
-        if is_dataclass(one) and not isinstance(one, type):  # an image of many values
+        if is_dataclass(one) and not isinstance(one, type):  # a snapshot of many values
             return self.alike(vars(one), vars(other))
         return one is other or bool(one == other)
 

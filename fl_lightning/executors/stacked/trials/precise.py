@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import Logged, TensorPlace
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
@@ -25,7 +25,7 @@ from fl_lightning.executors.stacked.program.updates import Gradients
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
-from fl_lightning.executors.stacked.ways import make_steps
+from fl_lightning.executors.stacked.step_runners import make_step_runners
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class PreciseStep:
         module: Any = training.vector.module.double()
         self._vector = StateVector(module)
         self._stacked = StackedLoop(training.loop, training.corrector, module)
-        self._steps = make_steps(training, self._vector, self._stacked, None)
+        self._steps = make_step_runners(training, self._vector, self._stacked, None)
         self._draws, self._by_program = draws, by_program
 
     def compare(self, examples: Sequence[Example]) -> None:
@@ -135,7 +135,7 @@ class PreciseStep:
             same = (own == other) | (own.isnan() & other.isnan()) | ((own - other).abs() <= bound)
             if not bool(same.all()):
                 what = f"the gradient of {names[place]!r}" if place < number else "the loss, a buffer or a logged value"
-                raise CannotVectorize(f"{what} is another one in a stack, by {largest(own - other):.1g}")
+                raise CannotVectorize(f"{what} differs in a stack by {largest(own - other):.1g}")
 
 
 def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:

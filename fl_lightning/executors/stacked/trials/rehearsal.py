@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.randomness import nothing_drawn_but_by_torch, preserved_generators

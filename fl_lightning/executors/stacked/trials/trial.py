@@ -11,18 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
+from fl_lightning._lightning.client_log import Witness
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.journal import Journal
-from fl_lightning._lightning.logging import Witness
 from fl_lightning._lightning.metric_replay import MetricStates, metric_states
-from fl_lightning._lightning.recording import told
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.begun import Begun, alike
+from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.causes import log_why
-from fl_lightning.executors.stacked.changes.held_state import HeldState
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
+from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
@@ -30,11 +29,11 @@ from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import Stack
+from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_metrics
 from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, largest
-from fl_lightning.executors.stacked.ways import make_steps
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
 
@@ -76,10 +75,12 @@ class Trial:
         module: Any = self._copy.vector.module
         _spoil(self._copy.vector.tensors())
         stacked = StackedLoop(training.loop, training.corrector, module)
-        self._steps = make_steps(training, self._copy.vector, stacked, None)
+        self._steps = make_step_runners(training, self._copy.vector, stacked, None)
         self._done: list[_Done] = []
         self._programs = programs
         self.trained, self.prepares, self.draws, self.jointly, self.by_program = False, False, False, True, True
+        #: Tasks that have not been trained.
+        self.left: Sequence[Task] = []
 
     def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
         """Train clients one after the other, in earnest.
@@ -92,20 +93,23 @@ class Trial:
         Raises:
             CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
         """
-        training = self._training
+        training, self.left = self._training, tasks
         state, data = ModuleState(training.vector), training.data
-        reads = HeldState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
+        reads = ObjectState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
         hooks = HookTrial(training)
-        for task in tasks:
+        for place, task in enumerate(tasks):
+            self.left = tasks[place:]
             begun = hooks.begin(task, algorithm.start(task))
             if task not in witnesses:
                 algorithm.receive(training.go_on(begun, at_once=True))
+                self.left = tasks[place + 1 :]
                 hooks.end(task)
                 continue
             before = metric_states(training.vector.module)
             with training.loop.witnessed() as witness:
                 result = training.go_on(begun, at_once=True)
             algorithm.receive(result)
+            self.left = tasks[place + 1 :]
             hooks.end(task)
             self._done.append(_Done(begun, result, witness, before))
         self.trained, self.prepares = True, hooks.prepares
@@ -267,7 +271,7 @@ class Trial:
 class _Done:
     """A client that was trained in earnest."""
 
-    begun: Begun
+    begun: StartedClient
     result: ClientResult
     witness: Witness
     metrics_before: MetricStates
@@ -284,7 +288,7 @@ def copy_of(training: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
     except CannotVectorize:
         raise
     except Exception as error:  # whatever a module's attributes raise when they are copied
-        raise CannotVectorize(f"the module cannot be copied to try it out ({told(error)})") from error
+        raise CannotVectorize(f"the module cannot be copied to try it out ({describe_error(error)})") from error
 
 
 def _spoil(tensors: Iterable[Tensor]) -> None:

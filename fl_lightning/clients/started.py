@@ -16,7 +16,7 @@ _Client = TypeVar("_Client")
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
+class StartedClient:
     """A client that has begun.
 
     Attributes:
@@ -46,7 +46,7 @@ class Begun:
 
 
 @dataclass(frozen=True, eq=False)
-class Ended:
+class FinalState:
     """The state, beside its model, in which hooks find a client that has been trained.
 
     Attributes:
@@ -60,7 +60,7 @@ class Ended:
     options: Options | None = None
 
 
-def alike(clients: Sequence[_Client], begun: Callable[[_Client], Begun]) -> list[list[_Client]]:
+def alike(clients: Sequence[_Client], begun: Callable[[_Client], StartedClient]) -> list[list[_Client]]:
     """Return clients whose optimizers have the same options together; those that have to be trained alone apart.
 
     Args:

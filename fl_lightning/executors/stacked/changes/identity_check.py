@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.executors.stacked.changes.module_state import BRIEF_VALUES, Camera, same
+from fl_lightning.executors.stacked.changes.module_state import BRIEF_VALUES, Snapshotter, same
 from fl_lightning.parts.contracts import version_of
 
 #: What has attributes, and more to it.
@@ -25,27 +25,27 @@ _OTHERS = (
 )
 
 
-class QuickLook:
-    """Compares what containers and objects hold by identity: many times faster than to take images and compare them.
+class IdentityCheck:
+    """Compares what containers and objects hold by identity: many times faster than to take snapshots and compare them.
 
-    Where things are not the very same ones they may be equal even so, which only images tell.
+    Where things are not the very same ones they may be equal even so, which only snapshots tell.
 
     Args:
-        camera: The camera that has taken images of the objects.
-        make_camera: Makes another one, for the few objects of other kinds, such as functions and generators.
+        snapshotter: The snapshotter that has taken snapshots of the objects.
+        make_snapshotter: Makes another one, for the few objects of other kinds, such as functions and generators.
     """
 
-    def __init__(self, camera: Camera, make_camera: Callable[[], Camera]) -> None:
-        self._make_camera = make_camera
+    def __init__(self, snapshotter: Snapshotter, make_snapshotter: Callable[[], Snapshotter]) -> None:
+        self._make_snapshotter = make_snapshotter
         self._dicts: list[tuple[Mapping[Any, Any], list[Any], list[Any]]] = []
         self._lists: list[tuple[Sequence[Any], list[Any]]] = []
         self._long: list[tuple[Sized, int]] = []
         self._written: list[tuple[Tensor, int]] = []
         self._arrays: list[tuple[np.ndarray, bytes]] = []
         self._others: list[Any] = []
-        for value in camera.visited:
+        for value in snapshotter.visited:
             self._add(value)
-        self._images = make_camera().image(self._others)
+        self._snapshots = make_snapshotter().snapshot(self._others)
 
     def _add(self, value: Any) -> None:
         if type(value) is tuple:  # what it holds has been visited, too
@@ -77,7 +77,7 @@ class QuickLook:
             and all(len(held) == number for held, number in self._long)
             and all(version_of(tensor) == version for tensor, version in self._written)
             and all(_bytes(array) == values for array, values in self._arrays)
-            and same(self._images, self._make_camera().image(self._others))
+            and same(self._snapshots, self._make_snapshotter().snapshot(self._others))
         )
 
 

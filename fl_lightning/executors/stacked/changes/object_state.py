@@ -12,7 +12,7 @@ from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
-from fl_lightning.executors.stacked.changes.module_state import At, Camera, same
+from fl_lightning.executors.stacked.changes.module_state import ByIdentity, Snapshotter, same
 from fl_lightning.executors.stacked.changes.surroundings import surroundings
 from fl_lightning.partitioners import Partition
 
@@ -21,7 +21,7 @@ _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
 _OF_CLIENTS = "_sets"  # clients' data sets in a ClientDatasetsModule, which are looked at apart
 
 
-class HeldState:
+class ObjectState:
     """The state of objects that all clients share: data sets, functions, the data module, callbacks.
 
     Of a long list only the length is looked at, of a large tensor the shape, of a large dictionary nothing.
@@ -38,7 +38,7 @@ class HeldState:
 
     def look(self) -> None:
         """Look at the objects: later looks are compared with this one."""
-        self._before = self._image()
+        self._before = self._snapshot()
 
     def changed(self, client: int | None = None) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is.
@@ -49,16 +49,16 @@ class HeldState:
         Args:
             client: The client whose number may be the key of changed entries: they are its own.
         """
-        return _change(self._before, self._image(), "", client)
+        return _change(self._before, self._snapshot(), "", client)
 
-    def _image(self) -> Any:
+    def _snapshot(self) -> Any:
         contents: dict[str, list[Any]] = {}
         for root in self._roots:
             held, names = contents_of(root), self._names
             if names is not None and isinstance(held, dict):
                 held = {key: value for key, value in held.items() if key.split(".")[-1] in names}
             contents.setdefault(type(root).__name__, []).append(held)
-        return _Camera(set(), True, _NODES, self._samples).image(contents)
+        return _Snapshotter(set(), True, _NODES, self._samples).snapshot(contents)
 
 
 def contents_of(root: Any) -> Any:
@@ -70,30 +70,30 @@ def contents_of(root: Any) -> Any:
     return {**surroundings(type(root)), **own}  # new attributes come last
 
 
-class SharedCamera(Camera):
-    """A camera that looks neither into modules nor into how samples are shared out.
+class SharedSnapshotter(Snapshotter):
+    """A snapshotter that looks neither into modules nor into how samples are shared out.
 
     Modules and clients' own data sets are looked at apart.
     """
 
-    def _image_of(self, value: Any) -> Any:
+    def _snapshot_of(self, value: Any) -> Any:
         if isinstance(value, (LightningModule, FederatedSplit, Partition, Source)):
-            return At.of(value)
-        return super()._image_of(value)
+            return ByIdentity.of(value)
+        return super()._snapshot_of(value)
 
 
-class _Camera(SharedCamera):
+class _Snapshotter(SharedSnapshotter):
     def _long(self, value: Any) -> Any:
         return type(value) if isinstance(value, dict) else super()._long(value)
 
 
 def _change(before: Any, after: Any, path: str, client: int | None = None) -> str | None:
-    """Return the path to what is another in a later image, ``None`` if nothing is."""
+    """Return the path to what is another in a later snapshot, ``None`` if nothing is."""
     if before is None or same(before, after):
         return None
     if isinstance(before, type) and issubclass(before, Mapping):  # it was empty
         return None if isinstance(after, tuple) and after[0] in (before, "seen") else path
-    if type(before) is not type(after) or isinstance(before, At) or not isinstance(before, (tuple, list)):
+    if type(before) is not type(after) or isinstance(before, ByIdentity) or not isinstance(before, (tuple, list)):
         return path
     if isinstance(before[0], type) and issubclass(before[0], Mapping) and before[0] is after[0]:
         return _change_of_entries(before[1], after[1], path, client)
@@ -107,7 +107,7 @@ def _change(before: Any, after: Any, path: str, client: int | None = None) -> st
 def _change_of_entries(
     before: list[tuple[Any, Any]], after: list[tuple[Any, Any]], path: str, client: int | None
 ) -> str | None:
-    """Return the path to an entry that is another; later images may have more entries at their ends."""
+    """Return the path to an entry that is another; later snapshots may have more entries at their ends."""
     for place, (key, value) in enumerate(before):
         own = f"{path}.{key}".lstrip(".") if isinstance(key, str) else f"{path}[{key!r}]"
         if place >= len(after) or not same(key, after[place][0]):

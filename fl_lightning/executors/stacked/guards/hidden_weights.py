@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.base import CannotVectorize
 from fl_lightning.executors.stacked.program.trace import QUESTIONS
 
 
@@ -28,7 +28,7 @@ class _Hidden(Tensor):
             return function(*args, **(kwargs or {}))
 
 
-class OutOfReach:
+class HiddenWeights:
     """Hides the module's weights, and the trainer's counters, from what reads and transfers batches.
 
     Args:

@@ -8,15 +8,15 @@ from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.circumstances import Circumstances
-from fl_lightning.executors.stacked.changes.held_state import SharedCamera, contents_of
+from fl_lightning.executors.stacked.changes.identity_check import IdentityCheck
 from fl_lightning.executors.stacked.changes.module_state import same
-from fl_lightning.executors.stacked.changes.quick_look import QuickLook
+from fl_lightning.executors.stacked.changes.object_state import SharedSnapshotter, contents_of
 from fl_lightning.parts.federation import Task
 
 _NODES = 2_000  # objects of the data that are looked at, for each client
 
 
-class CommonGround:
+class SharedState:
     """Module, trainer and data as they were when a stack's clients were trained.
 
     A hook of one client that changes any of it gives this client or the next ones something else to train on. A look
@@ -30,9 +30,9 @@ class CommonGround:
     def __init__(self, training: LocalTraining, tasks: Sequence[Task]) -> None:
         self._training = training
         self._circumstances = Circumstances(training, of_client=True)
-        self._held, camera = _by_name(training), _camera()
-        self._shared = _images(self._held, camera)
-        self._quick = QuickLook(camera, _camera)
+        self._held, snapshotter = _by_name(training), _snapshotter()
+        self._shared = _snapshots(self._held, snapshotter)
+        self._quick = IdentityCheck(snapshotter, _snapshotter)
         self._own = {task.client: self._look_at_data_of(task) for task in tasks}
 
     def changed(self, task: Task | None = None) -> str | None:
@@ -53,14 +53,14 @@ class CommonGround:
         held = _by_name(self._training)
         if list(held) == list(self._held) and all(map(is_, held.values(), self._held.values())) and self._quick.same():
             return None
-        shared = _images(held, _camera())
+        shared = _snapshots(held, _snapshotter())
         for name in [*(self._shared.keys() ^ shared.keys()), *shared]:
             if name not in shared or name not in self._shared or not same(self._shared[name], shared[name]):
                 return f"`{name}`"
         return None
 
     def _look_at_data_of(self, task: Task) -> Any:
-        return _camera().image(self._training.data.client_dataset(task.client))
+        return _snapshotter().snapshot(self._training.data.client_dataset(task.client))
 
 
 def _by_name(training: LocalTraining) -> dict[str, Any]:
@@ -73,9 +73,9 @@ def _by_name(training: LocalTraining) -> dict[str, Any]:
     }
 
 
-def _images(held: dict[str, Any], camera: SharedCamera) -> dict[str, Any]:
-    return {name: camera.image(value) for name, value in held.items()}
+def _snapshots(held: dict[str, Any], snapshotter: SharedSnapshotter) -> dict[str, Any]:
+    return {name: snapshotter.snapshot(value) for name, value in held.items()}
 
 
-def _camera() -> SharedCamera:
-    return SharedCamera(set(), brief=True, nodes=_NODES, samples=True)
+def _snapshotter() -> SharedSnapshotter:
+    return SharedSnapshotter(set(), brief=True, nodes=_NODES, samples=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,41 +170,64 @@ def _options(arguments: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if key != "batch_size"}
 
 
-def join_results(results: _ResultCollection, gather: Callable[[Any], list[Any]], reduce_fn: Callable[..., Any]) -> None:
+def join_results(
+    results: _ResultCollection,
+    module: pl.LightningModule,
+    gather: Callable[[Any], list[Any]],
+    reduce_fn: Callable[..., Any],
+) -> None:
     """Make the round's logged numbers those of all clients of all processes.
 
-    Metric objects of torchmetrics reduce themselves when they are computed. Numbers are joined here: a mean weighted by
-    batch sizes, a sum, a minimum or a maximum, as they were logged.
+    Numbers are joined here: a mean weighted by batch sizes, a sum, a minimum or a maximum, as they were logged. Metric
+    objects of torchmetrics reduce themselves when they are computed, for which all processes must compute them, in one
+    order, those that had no client too.
 
     Args:
         results: This process's results of the round.
+        module: The module, which holds the metric objects.
         gather: Returns a list with the given object of every process.
         reduce_fn: The strategy's ``reduce``, with which ``self.log`` registers what it is given.
     """
     mine = {
-        key: (metric.value, getattr(metric, "cumulated_batch_size", None), _description(metric.meta))
+        key: (*_cpu_values(metric), _description(metric.meta))
         for key, metric in results.items()
-        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset
+        if metric.meta.on_epoch and not metric.has_reset
     }
-    joined: dict[str, list[tuple[Tensor, Tensor | None, dict[str, Any]]]] = {}
-    for share in gather({key: (_cpu(v), _cpu(n), description) for key, (v, n, description) in mine.items()}):
+    joined: dict[str, list[tuple[Tensor | None, Tensor | None, dict[str, Any]]]] = {}
+    for share in gather(mine):
         for key, entry in share.items():
             joined.setdefault(key, []).append(entry)
     for key, entries in joined.items():
         metric = results.get(key)
         if metric is None:
-            metric = results[key] = _register(entries[0][2], reduce_fn)
-        device = metric.value.device
-        values = torch.stack([value for value, _, _ in entries]).to(device)
-        if metric.meta.is_mean_reduction or metric.meta.is_sum_reduction:
-            metric.value = values.sum(0)
-        else:
-            metric.value = values.amax(0) if metric.meta.is_max_reduction else values.amin(0)
-        if metric.meta.is_mean_reduction:
-            metric.cumulated_batch_size = torch.stack([n for _, n, _ in entries if n is not None]).sum(0).to(device)
+            metric = results[key] = _register(entries[0][2], module, reduce_fn)
+        if metric.is_tensor:
+            _join(metric, [(value, weight) for value, weight, _ in entries if value is not None])
         metric._update_count += 1
         metric._computed = None
         metric.has_reset = False
+    in_one_order = {**{key: results[key] for key in joined}, **results}
+    results.clear()
+    results.update(in_one_order)
+
+
+def _join(metric: _ResultMetric, entries: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+    """Put the number of all processes in the place of one's own."""
+    device = metric.value.device
+    values = torch.stack([value for value, _ in entries]).to(device)
+    if metric.meta.is_mean_reduction or metric.meta.is_sum_reduction:
+        metric.value = values.sum(0)
+    else:
+        metric.value = values.amax(0) if metric.meta.is_max_reduction else values.amin(0)
+    if metric.meta.is_mean_reduction:
+        metric.cumulated_batch_size = torch.stack([n for _, n in entries if n is not None]).sum(0).to(device)
+
+
+def _cpu_values(metric: _ResultMetric) -> tuple[Tensor | None, Tensor | None]:
+    """Return a number and its weight; nothing of a metric object."""
+    if not metric.is_tensor:
+        return None, None
+    return _cpu(metric.value), _cpu(getattr(metric, "cumulated_batch_size", None))
 
 
 def _cpu(value: Tensor | None) -> Tensor | None:
@@ -213,15 +236,19 @@ def _cpu(value: Tensor | None) -> Tensor | None:
 
 def _description(meta: _Metadata) -> dict[str, Any]:
     names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx")
-    return {**{name: getattr(meta, name) for name in names}, "rank_zero_only": meta.sync.rank_zero_only}
+    own = {name: getattr(meta, name) for name in (*names, "metric_attribute")}
+    return {**own, "rank_zero_only": meta.sync.rank_zero_only}
 
 
-def _register(description: dict[str, Any], reduce_fn: Callable[..., Any]) -> _ResultMetric:
-    """Return a metric for a number that only other processes logged, as if this one had logged it."""
+def _register(description: dict[str, Any], module: pl.LightningModule, reduce_fn: Callable[..., Any]) -> _ResultMetric:
+    """Return a metric for what only other processes logged, as if this one had logged it."""
     rank_zero_only = description.pop("rank_zero_only")
     meta = _Metadata(**description)
     meta.sync = _Sync(_should=False, fn=reduce_fn, rank_zero_only=rank_zero_only)
-    return _ResultMetric(meta, is_tensor=True)
+    registered = _ResultMetric(meta, is_tensor=meta.metric_attribute is None)
+    if meta.metric_attribute is not None:
+        registered.value = module.get_submodule(meta.metric_attribute)
+    return registered
 
 
 def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float]) -> None:

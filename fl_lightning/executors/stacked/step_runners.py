@@ -17,7 +17,7 @@ from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 
 @dataclass
-class Steps:
+class StepRunners:
     """How a fit's ``training_step`` runs on stacks.
 
     Attributes:
@@ -45,7 +45,7 @@ class Steps:
         """Take a step on a copy, if batches of this form are new.
 
         Raises:
-            CannotVectorize: If the step does more than to compute.
+            CannotVectorize: If the step has side effects.
         """
         key = batch.kind(), *((tensor.shape[1:], tensor.dtype) for tensor in batch.tensors)
         if self.rehearsal is None or key in self.seen:
@@ -60,7 +60,9 @@ class Steps:
         self.seen.add(key)
 
 
-def make_steps(training: LocalTraining, vector: StateVector, stacked: StackedLoop, rehearsal: Rehearsal | None) -> Steps:
+def make_step_runners(
+    training: LocalTraining, vector: StateVector, stacked: StackedLoop, rehearsal: Rehearsal | None
+) -> StepRunners:
     """Return how ``training_step`` runs on stacks.
 
     Args:
@@ -70,4 +72,6 @@ def make_steps(training: LocalTraining, vector: StateVector, stacked: StackedLoo
         rehearsal: Tries batches of new forms on a copy; ``None`` on a copy.
     """
     precision = str(training.trainer.precision_plugin.precision)
-    return Steps(stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision, rehearsal), rehearsal)
+    return StepRunners(
+        stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision, rehearsal), rehearsal
+    )

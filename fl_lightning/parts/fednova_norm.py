@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def reach_of_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
+def fednova_norm(steps: int, momentum: float, pull: float = 0.0) -> float:
     """Return |a| of FedNova: how far steps along a constant gradient go, in steps of plain SGD.
 
     Args:

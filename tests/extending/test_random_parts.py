@@ -1,0 +1,167 @@
+"""Parts of one's own that draw from torch's generator, NumPy's or Python's: the same draws however clients train."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from helpers.stacked import Module, clients_of
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import Federated, TensorDataModule
+from fl_lightning.parts import (
+    Aggregation,
+    ClientResult,
+    ClientSampler,
+    Correction,
+    Exchange,
+    LocalObjective,
+    ServerOptimizer,
+)
+
+
+class Upload(Exchange):
+    def upload(self, result: ClientResult) -> ClientResult:
+        return result.with_delta(result.delta + 0.01 * torch.randn_like(result.delta))
+
+
+class Download(Exchange):
+    def download(self, task: Any, model: Tensor) -> Tensor:
+        return model + 0.01 * torch.as_tensor(np.random.standard_normal(len(model)))
+
+
+class Merge(Aggregation):
+    def __init__(self) -> None:
+        self.results: list[ClientResult] = []
+
+    def update(self, result: ClientResult) -> None:
+        self.results.append(result)
+
+    def merge(self, model: Tensor) -> Tensor:
+        results, self.results = self.results, []
+        return torch.stack([result.vector for result in results]).mean(0) + 0.01 * torch.randn_like(model)
+
+
+class Step(ServerOptimizer):
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return aggregate + 0.01 * random.gauss(0, 1)
+
+
+class Pull(LocalObjective):
+    def correction(self, client: Any) -> Correction:
+        return Correction(linear=0.1 * torch.randn(self.federation.num_parameters).double())
+
+
+class Draw(ClientSampler):
+    def cohort_size(self, num_clients: int) -> int:
+        return 3
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
+        return torch.randperm(num_clients)[:3].numpy()
+
+
+PARTS = {
+    "upload": lambda: {"exchange": Upload()},
+    "download": lambda: {"exchange": Download()},
+    "merge": lambda: {"aggregation": Merge()},
+    "step": lambda: {"server": Step()},
+    "correction": lambda: {"objective": Pull()},
+    "draw": lambda: {"sampler": Draw()},
+}
+
+
+class Save(L.Callback):
+    """Writes what each process has at the end."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.folder is not None:
+            torch.save(pl_module.state_dict(), self.folder / f"{trainer.global_rank}.pt")
+
+
+def fit(name: str, rounds: int, executor: str = "sequential", folder: Path | None = None, **options: Any) -> Any:
+    torch.manual_seed(0)
+    own, path = PARTS[name](), options.pop("ckpt_path", None)
+    clients = () if "sampler" in own else (3,)
+    callback = Federated(*clients, seed=1, executor=executor, **own)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, Save(folder)], **options)
+    module = Module(nn.Linear(6, 3))
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,)), batch_size=4), ckpt_path=path)
+    return trainer
+
+
+def differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    return max(float((one[key] - value).abs().max()) for key, value in other.items())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_draws_depend_neither_on_the_executor_nor_on_the_past(name: str, tmp_path: Path) -> None:
+    expected = fit(name, 4).lightning_module.state_dict()
+    assert differ(expected, fit(name, 4, "vectorized").lightning_module.state_dict()) < 1e-12
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*from round to round")
+        fit(name, 2).save_checkpoint(tmp_path / "a.ckpt")
+    torch.manual_seed(7)
+    resumed = fit(name, 4, ckpt_path=tmp_path / "a.ckpt").lightning_module.state_dict()
+    assert all(torch.equal(expected[key], value) for key, value in resumed.items())
+
+
+def test_draws_differ_between_clients_and_rounds() -> None:
+    seen: list[Tensor] = []
+
+    class Watched(Upload):
+        def upload(self, result: ClientResult) -> ClientResult:
+            seen.append(torch.randn(3))
+            return result
+
+    callback = Federated(3, seed=1, exchange=Watched())
+    quiet_trainer(max_epochs=2, callbacks=[callback]).fit(
+        Module(nn.Linear(6, 3)), datamodule=TensorDataModule(clients_of((6,)), batch_size=4)
+    )
+    assert len(seen) == 6
+    assert len({tuple(drawn.tolist()) for drawn in seen}) == 6
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_two_processes_hold_one_model(name: str, tmp_path: Path) -> None:
+    expected = fit(name, 3).lightning_module.state_dict()
+    fit(name, 3, folder=tmp_path, devices=2, strategy="ddp_fork")
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert all(torch.equal(first[key], value) for key, value in second.items())
+    assert differ(expected, first) < 1e-12
+
+
+class Feedback(Exchange):
+    """Keeps for each client what it has not sent, where a client that moves to another process does not find it."""
+
+    def __init__(self) -> None:
+        self.rest: dict[int, Tensor] = {}
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        whole = result.delta + self.rest.get(result.task.client, 0.0)
+        self.rest[result.task.client] = whole / 2
+        return result.with_delta(whole / 2)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rest": self.rest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rest = state["rest"]
+
+
+def test_states_of_clients_that_differ_between_processes_are_an_error() -> None:
+    trainer = quiet_trainer(
+        max_epochs=3, devices=2, strategy="ddp_fork", callbacks=[Federated(4, seed=1, exchange=Feedback())]
+    )
+    text = r"state of Feedback differs between the 2 processes.*`ClientStates`"
+    with pytest.raises(Exception, match=text):
+        trainer.fit(Module(nn.Linear(6, 3)), datamodule=TensorDataModule(clients_of((6,)), batch_size=4))

@@ -1,0 +1,98 @@
+"""Every client gets the whole optimizer anew: also one that it wraps, and attributes of its own.
+
+With f_k(w) = (w - c_k)^2 / 2 and rate 1 one step of SGD takes client k to c_k, and the server to the mean.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning._lightning.refusals import UnsupportedError
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Holds an SGD with momentum over its own groups, as SAM does."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, options)
+        self.inner = torch.optim.SGD(self.param_groups, **options)
+        self.param_groups = self.inner.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+class Around(torch.optim.Optimizer):
+    """Stands in front of another optimizer, whose state it shares, as Lookahead does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
+        self.state, self.fast_state = defaultdict(dict), optimizer.state
+        self._optimizer_step_pre_hooks: dict[int, Any] = {}
+        self._optimizer_step_post_hooks: dict[int, Any] = {}
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+
+class Slowing(torch.optim.SGD):
+    """Divides the rate by the number of its steps, of which it keeps notes of several kinds."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr)
+        self.steps, self.notes, self.total = 0, {"steps": [0]}, torch.zeros(1)
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure()
+        self.steps, self.total = self.steps + 1, self.total + 1
+        self.notes["steps"].append(self.notes["steps"][-1] + 1)
+        self.late = getattr(self, "late", 0) + 1
+        rate = 4 / (self.steps + self.notes["steps"][-1] + float(self.total) + self.late)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(parameter.grad, alpha=group["lr"] * rate)
+        return loss
+
+
+OPTIMIZERS = {
+    "wrapped": lambda p: Wrapping(p, lr=1.0, momentum=0.9),
+    "around": lambda p: Around(torch.optim.SGD(p, lr=1.0, momentum=0.9)),
+    "attributes": lambda p: Slowing(p, lr=1.0),
+}
+
+
+@pytest.mark.parametrize("executor", ["sequential", "auto", "vectorized"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_client_sees_the_optimizer_of_another(name: str, executor: str) -> None:
+    class Optimized(Quadratic):
+        def configure_optimizers(self) -> Any:
+            return OPTIMIZERS[name](self.parameters())
+
+    module = Optimized(1.0, [0.0])
+    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, weighting="uniform", executor=executor)])
+    clients = clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1])
+    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=1))
+    assert float(module.w) == pytest.approx(5.0, abs=1e-12)
+
+
+def test_parameters_outside_of_the_module_are_an_error() -> None:
+    class Held(Quadratic):
+        def __init__(self) -> None:
+            super().__init__(1.0, [0.0])
+            self.losses = [torch.nn.Linear(3, 2)]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([*self.parameters(), *self.losses[0].parameters()], lr=1.0)
+
+    text = r"SGD trains 2 tensors \(shape \(2, 3\) and others\) that Held does not have.*`nn.ModuleList`"
+    with pytest.raises(UnsupportedError, match=text):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
+            Held(), datamodule=TensorDataModule(clients_that_reach([[2.0]], [1]), batch_size=1)
+        )
