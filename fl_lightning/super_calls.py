@@ -52,7 +52,7 @@ def rely_on(purposes: Mapping[str, str]) -> Callable[[_Owner], _Owner]:
 def keep_super_calls(cls: type) -> None:
     """Let overriding methods of a class raise ``TypeError`` where they do not call the method that they override.
 
-    Classes of the library replace such methods on purpose, or extend them. What they define is relied on as well.
+    Classes of the library replace such methods on purpose, or extend them. Their own methods are relied on as well.
 
     Args:
         cls: The class, just made.

@@ -35,7 +35,17 @@ ROOMS = [
 ]
 TOOLS = {
     *("arguments", "atomic_file", "checked_file", "command_line", "durations", "log_lines", "metrics"),
-    *("notebook", "other_lightning", "representation", "seeding", "shadowing", "signatures", "super_calls", "versions"),
+    *(
+        "notebook",
+        "other_lightning",
+        "plain_copies",
+        "representation",
+        "seeding",
+        "shadowing",
+        "signatures",
+        "super_calls",
+        "versions",
+    ),
 }
 #: Imports that go up, and why: ``run_presets`` is still found in its earlier place.
 UPWARD = {("fl_lightning.experiment", "fl_lightning.report")}

@@ -11,10 +11,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.trainer import call
-from torch import Tensor
 from torch.optim import Adagrad, Optimizer
 
-from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state
+from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, own_options
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -112,13 +111,13 @@ class LocalOptimizers:
 
     def options(self) -> Options:
         """Return the present options of the optimizers' groups."""
-        return [[_options(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
+        return [[options_of(group) for group in optimizer.param_groups] for optimizer in self._trainer.optimizers]
 
     def set_options(self, options: Options) -> None:
         """Set the options of the optimizers' groups."""
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             for group, values in zip(optimizer.param_groups, groups, strict=True):
-                group.update(_own(values))
+                group.update(own_options(values))
 
     def progress(self) -> OptimizerProgress:
         """Return what optimizers and schedules hold; the optimizers' tensors are not copied."""
@@ -197,7 +196,7 @@ class LocalOptimizers:
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             # a callback that unfreezes layers appends groups
             for group, values in zip(optimizer.param_groups, groups, strict=False):
-                group.update(_own(values))
+                group.update(own_options(values))
         if self.by_step or not self._automatic:
             self._set_schedules(schedules)
 
@@ -213,16 +212,6 @@ def _mark(schedule: Any) -> Any:
     with suppress(Exception):  # whatever an own schedule's state raises when it is pickled
         state = pickle.dumps(schedule.state_dict())
     return [each for each in held if callable(each)], held if state is None else state
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """Return what a parameter group holds besides its parameters."""
-    return _own({key: value for key, value in group.items() if key != "params"})
-
-
-def _own(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options whose tensors nobody else changes: schedules set a learning rate in a tensor in place."""
-    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
 
 
 def _state_dict(optimizer: Optimizer, state: State) -> Any:

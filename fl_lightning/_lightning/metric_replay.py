@@ -18,7 +18,7 @@ from fl_lightning.seeding import global_states, same_states
 
 
 class ClientSteps(Protocol):
-    """What metric objects are told of some clients' steps, and where the values that they leave are kept.
+    """Some clients' calls of metric objects, and the values that these leave.
 
     Attributes:
         logged: What the clients logged, and gave to metric objects.

@@ -1,4 +1,4 @@
-"""What optimizers hold beside the options of their parameter groups, to give it to every client anew."""
+"""The state and the attributes of optimizers, which every client gets anew."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+
+from fl_lightning.plain_copies import plain_copy
 
 #: What every optimizer has; learning-rate schedules wrap `step` and set `_opt_called`.
 _COMMON = {*vars(SGD([torch.zeros(1)])), "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
@@ -33,10 +35,7 @@ class OptimizerMemory:
         self._states = [copied_state(each.state) for each in self._optimizers]
         # the options of the outer optimizer's groups are those of the round
         self._options = [
-            (group, {key: _copied(value) for key, value in group.items() if key != "params"})
-            for each in inner
-            for group in each.param_groups
-            if id(group) not in shared
+            (group, options_of(group)) for each in inner for group in each.param_groups if id(group) not in shared
         ]
         self._attributes = [
             {name: (value, _copied(value)) for name, value in _own_attributes(each)} for each in self._optimizers
@@ -55,7 +54,7 @@ class OptimizerMemory:
             for name, (value, before) in attributes.items():
                 vars(optimizer)[name] = _put_back(value, before)
         for group, options in self._options:
-            group.update({key: _copied(value) for key, value in options.items()})
+            group.update(own_options(options))
         for optimizer, state in zip(self._optimizers, self._states, strict=True):
             optimizer.state.clear()
             optimizer.state.update(copied_state(state))
@@ -87,17 +86,18 @@ def _own_attributes(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
         yield from ((name, value) for name, value in vars(optimizer).items() if name not in _COMMON)
 
 
+def options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """Return what a parameter group holds besides its parameters, as :func:`own_options` does."""
+    return own_options({key: value for key, value in group.items() if key != "params"})
+
+
+def own_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options whose tensors nobody else changes: schedules set a learning rate in a tensor in place."""
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
+
+
 def _copied(value: Any) -> Any:
-    """Return a copy of tensors and containers; parameters and all other objects stay themselves."""
-    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(held) for key, held in value.items()}
-    if isinstance(value, (list, deque)):
-        return [_copied(held) for held in value]
-    if isinstance(value, set):
-        return set(value)
-    return tuple(map(_copied, value)) if type(value) is tuple else value
+    return plain_copy(value, of_parameters=False)
 
 
 def _put_back(value: Any, before: Any) -> Any:

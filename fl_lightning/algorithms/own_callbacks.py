@@ -1,4 +1,4 @@
-"""What the callbacks of algorithms that users write must do, and must not."""
+"""The rules for callbacks of algorithms that users write."""
 
 from __future__ import annotations
 

@@ -8,14 +8,15 @@ from fl_lightning.parts.federation import same_values
 
 
 class LoadedWeights:
-    """Remembers a module's parameters, to see what hooks write into it before the fit begins.
+    """Remembers a module's trained parameters, to see what hooks write into it before the fit begins.
 
     Args:
         module: The module, with the checkpoint's weights.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+        trained = ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
+        self._before = {name: parameter.detach().clone() for name, parameter in trained}
 
     def are_changed(self, module: nn.Module) -> bool:
         """Whether the module holds others now."""

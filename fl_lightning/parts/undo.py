@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.plain_copies import plain_copy
 
 _ABSENT = object()
 
@@ -18,8 +19,9 @@ _ABSENT = object()
 class Undo:
     """Remembers an aggregation's attributes before its first result, and puts back those that results changed.
 
-    Lists, dicts, sets, tensors and arrays are copied, with what is in them. Other objects, such as a running mean or
-    the vectors of clients, forget a round in their own ``on_round_abort``. So an aggregation of a user needs none.
+    Lists, tuples, dicts, sets, tensors and arrays are copied, with what is in them. Other objects, such as a running
+    mean or the vectors of clients, forget a round in their own ``on_round_abort``. So an aggregation of a user needs
+    none.
 
     Args:
         aggregation: The aggregation; others that it holds as attributes are remembered, too.
@@ -34,7 +36,7 @@ class Undo:
         """Remember the attributes, unless they are remembered already; called before each result."""
         if not self._before:
             self._before = [
-                (owner, {name: _copied(value) for name, value in vars(owner).items()})
+                (owner, {name: plain_copy(value) for name, value in vars(owner).items()})
                 for owner in _with_wrapped(self._aggregation)
             ]
 
@@ -71,23 +73,6 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     names = [*before, *(name for name in now if name not in before)]
     pairs = ((name, before.get(name, _ABSENT)) for name in names)
     return {name: value for name, value in pairs if not _same(value, now.get(name, _ABSENT))}
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        copy = value.copy()
-        copy.update({key: _copied(item) for key, item in value.items()})
-        return copy
-    if isinstance(value, (list, deque)):
-        items = value.copy()
-        for place, item in enumerate(value):
-            items[place] = _copied(item)
-        return items
-    return value.copy() if isinstance(value, set) else value
 
 
 def _same(before: Any, now: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Finds what parts of a user's own change from round to round and do not save."""
+"""Finds attributes of users' parts that change and are not saved, and states that differ between processes."""
 
 from __future__ import annotations
 

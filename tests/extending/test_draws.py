@@ -1,4 +1,4 @@
-"""What a sampler of a user's own draws: the error has the hint for what it returned."""
+"""Wrong draws of a sampler of a user's own: the error has the hint for the returned value."""
 
 from __future__ import annotations
 

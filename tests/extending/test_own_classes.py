@@ -1,4 +1,4 @@
-"""What a class of a user's own must call, define together or return: errors name the class and the method.
+"""A class of a user's own must call, define together or return certain things: errors name class and method.
 
 Two clients reach their optima 2 and 4 in one step, so that a round of FedAvg moves the server to their mean, 3.
 """

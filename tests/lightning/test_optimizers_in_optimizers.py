@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
@@ -47,13 +48,17 @@ class Slowing(torch.optim.SGD):
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, lr)
         self.steps, self.notes, self.total = 0, {"steps": [0]}, torch.zeros(1)
+        self.counts, self.array = {"by name": defaultdict(int)}, {"steps": np.zeros(1)}
 
     def step(self, closure: Any = None) -> Any:
         loss = closure()
         self.steps, self.total = self.steps + 1, self.total + 1
         self.notes["steps"].append(self.notes["steps"][-1] + 1)
         self.late = getattr(self, "late", 0) + 1
-        rate = 4 / (self.steps + self.notes["steps"][-1] + float(self.total) + self.late)
+        self.counts["by name"]["steps"] += 1  # a `defaultdict` stays one
+        self.array["steps"] += 1
+        counts = [self.steps, self.notes["steps"][-1], float(self.total), self.late, self.counts["by name"]["steps"]]
+        rate = 6 / (sum(counts) + float(self.array["steps"][0]))
         with torch.no_grad():
             for group in self.param_groups:
                 for parameter in group["params"]:

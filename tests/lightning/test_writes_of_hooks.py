@@ -1,4 +1,4 @@
-"""What hooks write into the module counts, or is an error; checkpoints may be saved at any moment."""
+"""Writes of hooks into the module count, or are an error; checkpoints may be saved at any moment."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _NAMES = {"_forward_cache": "value of a step", "_update_count": "number of updat
 
 @dataclass
 class Told:
-    """What a client that trained alone gave to metric objects.
+    """The calls of metric objects of a client that trained alone.
 
     Attributes:
         slot: The client's slot.
