@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -67,7 +68,7 @@ WORKLOADS = {
     "N1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="AdamW"),
 }
 #: Measured pairs, and how many rounds each side of a pair has where one round is too short to be timed alone.
-ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 15, "H1": 15, "H2": 10, "M1": 10}
+ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 40, "H1": 30, "H2": 20, "M1": 10}
 ROUNDS |= {"D1": 10, "N1": 10}
 BLOCKS = {"W2": 10, "H2": 10}
 
@@ -205,24 +206,27 @@ def make_classifier(name: str, lr: float) -> Any:
     return OwnClassifier()
 
 
+class RememberedDraws:
+    """Draws clients and keeps those of each round, so that others can train the same."""
+
+    def __init__(self, draw: Callable[..., np.ndarray]) -> None:
+        self._draw = draw
+        self.rounds: list[list[int]] = []
+
+    def __call__(self, *args: Any) -> np.ndarray:
+        clients = self._draw(*args)
+        self.rounds.append(clients.tolist())
+        return clients
+
+
 def make_algorithm(name: str, work: Workload, executor: str) -> Any:
     """Return the aggregation callback of a workload."""
     from fl_lightning import FedAvg, FedDyn, RADFed
     from fl_lightning.parts import UniformSampler
 
-    class RememberedDraws(UniformSampler):
-        """Keeps the clients of each round, so that others can train the same."""
-
-        def __init__(self, clients_per_round: int) -> None:
-            super().__init__(clients_per_round)
-            self.drawn: list[list[int]] = []
-
-        def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
-            clients = super().draw(num_clients, rng, available)
-            self.drawn.append(clients.tolist())
-            return clients
-
-    options = {"sampler": RememberedDraws(work.per_round), "executor": executor, "seed": 1}
+    sampler = UniformSampler(work.per_round)
+    sampler.draw = RememberedDraws(sampler.draw)  # no class of its own: parts of a user's own are seeded at each call
+    options = {"sampler": sampler, "executor": executor, "seed": 1}
     if name == "W5":
         return RADFed(15, **options)
     return FedDyn(0.01, **options) if name == "W6" else FedAvg(**options)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from federations import WORKLOADS, Clients, make_clients, make_network
@@ -85,6 +86,19 @@ def accuracy(network: nn.Module, clients: Clients) -> float:
     return hits / sum(len(y) for _, y in clients[:10])
 
 
+class Beside(Protocol):
+    """What trains a round beside ours."""
+
+    def round(self, drawn: Sequence[int] = ()) -> float:
+        """Train a round of some clients, or of drawn ones, and return its seconds."""
+        ...
+
+
+def make_loop(name: str, kind: str, clock: Callable[[], float]) -> Beside:
+    """Return a workload's plain loop, or its bare products, in this process."""
+    return (BareProducts if kind == "bare" else PlainLoop)(name, make_clients(WORKLOADS[name]), clock)
+
+
 class PlainProcess:
     """A :class:`PlainLoop` in a process of its own, which trains a round when it is told to.
 
@@ -107,8 +121,7 @@ class PlainProcess:
     @staticmethod
     def serve(name: str, kind: str, clock: str) -> None:
         """Train a round for each line of the standard input."""
-        clients = make_clients(WORKLOADS[name])
-        loop = (BareProducts if kind == "bare" else PlainLoop)(name, clients, CLOCKS[clock])
+        loop = make_loop(name, kind, CLOCKS[clock])
         for line in sys.stdin:
             print(loop.round([int(client) for client in line.split()]), flush=True)
 

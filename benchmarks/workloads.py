@@ -5,10 +5,11 @@ round, of the same clients, runs in a plain loop, in a process of its own withou
 the other, tensors in memory, a new optimizer for each client; the short rounds of W2 and H2 go in turn by
 tens. The first rounds are left out; the table gives medians and the range of the pairs' ratios. Each row is a process
 of its own, with the peak of the memory of its process tree. With ``--bare`` the same round runs a third time, as bare
-batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach.
+batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of what stacks can reach. With
+``--one-process`` the loops go in turn in our own process, so that none finds its caches used by another process.
 
     python benchmarks/workloads.py [--short] [--workloads W1 W2] [--executors sequential vectorized] [--devices 1 2]
-        [--bare] [--clock processor] [--peers flower pfl]
+        [--bare] [--one-process] [--clock processor] [--peers flower pfl]
 
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
@@ -37,7 +38,7 @@ from typing import Any
 import torch
 from federations import BLOCKS, ROUNDS, WORKLOADS, make_algorithm, make_clients, make_module
 from peers import PEERS, installed_peers, peer_rows, train_peer
-from plain_loop import CLOCKS, PlainLoop, PlainProcess
+from plain_loop import CLOCKS, Beside, PlainLoop, PlainProcess, make_loop
 from products import SERVED
 
 #: Of the best of three pairs in the short form: about three times what a quiet machine shows, so noise does not fail.
@@ -81,7 +82,7 @@ def fit(
     devices: int,
     rounds: int,
     progress_bar: bool,
-    beside: Sequence[PlainProcess] = (),
+    beside: Sequence[Beside] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Train inside ``Trainer.fit``; return the seconds of each round, and of those that run between them."""
@@ -111,7 +112,7 @@ def fit(
             self.block.append(seconds)
             if beside and (len(self.block) == BLOCKS.get(name, 1) or not self.pairs):
                 mine = beside if trainer.is_global_zero else ()
-                clients = algorithm.sampler.drawn[-len(self.block) :]
+                clients = algorithm.sampler.draw.rounds[-len(self.block) :]
                 others = [statistics.mean([process.round(drawn) for drawn in clients]) for process in mine]
                 self.pairs.append((statistics.mean(self.block), *others))
                 self.block = []
@@ -205,13 +206,14 @@ def one_row(options: argparse.Namespace) -> None:
         pairs = [(seconds, seconds) for seconds in (loop.round() for _ in range(rounds * BLOCKS.get(name, 1) + 1))]
         print("ROW", json.dumps({"pairs": pairs, "accuracy": loop.accuracy()}))
         return
-    beside = [PlainProcess(name, "plain", options.clock)]
+    kinds = ["plain", "bare"] if options.bare and name in SERVED and executor not in PEERS else ["plain"]
+    clock = CLOCKS[options.clock]
+    beside: list[Beside] = [PlainProcess(name, kind, options.clock) for kind in kinds]
+    if options.one_process:
+        beside = [make_loop(name, kind, clock) for kind in kinds]
     if executor in PEERS:
         figures = train_peer(name, executor, devices, rounds, beside[0])
     else:
-        if options.bare and name in SERVED:
-            beside.append(PlainProcess(name, "bare", options.clock))
-        clock = CLOCKS[options.clock]
         figures = fit(name, executor, devices, rounds, options.progress_bar, beside, clock)
     print("ROW", json.dumps(figures))
 
@@ -219,7 +221,8 @@ def one_row(options: argparse.Namespace) -> None:
 def measure(name: str, executor: str, devices: int, rounds: int, options: argparse.Namespace) -> dict[str, Any] | None:
     """Measure one row in a process of its own."""
     command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds), "--clock", options.clock]
-    command += [f"--{flag.replace('_', '-')}" for flag in ("progress_bar", "bare") if getattr(options, flag)]
+    flags = ("progress_bar", "bare", "one_process")
+    command += [f"--{flag.replace('_', '-')}" for flag in flags if getattr(options, flag)]
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
         watch = MemoryWatch(process.pid)
@@ -240,6 +243,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="three rounds of W1 and W2; fails beyond wide bounds")
     parser.add_argument("--progress-bar", action="store_true", help="draw the progress bar")
     parser.add_argument("--bare", action="store_true", help="bare batched products beside, where they serve")
+    parser.add_argument("--one-process", action="store_true", help="all loops in turn in one process, not in one each")
     parser.add_argument("--clock", default="wall", choices=list(CLOCKS), help="the processor's is for busy machines")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--start-up", action="store_true", help="seconds to the first finished round instead")
@@ -255,6 +259,8 @@ def main() -> None:
         options.workloads, options.executors, options.devices = ["W1", "W2"], ["sequential", "vectorized"], [1]
     if options.clock == "processor" and (options.devices != [1] or options.peers):
         parser.error("--clock processor counts one process: give --devices 1, and no --peers")
+    if options.one_process and (options.devices != [1] or options.peers):
+        parser.error("--one-process has room for one process: give --devices 1, and no --peers")
     best = print_table(options)
     if options.short:
         slow = [place for place, limit in LIMITS.items() if best.get(place, float("inf")) > limit]

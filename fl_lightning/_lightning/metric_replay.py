@@ -14,7 +14,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import AnyMetric, ClientCall, parts, without_graphs
 from fl_lightning._lightning.metric_joining import adds_up, make_jointly
 from fl_lightning._lightning.recording import BatchValue, LogCall, Logged, MetricCall
-from fl_lightning.seeding import global_states, same_states
+from fl_lightning.seeding import changed_generators, global_states
 
 
 class ClientSteps(Protocol):
@@ -55,7 +55,7 @@ def replay(said: Sequence[tuple[ClientSteps, int]], jointly: bool) -> None:
     before = global_states(device)
     for steps, row in said:
         _replay_step(steps, row, done)
-    if not same_states(before, global_states(device)):
+    if changed_generators(before, global_states(device)):
         names = ", ".join(sorted(others))
         raise CannotVectorize(f"a metric object ({names}) draws random numbers: each client alone would draw its own")
 

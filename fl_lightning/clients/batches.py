@@ -157,10 +157,11 @@ class ClientBatches:
                     self._bytes_per_sample = _bytes(batch) / min(task.num_samples, self.data.batch_size or math.inf)
                 yield batch
             if drawn < expected:
+                samples = counted(task.num_samples, "sample")
                 raise RuntimeError(
-                    f"Client {task.client} ({task.num_samples} samples) has {drawn} batches in an epoch, and "
-                    f"{expected} were expected. `{type(self.data).__name__}.client_batches` and `num_client_batches` "
-                    "must agree; override both, and leave clients without a batch out of the federation."
+                    f"Client {task.client} ({samples}) has {drawn} batches in an epoch, and {expected} were expected. "
+                    f"`{type(self.data).__name__}.client_batches` and `num_client_batches` must agree; override both, "
+                    "and leave clients without a batch out of the federation."
                 )
 
     def explain_single_sample(self, whose: str, size: int, error: ValueError) -> None:

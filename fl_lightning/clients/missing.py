@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
@@ -28,9 +29,12 @@ def tell_of_missing_clients(report: RoundReport, number: int) -> None:
 
 def _who_was_left_out(clients: Sequence[int], others_are_left: bool) -> str:
     """Return who was left out of a round, why, and what it means for the model."""
-    numbers = list(map(str, sorted(clients)))
-    if len(numbers) == 1:
+    models = sorted(Counter(clients).items())  # of an asynchronous client there may be several
+    numbers = [f"{client}" if number == 1 else f"{client} ({number} models)" for client, number in models]
+    if len(clients) == 1:
         who = f"client {numbers[0]} was left out: its model has"
+    elif len(numbers) == 1:
+        who = f"{len(clients)} models of client {clients[0]} were left out: they have"
     else:
         who = f"clients {', '.join(numbers[:-1])} and {numbers[-1]} were left out: their models have"
     rest = "" if others_are_left else "No client is left, so the model stays. "

@@ -12,6 +12,7 @@ import numpy as np
 
 from fl_lightning.arguments import got, is_sequence, to_array
 from fl_lightning.partitioners import partition_file
+from fl_lightning.representation import counted
 from fl_lightning.signatures import ShowsSignature
 
 
@@ -63,8 +64,8 @@ class Partition(ShowsSignature):
 
     def __repr__(self) -> str:
         sizes = self.sizes
-        clients = "1 client" if len(sizes) == 1 else f"{len(sizes)} clients"
-        return f"Partition({clients}, {sizes.sum()} samples, {sizes.min()} to {sizes.max()} each)"
+        total = counted(int(sizes.sum()), "sample")
+        return f"Partition({counted(len(sizes), 'client')}, {total}, {sizes.min():,} to {sizes.max():,} each)"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Partition) and self.fingerprint() == other.fingerprint()

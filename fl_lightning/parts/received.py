@@ -11,6 +11,7 @@ from torch import Tensor
 from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.parts.guard import version_of
+from fl_lightning.representation import counted
 
 
 class ReceivedModels:
@@ -66,8 +67,9 @@ def check_start(result: ClientResult, schedule: Any, server: Any, exchanges: Seq
 
 def refuse_result(task: Task) -> NoReturn:
     """Raise ``FloatingPointError`` for a client that handed back invalid values."""
+    samples = counted(task.num_samples, "sample")
     raise FloatingPointError(
-        f"Client {task.client} ({task.num_samples} samples) handed back NaN or infinite values, or has such a loss. "
+        f"Client {task.client} ({samples}) handed back NaN or infinite values, or has such a loss. "
         'Lower the learning rate or clip gradients, or give `invalid_updates="skip"` to leave such clients out.'
     )
 

@@ -35,7 +35,7 @@ class Rows(FederatedDataModule):
         ({"partitioner": "iid"}, "`partitioner` must be a function from labels to a partition, got 'iid'. Give one"),
         ({"partitioner": IIDPartitioner}, r"got the class IIDPartitioner. Make one first: IIDPartitioner\(...\)"),
         ({"partitioner": lambda: None}, "`partitioner` must be a function of one argument, the labels"),
-        ({"partitioner": Partition((np.array([0]),))}, r"must be a function .* got Partition\(1 client, 1 samples"),
+        ({"partitioner": Partition((np.array([0]),))}, r"must be a function .* got Partition\(1 client, 1 sample,"),
         ({"split": ClientSplit}, r"`split` must be a split, got the class ClientSplit. Make one: ClientSplit\(\)"),
         ({"split": 5}, r"`split` must be a split such as ClientSplit\(num_folds=5\), .* got 5"),
         ({"split": "client"}, "`split` must be a split such as .* got 'client'"),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.seeding import global_states, set_global_states
+from fl_lightning.seeding import changed_generators, global_states, set_global_states
 
 _Draw = Callable[..., Any]
 
@@ -143,23 +141,25 @@ def _without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
 
 
 @contextmanager
-def nothing_drawn() -> Iterator[None]:
-    """Raise ``CannotVectorize`` if something is drawn from the global generators that is not one client's."""
-    before = torch.get_rng_state()
-    with nothing_drawn_but_by_torch():
+def nothing_drawn(device: torch.device, but_by_torch: bool = False) -> Iterator[None]:
+    """Raise ``CannotVectorize`` if something is drawn from the global generators, and put them back.
+
+    Args:
+        device: Device of the module.
+        but_by_torch: Whether torch's generators may be drawn from; they are put back then, too.
+    """
+    before = global_states(device)
+    try:
         yield
-    if not torch.equal(before, torch.get_rng_state()):
-        raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
-
-
-@contextmanager
-def nothing_drawn_but_by_torch() -> Iterator[None]:
-    """Raise ``CannotVectorize`` if something is drawn from numpy's or Python's global generator."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    yield
-    same = all(np.array_equal(a, b) for a, b in zip(of_numpy, np.random.get_state(), strict=True))
-    if not same or of_python != random.getstate():
+    finally:
+        after = global_states(device)
+        drawn_from = changed_generators(before, after)
+        if drawn_from:
+            set_global_states(before, device)
+    if drawn_from - {"torch"}:
         raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
+    if drawn_from and not but_by_torch:
+        raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
 
 
 @contextmanager

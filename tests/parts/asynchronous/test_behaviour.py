@@ -249,10 +249,11 @@ def test_once_per_buffer_rejects_a_second_result() -> None:
 
 
 def test_invalid_results_are_left_out() -> None:
-    seen = watch(FedBuff(2, 6, wait_for_flush=True, speeds=[100, 50, 40]), 1, [0.0, float("nan"), 1.0])
+    with pytest.warns(UserWarning, match="Round 1: 2 models of client 1 were left out: they have NaN or infinite"):
+        seen = watch(FedBuff(2, 6, wait_for_flush=True, speeds=[100, 50, 40]), 1, [0.0, float("nan"), 1.0])
     assert {r.client: r.outcome for r in seen.arrivals}[1] == "invalid"
     assert np.isfinite(seen.weights[0])
-    with pytest.raises(FloatingPointError, match=r"Client 1 \(1 samples\) handed back NaN"):
+    with pytest.raises(FloatingPointError, match=r"Client 1 \(1 sample\) handed back NaN"):
         watch(FedBuff(2, 6, speeds=[100, 50, 40], invalid_updates="raise"), 1, [0.0, float("nan"), 1.0])
 
 

@@ -20,7 +20,7 @@ from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
-from fl_lightning.executors.stacked.randomness import nothing_drawn, preserved_generators
+from fl_lightning.executors.stacked.randomness import nothing_drawn
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ def _record(
             return stacked.training_step(form.rebuild(list(tensors)), index)
 
     found: list[_Recorded] = []
-    with preserved_generators(vector.device), nothing_drawn():
+    with nothing_drawn(vector.device):
         for size in sizes:
             with stacked.recording() as logged:
                 graph, loss = trace(vector.parameters, form.zeros(size, vector.device), step)

@@ -12,7 +12,7 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
-from fl_lightning.executors.stacked.randomness import nothing_drawn_but_by_torch, preserved_generators
+from fl_lightning.executors.stacked.randomness import nothing_drawn
 
 _Result = TypeVar("_Result")
 
@@ -43,7 +43,7 @@ class Rehearsal:
         """
         copy, watched, stacked, state = self._copy or self._made()
         self._copy = None  # unless nothing changes it
-        with preserved_generators(copy.vector.device), nothing_drawn_but_by_torch(), no_effects():
+        with nothing_drawn(copy.vector.device, but_by_torch=True), no_effects():
             result = step(stacked, copy.vector)
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
