@@ -303,7 +303,7 @@ class FederatedLoop(RoundLoop):
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.restored_change = state["executors"], state["module_changed"]
-        self.restored_values = state.get("monitored", {})  # checkpoints of earlier releases have none
+        self.restored_values = state["monitored"]
         self.loaded_weights = LoadedWeights(self.trainer.lightning_module)
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:

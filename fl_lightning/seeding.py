@@ -37,6 +37,7 @@ class Stream(IntEnum):
     HOOKS = 12
     ROUND = 13
     PARTS = 14
+    BUCKETS = 15
 
 
 def default_seed() -> int:
@@ -50,7 +51,10 @@ def a_seed_was_given() -> bool:
 
 
 def derive_seed(seed: int, stream: Stream, *parts: int) -> int:
-    """Return a 63-bit seed that depends on all arguments; nearby arguments give unrelated seeds."""
+    """Return a 63-bit seed that depends on all arguments; nearby arguments give unrelated seeds.
+
+    Zeros at the end of ``parts`` change nothing.
+    """
     return int(_sequence(seed, stream, *parts).generate_state(1, np.uint64)[0]) >> 1
 
 

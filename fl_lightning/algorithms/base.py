@@ -253,8 +253,8 @@ class AggregationCallback(ShowsSignature, Callback):
         """End the fit for the executor, and an evaluation for the loggers."""
         RoundLog.remove(trainer)
         log_as_before()
-        if stage == "fit":
-            self._executor.on_fit_end()
+        if stage == "fit" and self._loop is not None:
+            self._loop.executor.on_fit_end()  # `executor` may have been set since then
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""

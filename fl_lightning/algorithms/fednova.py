@@ -15,12 +15,6 @@ from fl_lightning.parts.server_optimizers import Mixing
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
 
-class MeasuredProximal(Proximal):
-    """The proximal objective, with the sum of the clients' learning rates."""
-
-    needs_summed_lr = True
-
-
 class FedNova(AggregationCallback):
     """FedNova (Wang et al. 2020): each update is divided by the reach of its local steps before the mean is taken.
 
@@ -63,7 +57,7 @@ class FedNova(AggregationCallback):
         return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=Synchronous(),
-            objective=MeasuredProximal(self.mu) if self.mu else LocalObjective(),
+            objective=Proximal(self.mu) if self.mu else LocalObjective(),
             aggregation=self._mean,
             server=Mixing(self.server_lr, name="server_lr"),
         )

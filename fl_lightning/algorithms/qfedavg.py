@@ -27,7 +27,7 @@ class QFedAvg(AggregationCallback):
         lipschitz: L, the inverse of a learning rate that works with q = 0; ``None`` takes 1 / the clients' learning
             rate.
         server_lr: Server learning rate; a function of the round makes a schedule.
-        aggregation: Replaces the fair mean, so that this is FedAvg.
+        aggregation: Replaces the fair mean; only with ``q=0``, since it knows nothing of losses.
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
@@ -44,9 +44,10 @@ class QFedAvg(AggregationCallback):
         aggregation: Aggregation | None = None,
         **options: Unpack[FederatedOptions],
     ) -> None:
-        check_beside_aggregation(aggregation, lipschitz=(lipschitz, None))
-        self._objective = MeasuredLoss()
-        self._mean = FairMean(q, self._objective, lipschitz)
+        check_beside_aggregation(aggregation, q=(q, 0), lipschitz=(lipschitz, None))
+        measured = MeasuredLoss()
+        self._mean = FairMean(q, measured, lipschitz)
+        self._objective = measured if aggregation is None else None  # it costs a pass over the clients' data
         self.q, self.lipschitz, self.server_lr = q, lipschitz, server_lr
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 

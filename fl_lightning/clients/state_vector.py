@@ -48,20 +48,21 @@ class StateVector:
                     f"The parameter {name!r} is complex ({parameter.dtype}); only real parameters can be averaged. "
                     "Store it as two real parameters."
                 )
-        self._parameters = [parameter for _, parameter in named]
+        #: The trained parameters, in the vector's order.
+        self.parameters = [parameter for _, parameter in named]
         #: Names of the trained parameters, in the vector's order.
         self.names = [name for name, _ in named]
         self._buffer_owners = _owners_of_buffers(module)
         module_names = {id(submodule): name for name, submodule in module.named_modules()}
         #: Names of the buffers, in the vector's order.
         self.buffer_names = [f"{module_names[id(owner)]}.{name}".lstrip(".") for owner, name in self._buffer_owners]
-        tensors = self._tensors()
-        self._complex: list[tuple[nn.Module, str, Tensor]] = []
-        self._shapes = [tensor.shape for tensor in tensors]
+        tensors = self.tensors()
+        #: Shapes of the tensors of the state, parameters first.
+        self.shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
         self.size = sum(self._lengths)
-        self.num_parameters = sum(p.numel() for p in self._parameters)
-        self.device = self._parameters[0].device
+        self.num_parameters = sum(p.numel() for p in self.parameters)
+        self.device = self.parameters[0].device
         self.dtype = torch.float32
         for tensor in tensors:
             if tensor.is_floating_point():
@@ -74,16 +75,6 @@ class StateVector:
         """Names of the tensors of the state, parameters first."""
         return [*self.names, *self.buffer_names]
 
-    @property
-    def shapes(self) -> list[torch.Size]:
-        """Shapes of the tensors of the state, parameters first."""
-        return self._shapes
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The trained parameters, in the vector's order."""
-        return self._parameters
-
     def read(self) -> Tensor:
         """Return a new vector that holds the module's present state.
 
@@ -91,8 +82,8 @@ class StateVector:
             ValueError: If a tensor of the state has another shape than when the fit began.
         """
         vector = torch.empty(self.size, dtype=self.dtype, device=self.device)
-        tensors = self._tensors()
-        for name, tensor, shape in zip(self.tensor_names, tensors, self._shapes, strict=True):
+        tensors = self.tensors()
+        for name, tensor, shape in zip(self.tensor_names, tensors, self.shapes, strict=True):
             if tensor.shape != shape:
                 raise ValueError(
                     f"`{name}` of {type(self.module).__name__} had the shape {tuple(shape)} when the fit began and "
@@ -106,7 +97,7 @@ class StateVector:
     def write(self, vector: Tensor) -> None:
         """Copy ``vector`` into the module."""
         with torch.no_grad():
-            for tensor, view in zip(self._tensors(), self.views(vector), strict=True):
+            for tensor, view in zip(self.tensors(), self.views(vector), strict=True):
                 if tensor.shape != view.shape:  # a client's training has changed it, which broke its round off
                     tensor.resize_(view.shape)
                 tensor.copy_(view if tensor.is_floating_point() else _like(tensor, view))
@@ -118,9 +109,7 @@ class StateVector:
             state_dict: Made just now.
             vector: The values, shape ``(size,)``.
         """
-        held = {
-            _place(tensor): (tensor, view) for tensor, view in zip(self._tensors(), self.views(vector), strict=True)
-        }
+        held = {_place(tensor): (tensor, view) for tensor, view in zip(self.tensors(), self.views(vector), strict=True)}
         copy = dict(state_dict)
         for name, value in state_dict.items():
             if isinstance(value, Tensor):
@@ -130,29 +119,29 @@ class StateVector:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors of the module's state, parameters first."""
-        return self._tensors()
+        return [*self.parameters, *self._buffers()]
 
     def places(self) -> Places:
         """Return where the module holds the tensors of its state."""
-        return Places(self.module, self._tensors())
+        return Places(self.module, self.tensors())
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
         parts = vector.split(self._lengths)
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def parameter_views(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of the parameters' values alone, shaped as the parameters."""
-        lengths = self._lengths[: len(self._parameters)]
-        return [part.view(p.shape) for part, p in zip(vector.split(lengths), self._parameters, strict=True)]
+        lengths = self._lengths[: len(self.parameters)]
+        return [part.view(p.shape) for part, p in zip(vector.split(lengths), self.parameters, strict=True)]
 
     def check_unchanged(self) -> None:
         """Raise ``RuntimeError`` when other parameters are trained now than when the fit began."""
         now = {id(p) for p in self.module.parameters() if p.requires_grad}
-        if now != {id(p) for p in self._parameters}:
+        if now != {id(p) for p in self.parameters}:
             raise RuntimeError(
                 f"The trained parameters of {type(self.module).__name__} changed during the fit "
-                f"({len(self._parameters)} tensors before, {len(now)} now), so the clients' models no longer match the "
+                f"({len(self.parameters)} tensors before, {len(now)} now), so the clients' models no longer match the "
                 "server's. Freeze or unfreeze layers before `trainer.fit`, and continue from a checkpoint's weights."
             )
 
@@ -173,9 +162,6 @@ class StateVector:
                     f"Training changed the {kind} buffer {name!r} of {type(owner).__name__}. Only dense tensors of "
                     f"real numbers are averaged, so {kind} buffers must be constant. Store it as {way_out}."
                 )
-
-    def _tensors(self) -> list[Tensor]:
-        return [*self._parameters, *self._buffers()]
 
     def _buffers(self) -> list[Tensor]:
         # they are looked up each time, because a module may replace one by assignment

@@ -174,7 +174,7 @@ class LocalTraining:
         """Train the client whose model the module holds."""
         loop, task, correction = self.loop, begun.task, begun.correction
         self.show([task])
-        sums_lr = self.algorithm.objective.needs_summed_lr
+        sums_lr = self.algorithm.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
         self._correction.set_weight_decay(self.trainer.optimizers)
         self.seed(task)

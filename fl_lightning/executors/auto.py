@@ -78,6 +78,7 @@ class AutoExecutor(Executor):
     """
 
     def __init__(self, clients_at_once: int | None = None) -> None:
+        self.clients_at_once = clients_at_once
         self._vectorized = VectorizedExecutor(clients_at_once)
         self._sequential = SequentialExecutor()
         #: What was chosen; ``None`` before the first round.

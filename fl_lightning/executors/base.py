@@ -9,10 +9,10 @@ from typing import Any
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
-from fl_lightning.signatures import ShowsSignature
+from fl_lightning.representation import ShowsArguments
 
 
-class Executor(ShowsSignature, ABC):
+class Executor(ShowsArguments, ABC):
     """Computes the tasks of a round on one process. A subclass defines :meth:`run`."""
 
     def reset(self) -> None:
@@ -25,7 +25,7 @@ class Executor(ShowsSignature, ABC):
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm.
 
-        ``algorithm.receive(clients.train(task, algorithm.start(task)))`` does so for one task.
+        ``algorithm.receive(training.train(task, algorithm.start(task)))`` does so for one task.
 
         Args:
             tasks: This process's tasks.

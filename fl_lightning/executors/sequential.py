@@ -22,10 +22,10 @@ class SequentialExecutor(Executor):
 
     def __init__(self, channels_last: bool = False) -> None:
         check_bool("channels_last", channels_last)
-        self._channels_last = channels_last
+        self.channels_last = channels_last
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
-        with channels_last(training.vector.module) if self._channels_last else nullcontext():
+        with channels_last(training.vector.module) if self.channels_last else nullcontext():
             for task in tasks:
                 algorithm.receive(training.train(task, algorithm.start(task)))

@@ -53,7 +53,7 @@ class VectorizedExecutor(Executor):
 
     def __init__(self, clients_at_once: int | None = None) -> None:
         check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
-        self._clients_at_once = clients_at_once
+        self.clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
         #: What the trial found.
         self.verdict = Verdict()
@@ -94,7 +94,7 @@ class VectorizedExecutor(Executor):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""
-        return {key: vars(self)[key] for key in ("_clients_at_once", "_sequential", "verdict")}
+        return {key: vars(self)[key] for key in ("clients_at_once", "_sequential", "verdict")}
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
@@ -209,7 +209,7 @@ class VectorizedExecutor(Executor):
             tasks = sorted(tasks, key=lambda task: rounds.index(task.round))
         for _, own in groupby(tasks, key=lambda task: task.round):
             members = list(own)
-            most = self._clients_at_once or clients_that_fit(self._training, members)
+            most = self.clients_at_once or clients_that_fit(self._training, members)
             if len(members) > most and not in_order:
                 members.sort(key=lambda task: (-self._training.batches.number(task), task.slot))
             for start in range(0, len(members), most):

@@ -55,6 +55,7 @@ from fl_lightning.parts.robust import (
     PreAggregation,
     RobustAggregation,
     TrimmedMean,
+    Updates,
 )
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, ImportanceSampler, UniformSampler
@@ -140,6 +141,7 @@ __all__ = [
     "Traffic",
     "TrimmedMean",
     "UniformSampler",
+    "Updates",
     "VirtualClock",
     "WeightedMean",
 ]

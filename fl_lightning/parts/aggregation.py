@@ -29,6 +29,8 @@ class Aggregation(StatefulPart, ABC):
     reduces_over_ranks = False
     #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the plain mean of the clients'.
     merges_buffers = False
+    #: Whether :attr:`ClientResult.summed_lr` is needed.
+    needs_summed_lr = False
 
     @abstractmethod
     def update(self, result: ClientResult) -> None:

@@ -238,7 +238,7 @@ class Algorithm(Composition, ABC):
             shown: What the module holds, shape ``(size,)``.
         """
         self.shown, self._model_before = shown, None
-        self.unsaved.on_round_end([*self.parts.values(), *self.exchange.members])
+        self.unsaved.on_round_end(self.all_parts)
         self.is_half_changed = False
 
     def _publish(self, model: Tensor) -> Tensor:
@@ -258,8 +258,8 @@ class Algorithm(Composition, ABC):
             TypeError: If a part returns anything else than numbers by name.
             ValueError: If two parts give a value the same name, or one gives it that of a count of the round.
         """
-        logging = [*(part for part in self.parts.values() if part is not self.exchange), *self.exchange.members]
-        return joined_values([(self, self._counts()), *((part, part.values()) for part in logging)])
+        logging = [(part, part.values()) for part in self.all_parts if part is not self.exchange]
+        return joined_values([(self, self._counts()), *logging])
 
     def _counts(self) -> dict[str, float]:
         return counts(self.report, self.server.aggregations, self.aggregated, self.models_sent)
@@ -275,7 +275,7 @@ class Algorithm(Composition, ABC):
     def _abort(self) -> None:
         for part in self.parts.values():
             part.on_round_abort()
-        for part in (*self.parts.values(), *self.exchange.members):
+        for part in self.all_parts:
             if isinstance(part, StatefulPart) and part.states is not None:
                 part.states.on_round_abort()  # even where a hook of the user's own does not call its base's
         self._received.forget()

@@ -43,7 +43,6 @@ class MappedVectors:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the rows)

@@ -60,7 +60,6 @@ class Composition(ShowsSignature):
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
         self.changing_buffers = ChangingBuffers()
-        self._buffers = BufferExchange()
         self.unsaved = UnsavedState()
         self._own_draws, self._round = OwnDraws(), 0
         self._federation: Federation | None = None
@@ -90,14 +89,14 @@ class Composition(ShowsSignature):
         given = Participation() if participation is None else participation
         self.participation = check_part("participation", given, Participation)
         self.invalid_updates = invalid_updates
-        self._buffers = BufferExchange(buffers)
-        self.exchange = Chain([self._buffers, *self.exchange.members, *as_list(exchange)])
+        self.exchange = Chain([BufferExchange(buffers), *self.exchange.members, *as_list(exchange)])
         self.aggregation = self.aggregation if aggregation is None else aggregation
         check_part("sampler", self.sampler, ClientSampler)
         check_part("objective", self.objective, LocalObjective)
         check_part("aggregation", self.aggregation, Aggregation)
         check_part("server", self.server_optimizer, ServerOptimizer)
         self.aggregation = of_sums(self.exchange, self.aggregation)
+        self.objective.exchange = self.exchange
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -131,9 +130,19 @@ class Composition(ShowsSignature):
         }
 
     @property
+    def all_parts(self) -> list[Part]:
+        """All parts, with those that they hold."""
+        return [part for each in self.parts.values() for part in each.with_members]
+
+    @property
     def keeps_client_states(self) -> bool:
         """Whether clients keep vectors between rounds; a client then belongs to one process."""
         return any(part.keeps_client_states for part in self.parts.values())
+
+    @property
+    def needs_summed_lr(self) -> bool:
+        """Whether a part needs :attr:`ClientResult.summed_lr`."""
+        return self.objective.needs_summed_lr or self.aggregation.needs_summed_lr
 
     def drawing(self, moment: Moment, *numbers: int) -> AbstractContextManager[None]:
         """Return the context in which parts are called; see :meth:`OwnDraws.at`."""
@@ -168,8 +177,9 @@ class Composition(ShowsSignature):
         before, self.sampler = self.sampler, check_part("sampler", sampler, ClientSampler)
         try:
             self._check_parts()
-        except ValueError:
+        except BaseException:
             self.sampler = before
+            self._check_parts()  # parts may have taken the other sampler
             raise
         if self._federation is not None:
             sampler.attach(self._federation)

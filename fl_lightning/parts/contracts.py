@@ -15,7 +15,6 @@ from torch import Tensor
 from fl_lightning.arguments import got, is_number
 from fl_lightning.parts.federation import ClientResult, accumulator
 from fl_lightning.parts.guard import call
-from fl_lightning.parts.guard import version_of as version_of
 from fl_lightning.parts.traffic import Payload
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

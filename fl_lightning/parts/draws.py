@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 
-from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.part import Part
 from fl_lightning.seeding import Stream, seeded
@@ -46,7 +45,7 @@ class OwnDraws:
 
     def look_at(self, parts: Mapping[str, Part]) -> None:
         """Find out at which moments parts of a user's own are called."""
-        own = {name for name, part in parts.items() if not all(each.is_of_library for each in _members(part))}
+        own = {name for name, part in parts.items() if not all(each.is_of_library for each in part.with_members)}
         everyone = set(parts)
         self._moments = frozenset(moment for moment in Moment if own & _ASKED.get(moment, everyone))
 
@@ -61,7 +60,3 @@ class OwnDraws:
         if moment not in self._moments:
             return nullcontext()
         return seeded(federation.seed, Stream.PARTS, moment, *numbers, device=federation.model.device)
-
-
-def _members(part: Part) -> Iterable[Part]:
-    return (part, *part.members) if isinstance(part, Chain) else (part,)

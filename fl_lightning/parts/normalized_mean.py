@@ -29,7 +29,7 @@ class NormalizedMean(Aggregation):
     Raises:
         ValueError: If an argument is out of its range; when an algorithm is made, if models circulate and ``momentum``
             or ``mu`` is given, since their steps do not add up over clients, or if ``mu`` is not that of the clients'
-            objective, or the objective does not sum learning rates.
+            objective.
     """
 
     reduces_over_ranks = True
@@ -41,6 +41,11 @@ class NormalizedMean(Aggregation):
         self.momentum, self.mu, self.weighting = momentum, mu, weighting
         self._sum: Tensor | None = None  # (num_parameters + 2,): p Delta / |a|, then p |a|, then p
 
+    @property
+    def needs_summed_lr(self) -> bool:  # type: ignore[override]
+        """Whether the clients' learning rates are needed: beside a proximal term they decide on the reach."""
+        return self.mu > 0
+
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the reach of the clients' steps would be another one."""
         if getattr(parts["schedule"], "keeps_models", False) and (self.momentum or self.mu):
@@ -49,10 +54,10 @@ class NormalizedMean(Aggregation):
                 "proximal term, so the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."
             )
         objective = parts["objective"]
-        if self.mu and not (objective.needs_summed_lr and getattr(objective, "mu", 0.0) == self.mu):
+        if self.mu and getattr(objective, "mu", 0.0) != self.mu:
             raise ValueError(
-                f"{self!r} needs an objective with the same proximal term that sums the clients' learning rates, got "
-                f"{objective!r}. Use FedNova(mu={self.mu}), which has both."
+                f"{self!r} needs an objective with the same proximal term, got {objective!r}. Use Proximal({self.mu}), "
+                f"or FedNova(mu={self.mu}), which has both."
             )
 
     def on_fit_start(self, federation: Federation) -> None:

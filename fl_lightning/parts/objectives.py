@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -18,6 +17,9 @@ from fl_lightning.parts.fednova_norm import fednova_norm
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.returned import checked_correction, checked_loss
 
+if TYPE_CHECKING:
+    from fl_lightning.parts.exchange.chain import Chain
+
 
 class LocalObjective(StatefulPart):
     """The plain objective F_k, and the base of all others."""
@@ -28,7 +30,8 @@ class LocalObjective(StatefulPart):
     needs_summed_lr = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server = False
-    _exchange: Any = None
+    #: What travels, as the algorithm that has this objective says.
+    exchange: Chain | None = None
 
     @property
     def sends_loss(self) -> bool:
@@ -41,13 +44,9 @@ class LocalObjective(StatefulPart):
         plain_one = type(self).correction is LocalObjective.correction
         return [] if plain_one else [f"`{type(self).__name__}.correction`"]
 
-    def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if the objective cannot work together with the other parts."""
-        self._exchange = parts["exchange"]
-
     def of_shared(self, values: Tensor) -> Tensor:
         """Return values with 0 for personal parameters, which the server never sees; shape ``(num_parameters,)``."""
-        places = None if self._exchange is None else self._exchange.sent_places()
+        places = None if self.exchange is None else self.exchange.sent_places()
         return values if places is None else torch.zeros_like(values).index_copy(0, places, values[places])
 
     @returns(checked_correction)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
@@ -17,6 +19,11 @@ _RELIED_ON = {
     "__init__": "sets the attributes that its methods read",
     "state_dict": "returns the state that a resumed run needs; add your own to it",
     "load_state_dict": "takes the state that a resumed run needs",
+    "attach": "takes the federation of a fit",
+    "check_beside": "looks at the other parts",
+    "on_fit_start": "returns to the state of a new fit",
+    "on_round_start": "prepares a round",
+    "on_round_end": "keeps what the round has changed",
 }
 
 
@@ -31,6 +38,8 @@ class Part(ShowsArguments):
 
     #: Whether the class comes with the library, so that its methods need no guard.
     is_of_library: ClassVar[bool] = True
+    #: Other parts that this one holds. It passes on hooks and states to them.
+    members: Sequence[Part] = ()
     _federation: Federation | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -42,6 +51,11 @@ class Part(ShowsArguments):
         if cls.is_of_library:
             rely_on(_RELIED_ON)(cls)
         keep_super_calls(cls)
+
+    @property
+    def with_members(self) -> list[Part]:
+        """This part, the parts that it holds, and those that they hold."""
+        return [self, *(part for member in self.members for part in member.with_members)]
 
     @property
     def federation(self) -> Federation:
@@ -114,3 +128,7 @@ class Part(ShowsArguments):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint, after :meth:`on_fit_start`."""
+
+    def _to_device(self, tensor: Tensor | None) -> Tensor | None:
+        """Return a checkpoint's tensor on the device of the fit's model."""
+        return None if tensor is None else tensor.to(self.federation.model.device)

@@ -136,6 +136,6 @@ class Synchronous(Schedule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint."""
-        self._shown = state["shown"]
+        self._shown = self._to_device(state["shown"])
         if self.states is not None:
             self.states.load_state_dict(state["clients"])

@@ -40,9 +40,6 @@ class ServerOptimizer(Part, ABC):
             w_{t+1}; it is converted to the dtype of ``model``, which is not to be written to.
         """
 
-    def _to_device(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(self.federation.model.device)
-
 
 class Mixing(ServerOptimizer):
     """``w_{t+1} = w_t + lr (aggregate - w_t)``: eq. (22), and with ``lr=1`` FedAvg's replacement (3a).

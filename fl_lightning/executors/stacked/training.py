@@ -92,7 +92,7 @@ class StackTraining:
     def _run(self) -> list[list[float]]:
         training, optimizer = self._training, self._optimizer
         schedules = training.loop.optimizers
-        counts_lr = training.algorithm.objective.needs_summed_lr
+        counts_lr = training.algorithm.needs_summed_lr
         so_far = [0.0] * len(self._models.parameters)
         summed: list[list[float]] = [[] for _ in self._windows]
         for step, (active, next_active) in enumerate(zip(self._active, [*self._active[1:], 0], strict=True)):

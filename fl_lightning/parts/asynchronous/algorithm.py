@@ -15,7 +15,6 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.flights import Flight
 from fl_lightning.parts.asynchronous.report import ArrivalRecord, ArrivalReport, Outcome
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
-from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
@@ -206,8 +205,7 @@ class AsynchronousAlgorithm(Algorithm):
         self._note(flight, result.staleness, outcome, moved)
 
     def _judge(self, result: ClientResult) -> Outcome:
-        is_left_out = result.loss is not None and not math.isfinite(result.loss)
-        if is_left_out or not are_finite(result):  # checkpoints of earlier releases have no loss
+        if result.loss is not None and not math.isfinite(result.loss):
             return "invalid"
         return "used" if self.schedule.admits(result) else "rejected"
 

@@ -196,6 +196,6 @@ def _result_of(state: dict[str, Any], like: Tensor) -> ClientResult:
         payload=Payload(*state["payload"]),
         staleness=staleness,
         counter=counter,
-        summed_lr=state.get("summed_lr", ()),  # earlier releases did not keep these two
-        loss=state.get("loss"),
+        summed_lr=state["summed_lr"],
+        loss=state["loss"],
     )

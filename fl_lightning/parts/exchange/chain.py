@@ -13,7 +13,6 @@ from fl_lightning.parts.exchange.buffers import BufferExchange
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.guard import call
-from fl_lightning.parts.logged_values import joined_values
 from fl_lightning.parts.traffic import Payload
 
 
@@ -37,7 +36,7 @@ class Chain(Exchange):
                     "`exchange` must be an Exchange of fl_lightning.parts, such as Clip(1.0), or a list of them, got "
                     f"{member!r}.{hint}"
                 )
-        self.members = list(members)
+        self.members: list[Exchange] = list(members)
 
     @property
     def keeps_client_states(self) -> bool:
@@ -95,10 +94,6 @@ class Chain(Exchange):
         """Let all members look at a fit that begins with the model that an earlier one left."""
         for member in self.members:
             member.check_another_fit()
-
-    def values(self) -> dict[str, float]:
-        """Return what the members log."""
-        return joined_values((member, member.values()) for member in self.members)
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model from which the client starts, shape ``(size,)``."""

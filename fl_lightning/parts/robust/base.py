@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.arguments import check_instance
+from fl_lightning.arguments import check_instance, got
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.contracts import call_for_vector
+from fl_lightning.parts.contracts import call_for_vector, returns
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator
+from fl_lightning.parts.guard import call
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.robust.updates import Updates
+from fl_lightning.super_calls import relied_on
+
+
+def _checked_mixtures(part: Any, method: str, arguments: Any, returned: Any) -> Updates:
+    """Return a step's mixtures; raise ``TypeError`` if they are none."""
+    if not isinstance(returned, Updates):
+        raise TypeError(
+            f"`{type(part).__name__}.{method}` must return Updates, such as `updates.mixed(matrix)`, got "
+            f"{got(returned)}."
+        )
+    return returned
 
 
 class PreAggregation(Part, ABC):
     """Replaces the updates by mixtures of them, so that honest ones are more alike before they are aggregated."""
 
+    @returns(_checked_mixtures)
     @abstractmethod
     def mix(self, updates: Updates) -> Updates:
-        """Return the mixtures."""
+        """Return the mixtures, such as ``updates.mixed(matrix)``."""
+
+
+def _has_members(part: Part) -> bool:
+    return bool(part.members)
+
+
+#: Marks methods that subclasses must call where there is a step before the rule.
+_passes_on = relied_on("passes this on to `before`", _has_members)
 
 
 class RobustAggregation(Aggregation):
@@ -43,25 +66,61 @@ class RobustAggregation(Aggregation):
         self.before = before
         self._results: list[ClientResult] = []
 
+    @property
+    def members(self) -> Sequence[Part]:  # type: ignore[override]
+        """:attr:`before`, if there is such a step."""
+        return () if self.before is None else (self.before,)
+
+    @_passes_on
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Take the federation of a fit, together with :attr:`before`."""
         super().attach(federation, fresh=fresh)
-        if self.before is not None:
-            self.before.attach(federation, fresh=fresh)
+        for member in self.members:
+            member.attach(federation, fresh=fresh)
+
+    @_passes_on
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Let :attr:`before` look at the other parts, too."""
+        super().check_beside(parts)
+        for member in self.members:
+            member.check_beside(parts)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start without results."""
         self._results = []
 
+    @_passes_on
     def on_round_start(self, round_index: int) -> None:
         """Prepare a round."""
-        if self.before is not None:
-            self.before.on_round_start(round_index)
+        super().on_round_start(round_index)
+        for member in self.members:
+            member.on_round_start(round_index)
+
+    @_passes_on
+    def on_round_end(self) -> None:
+        """End a round."""
+        super().on_round_end()
+        for member in self.members:
+            member.on_round_end()
 
     def on_round_abort(self) -> None:
         """Forget the round's results."""
         super().on_round_abort()
         self._results = []
+        for member in self.members:
+            member.on_round_abort()
+
+    @_passes_on
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of :attr:`before`."""
+        return {**super().state_dict(), "before": [member.readable_state() for member in self.members]}
+
+    @_passes_on
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of :attr:`before`."""
+        super().load_state_dict(state)
+        for member, saved in zip(self.members, state.get("before", ()), strict=False):
+            member.load_state_dict(saved)
 
     def update(self, result: ClientResult) -> None:
         """Keep a result until the server moves."""
@@ -73,7 +132,7 @@ class RobustAggregation(Aggregation):
         if not results:
             return None
         updates = Updates(results)
-        updates = updates if self.before is None else self.before.mix(updates)
+        updates = updates if self.before is None else call(self.before, "mix", updates, results=results)
         current, what = model.to(accumulator(model)), f"({len(model)},), the server's step"
         return current + call_for_vector(self, "rule", updates, watch=(current,), lengths=(len(model),), allowed=what)
 

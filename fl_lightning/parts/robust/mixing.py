@@ -36,7 +36,7 @@ class Bucketing(PreAggregation):
     def mix(self, updates: Updates) -> Updates:
         """Return the buckets."""
         rows = len(updates)
-        rng = numpy_generator(self.federation.seed, Stream.SERVER, self._round, self._merges)
+        rng = numpy_generator(self.federation.seed, Stream.BUCKETS, self._round, self._merges)
         self._merges += 1  # an asynchronous server may move several times in a round
         places = np.empty(rows, dtype=np.int64)
         places[rng.permutation(rows)] = np.arange(rows) // self.size

@@ -22,25 +22,28 @@ class Updates:
         results: The clients' results, at least one.
         matrix: Row i is ``sum_j matrix[i, j] delta_j``, shape ``(rows, len(results))``; the updates as they are if
             ``None``.
+
+    Attributes:
+        results: The clients' results, which are not to be changed.
+        size: Number of parameters.
     """
 
     def __init__(self, results: Sequence[ClientResult], matrix: Tensor | None = None) -> None:
-        self._results, self._matrix = list(results), matrix
-        self.size = len(self._results[0].parameters)
-        """Number of parameters."""
+        self.results, self._matrix = list(results), matrix
+        self.size = len(self.results[0].parameters)
 
     def __len__(self) -> int:
-        return len(self._results) if self._matrix is None else len(self._matrix)
+        return len(self.results) if self._matrix is None else len(self._matrix)
 
     def mixed(self, matrix: Tensor) -> Updates:
         """Return weighted sums of these rows, ``matrix`` of shape ``(new rows, rows)``."""
-        return Updates(self._results, matrix if self._matrix is None else matrix @ self._matrix)
+        return Updates(self.results, matrix if self._matrix is None else matrix @ self._matrix)
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the columns in blocks of shape ``(rows, columns)``, float64."""
         for begin in range(0, self.size, BLOCK):
             columns = slice(begin, min(begin + BLOCK, self.size))
-            block = torch.stack([_moved(result, columns) for result in self._results])
+            block = torch.stack([_moved(result, columns) for result in self.results])
             yield block if self._matrix is None else self._matrix.to(block) @ block
 
     def combined(self, weights: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.executors.stacked.changes.module_state import BRIEF_VALUES, Snapshotter, same
-from fl_lightning.parts.contracts import version_of
+from fl_lightning.parts.guard import version_of
 
 #: What has attributes, and more to it.
 _OTHERS = (

@@ -30,7 +30,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
-from fl_lightning.parts.contracts import version_of
+from fl_lightning.parts.guard import version_of
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
