@@ -98,7 +98,7 @@ def check_text(name: str, value: object, hint: str = "") -> None:
 
 
 def check_texts(name: str, values: object, hint: str = "") -> None:
-    """Raise ``TypeError`` unless ``values`` are a sequence of texts; a single text, a sequence of letters, is none."""
+    """Raise ``TypeError`` unless ``values`` are a sequence of texts; a single text is not one."""
     if not is_sequence(values) or not all(isinstance(value, str) for value in values):  # type: ignore[attr-defined]
         way_out = f" Give [{values!r}]." if isinstance(values, str) else _sentence(hint)
         raise TypeError(f"`{name}` must be a sequence of texts, got {got(values)}.{way_out}")

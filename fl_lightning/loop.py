@@ -57,7 +57,7 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         other_settings: What to say of settings that differ from the resumed run's; empty if none do.
-        restored_change: Whether the checkpoint's weights are others than its last round left; see
+        restored_change: Whether the checkpoint's weights differ from those that its last round left; see
             :attr:`module_changed`.
         restored_values: What callbacks monitored when the checkpoint was written.
     """

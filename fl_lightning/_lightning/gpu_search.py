@@ -1,4 +1,4 @@
-"""Lets torch's optimizers not look for a GPU in each step where there is none."""
+"""Keeps torch's optimizers from looking for a GPU in each step where there is none."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
 from fl_lightning.parts.privacy import Ledger, check_installed, refuse_another_fit
@@ -81,7 +82,10 @@ class ExamplePrivacy(ShowsSignature, Callback):
 
     def _reason(self, trainer: Any, module: pl.LightningModule) -> str:
         callbacks = trainer.callbacks
-        after = [hasattr(callback, "algorithm") for callback in callbacks[callbacks.index(self) :]]
+        after = [
+            isinstance(getattr(callback, "algorithm", None), Algorithm)
+            for callback in callbacks[callbacks.index(self) :]
+        ]
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = trainer.fit_loop.algorithm

@@ -110,7 +110,7 @@ class FrozenPrefixCache(ShowsSignature, L.Callback):
         self._intact: set[Path] = set()  # files whose checksum this object has compared
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Makes the data module serve the prefix's outputs, computing them if no file holds them."""
+        """Let the data module serve the prefix's outputs; compute them if no file holds them."""
         prefix = _find_prefix(pl_module)
         data = _cacheable(trainer)
         self._fingerprint = prefix.fingerprint()
@@ -125,28 +125,28 @@ class FrozenPrefixCache(ShowsSignature, L.Callback):
         prefix.bypass = True
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Lets the module take raw inputs again."""
+        """Let the module take raw inputs again."""
         _find_prefix(pl_module).bypass = False
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Lets the module take raw inputs again: no teardown follows an exception."""
+        """Let the module take raw inputs again: no teardown follows an exception."""
         for prefix in _prefixes(pl_module):
             prefix.bypass = False
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuses a prefix changed since set-up."""
+        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
         self._refuse_changed(pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuses a prefix changed since set-up."""
+        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
         self._refuse_changed(pl_module)
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuses a prefix changed since set-up."""
+        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
         self._refuse_changed(pl_module)
 
     def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuses a prefix changed since set-up."""
+        """Raise ``RuntimeError`` if the prefix has changed since set-up."""
         self._refuse_changed(pl_module)
 
     def _refuse_changed(self, pl_module: L.LightningModule) -> None:
@@ -159,18 +159,18 @@ class FrozenPrefixCache(ShowsSignature, L.Callback):
             )
 
     def _ensure(self, path: Path, prefix: Prefix, data: CacheableInputs, device: torch.device) -> Tensor:
-        """Returns the features of the file, which is computed first when there is none that can be read."""
+        """Return the features of the file; compute it first if there is none that can be read."""
         if path.exists():
             try:
                 return self._open(path)
             except (ValueError, EOFError) as error:
-                warnings.warn(f"FrozenPrefixCache: {path} is damaged ({error}); it is computed again", stacklevel=2)
+                warnings.warn(f"FrozenPrefixCache: {path} is damaged ({error}). It is computed again.", stacklevel=2)
         self._compute(path, prefix, data, device)
         self._intact.add(path)
         return self._open(path)
 
     def _open(self, path: Path) -> Tensor:
-        """Returns the features of a file, memory-mapped.
+        """Return the features of a file, memory-mapped.
 
         Raises:
             ValueError: If its checksum is not the one with which it was written.
@@ -210,7 +210,7 @@ def _find_prefix(module: L.LightningModule) -> Prefix:
         raise ValueError(
             f"FrozenPrefixCache needs a module with exactly one FrozenPrefix; {type(module).__name__} has "
             f"{len(found)}. Wrap the frozen first layers in one fl_lightning.models.frozen.FrozenPrefix, or remove "
-            f"FrozenPrefixCache"
+            "FrozenPrefixCache."
         )
     return found[0]
 
@@ -220,13 +220,13 @@ def _cacheable(trainer: L.Trainer) -> CacheableInputs:
     if not isinstance(data, CacheableInputs):
         raise TypeError(
             f"FrozenPrefixCache needs a FederatedDataModule, whose inputs it can replace; the trainer's datamodule is "
-            f"{type(data).__name__}. Pass one as datamodule=..., or remove FrozenPrefixCache"
+            f"{type(data).__name__}. Pass one as datamodule=..., or remove FrozenPrefixCache."
         )
     if data.augmented:
         raise ValueError(
             f"FrozenPrefixCache: {type(data).__name__} augments its inputs, so that a sample's features differ from "
             f"one epoch to the next and cannot be stored. Turn augmentation off in the data module, or remove "
-            f"FrozenPrefixCache"
+            "FrozenPrefixCache."
         )
     return data
 
@@ -250,7 +250,7 @@ def _key(prefix_fingerprint: str, data: CacheableInputs, device: torch.device) -
 
 
 def _create(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.memmap:
-    """Returns the rows of a new ``.npy`` file, memory-mapped, for which the disk has room."""
+    """Return the rows of a new ``.npy`` file, memory-mapped, for which the disk has room."""
     with path.open("r+b") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)

@@ -200,7 +200,7 @@ class ServesBatches(ABC):
             self._workers = None
 
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
-        """Yield one epoch of the union of some clients' samples; arguments as of :meth:`client_batches`."""
+        """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""
         order = self.pooled_order(clients, generator) if self.shuffle else None
         return self._batches(self.pooled_dataset(clients), order)
 

@@ -210,7 +210,8 @@ def adjustable_threads() -> int | None:
     """
     if any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")):
         return None
-    cores = os.cpu_count() or 1
+    # those that this process may use, where the system says which
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     present = torch.get_num_threads()
     return present if present > 1 and present in (cores, cores // 2) else None
 

@@ -49,7 +49,7 @@ class Algorithm(Composition, ABC):
         self._restored: dict[str, Any] | None = None
         self._received = ReceivedModels()
         self._model_before: Tensor | None = None  # the server's before hooks of this round changed the module
-        #: Whether the state lies between two rounds: the end of one has begun to change it, or failed while it did.
+        #: Whether the state is half updated: a round's end has begun to change it, or failed while it did.
         self.is_half_changed = False
 
     @property

@@ -120,7 +120,7 @@ def call_for_result(part: object, method: str, result: ClientResult) -> ClientRe
 
 
 def check_results(part: object, method: str, returned: Any, like: Sequence[ClientResult]) -> list[ClientResult]:
-    """Return the results that a part's method returned for others; errors as of :func:`call_for_result`."""
+    """Return the results that a part's method returned for others; for errors see :func:`call_for_result`."""
     if not isinstance(returned, (list, tuple)):
         _refuse_type(part, method, returned, "a list of all ClientResults")
     return [check_result(part, method, result, like[0]) for result in returned] if like else list(returned)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl_lightning.parts.federation import ClientResult, same_values
 
-#: So many calls of each method are also compared by value: tensors do not count writes through NumPy or ``.data``.
+#: The first calls of each method are also compared by value: tensors do not count writes through NumPy or ``.data``.
 _COMPARED_CALLS = 3
 
 

@@ -36,7 +36,7 @@ def joined_values(sources: Iterable[tuple[object, Any]]) -> dict[str, float]:
 
 
 def checked_values(owner: object, values: Any) -> dict[str, float]:
-    """Return what a part's ``values`` returned, as plain numbers; errors as of :func:`joined_values`."""
+    """Return what a part's ``values`` returned, as plain numbers; for errors see :func:`joined_values`."""
     method = f"`{type(owner).__name__}.values`"
     if not isinstance(values, Mapping):
         hint = " Is a `return` missing at its end?" if values is None else ""

@@ -208,7 +208,7 @@ class DynamicServer(ServerOptimizer):
         objective: The clients' objective, which keeps lambda_k; the mean of all is ``-h / alpha``.
 
     Raises:
-        TypeError: If it is another one.
+        TypeError: If ``objective`` is no :class:`DynamicRegularizer`.
     """
 
     def __init__(self, objective: DynamicRegularizer) -> None:

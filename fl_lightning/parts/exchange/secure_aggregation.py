@@ -12,6 +12,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_count, check_positive
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.parts.traffic import Payload
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -56,11 +57,12 @@ class SecureAggregation(Exchange):
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the server acts on something else than the sum over a round's clients."""
-        schedule = type(parts["schedule"]).__name__
-        if schedule != "Synchronous" or parts["schedule"].evaluate != "server":
+        schedule = parts["schedule"]
+        if type(schedule) is not Synchronous or schedule.evaluate != "server":
             raise ValueError(
-                f"SecureAggregation adds up what the clients of a round send, but with the schedule {schedule} the "
-                'server sees single models. Use a synchronous algorithm with `evaluate="server"`.'
+                "SecureAggregation adds up what the clients of a round send, but with the schedule "
+                f"{type(schedule).__name__} the server sees single models. "
+                'Use a synchronous algorithm with `evaluate="server"`.'
             )
         if parts["objective"].vectors_sent > 1 or parts["objective"].starts_from_server:
             raise ValueError(
