@@ -17,7 +17,7 @@ from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
-from fl_lightning.clients.loaded_weights import LoadedWeights
+from fl_lightning.clients.loaded_weights import LoadedWeights, load_unsaved_buffers, unsaved_buffers
 from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
@@ -297,13 +297,15 @@ class FederatedLoop(RoundLoop):
         state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds, "executors": self.executor_states}
         values = self._values_before if self.in_round else monitored_values(self)
         monitored = {name: value.detach().cpu() for name, value in values.items()}
-        return {**state, "module_changed": self.module_changed, "monitored": monitored}
+        buffers = unsaved_buffers(self.trainer.lightning_module, self.algorithm.shown if self.in_round else None)
+        return {**state, "module_changed": self.module_changed, "monitored": monitored, "buffers": buffers}
 
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.restored_change = state["executors"], state["module_changed"]
         self.restored_values = state["monitored"]
+        load_unsaved_buffers(self.trainer.lightning_module, state["buffers"])
         self.loaded_weights = LoadedWeights(self.trainer.lightning_module)
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _Sync,
 )
 from lightning.pytorch.utilities.data import extract_batch_size
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
+
+from fl_lightning.parts.guard import version_of
 
 
 @dataclass
@@ -30,9 +33,26 @@ class Witness:
         metrics: The states of metric objects at its end.
     """
 
+    _versions: list[list[tuple[Tensor, int]]] = field(default_factory=list, init=False, repr=False)
     batches: list[Any] = field(default_factory=list)
     heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def see(self, batch: Any) -> None:
+        """Note a batch, before it is trained on."""
+        self.batches.append(batch)
+        self._versions.append([(tensor, version_of(tensor)) for tensor in self._tensors(batch)])
+
+    @property
+    def batches_changed(self) -> bool:
+        """Whether training has changed a batch in place."""
+        return any(version_of(tensor) != version for seen in self._versions for tensor, version in seen)
+
+    @staticmethod
+    def _tensors(batch: Any) -> list[Tensor]:
+        found: list[Tensor] = []
+        apply_to_collection(batch, Tensor, found.append)
+        return found
 
     def hear(self, fx: str | None, name: str, value: Any) -> None:
         """Note a number that is logged; metric objects are looked at as such."""

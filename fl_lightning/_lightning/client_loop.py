@@ -28,7 +28,7 @@ class ClientLoop(ClientStep):
     stop: StopRequests
     #: Notes what the client at work sees and says; ``None`` for nothing.
     witness: Witness | None = None
-    _hides_counters = False
+    _reader_of_counters = ""  # who must not read them now
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -139,19 +139,23 @@ class ClientLoop(ClientStep):
         self.__dict__["batch_progress"] = progress
 
     @contextmanager
-    def hidden_counters(self) -> Iterator[None]:
-        """Raise ``CannotVectorize`` where counters are read."""
-        self._hides_counters = True
+    def hidden_counters(
+        self, reader: str = "the data, a hook of the batches' transfer or a schedule"
+    ) -> Iterator[None]:
+        """Raise ``CannotVectorize`` where counters are read.
+
+        Args:
+            reader: Who may read them, for the error.
+        """
+        before, self._reader_of_counters = self._reader_of_counters, reader
         try:
             yield
         finally:
-            self._hides_counters = False
+            self._reader_of_counters = before
 
     def _show_counters(self) -> None:
-        if self._hides_counters:
-            raise CannotVectorize(
-                "the data, a hook of the batches' transfer or a schedule reads counters that all clients share"
-            )
+        if self._reader_of_counters:
+            raise CannotVectorize(f"{self._reader_of_counters} reads counters that all clients share")
 
     # ---- once a client ----
 
@@ -211,7 +215,7 @@ class ClientLoop(ClientStep):
         round_idx = progress.current.ready
         batch = self._transfer(batch)
         if self.witness is not None:
-            self.witness.batches.append(batch)
+            self.witness.see(batch)
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
         self._begin_logging(batch)

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import without_graphs
@@ -110,10 +111,19 @@ class WatchedTrainer:
         return self
 
 
+def _memory_of(module: Any) -> set[int]:
+    """Return where a module's parameters and buffers lie in memory; empty tensors aside."""
+    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.layout is torch.strided]
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel() and not tensor.is_meta}
+
+
 def copied(module: Any, trainer: pl.Trainer) -> tuple[Any, WatchedTrainer]:
     """Return a deep copy of a module, and the stand-in for the trainer that it sees."""
     watched = WatchedTrainer(trainer)
     copy = deepcopy(module, {id(trainer): watched, **without_graphs(module)})
+    shared = _memory_of(module) & _memory_of(copy)
+    if shared:
+        raise CannotVectorize("the module cannot be copied to try it out (a copy shares parameters or buffers with it)")
     for part in copy.modules():
         if isinstance(part, pl.LightningModule):
             part.__dict__["_trainer"] = watched  # Lightning leaves it out of copies

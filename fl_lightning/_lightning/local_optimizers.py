@@ -7,11 +7,13 @@ import pickle
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.trainer import call
 from torch.optim import Adagrad, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, own_options
 
@@ -139,6 +141,19 @@ class LocalOptimizers:
     def mark_of_schedules(self) -> Any:
         """Return a value to compare later, to see whether any schedule has changed."""
         return [_mark(config.scheduler) for config in self._trainer.lr_scheduler_configs]
+
+    def functions_of_rates(self) -> list[Any]:
+        """Return the functions of a user's own that schedules call, such as those of ``LambdaLR``."""
+        waiting: list[Any] = [config.scheduler for config in self._trainer.lr_scheduler_configs]
+        found = []
+        while waiting:
+            for value in vars(waiting.pop()).values():
+                for held in value if isinstance(value, (list, tuple)) else [value]:
+                    if isinstance(held, LRScheduler):
+                        waiting.append(held)
+                    elif callable(held) and not isinstance(held, (type, MethodType)):
+                        found.append(held)
+        return found
 
     def on_client_end(self, slot: int) -> None:
         """Keep what the first client's module made of schedules that it steps itself."""

@@ -209,9 +209,11 @@ class Recorder:
             value = value.place
         elif not isinstance(value, Metric):
             # a stand-in for a tensor, as of a fused step, is none by its type
-            tensor = (
-                value.detach() if hasattr(value, "detach") else torch.tensor(float(value), device=self._module.device)
-            )
+            if hasattr(value, "detach"):
+                # a number that `item()` returned is logged as Lightning logs Python's numbers
+                tensor = value.detach().to(torch.get_default_dtype()) if hasattr(value, "kind") else value.detach()
+            else:
+                tensor = torch.tensor(float(value), device=self._module.device)
             value = self._logged.keep(tensor.reshape(()))
         weight = None
         if hasattr(options.get("batch_size"), "detach"):

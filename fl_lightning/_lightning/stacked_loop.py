@@ -19,7 +19,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_ca
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.recording import Logged, Recorder
-from fl_lightning._lightning.stock import own_of_optimizer, own_of_precision, own_of_strategy
+from fl_lightning._lightning.stock import global_hooks, own_of_optimizer, own_of_precision, own_of_strategy
 from fl_lightning._lightning.transfer import is_plain_transfer
 
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
@@ -62,6 +62,8 @@ class StackedLoop:
             raise CannotVectorize(f"{name} overrides `log`")
         for callback in trainer.callbacks:
             self._check_callback(callback)
+        if (hooks := global_hooks()) is not None:
+            raise CannotVectorize(f"{hooks} are registered for the whole process, which see one model at a time")
         if trainer.optimizers[0]._optimizer_step_pre_hooks or trainer.optimizers[0]._optimizer_step_post_hooks:
             raise CannotVectorize("the optimizer has step hooks, which see one model at a time")
         for parameter_name, parameter in module.named_parameters():
@@ -108,7 +110,7 @@ class StackedLoop:
         Raises:
             CannotVectorize: If it returns no loss, or has caught this exception.
         """
-        with nothing_caught():
+        with nothing_caught(), self._loop.hidden_counters("`training_step`"):
             output = self._loop._training_step(batch, batch_idx, self._module)
         loss: Any = output.get("loss") if isinstance(output, dict) else output
         if not hasattr(loss, "detach"):

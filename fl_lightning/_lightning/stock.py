@@ -7,7 +7,8 @@ from typing import Any
 
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-from torch.optim import Optimizer
+from torch.nn.modules import module
+from torch.optim import Optimizer, optimizer
 
 _OF_STRATEGY = (
     *("on_train_batch_start", "batch_to_device", "training_step"),
@@ -18,6 +19,15 @@ _AFTER_IT = (
     *("pre_backward", "backward", "post_backward", "optimizer_step", "_wrap_closure", "_after_closure"),
     *("_clip_gradients", "clip_gradients", "clip_grad_by_value", "clip_grad_by_norm", "main_params"),
 )
+
+
+def global_hooks() -> str | None:
+    """Return which hooks are registered for the whole process, of modules or optimizers; ``None`` if there are none."""
+    if any(held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)):
+        return "hooks of modules"
+    if optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks:
+        return "step hooks of optimizers"
+    return None
 
 
 def own_of_strategy(strategy: Strategy) -> str | None:

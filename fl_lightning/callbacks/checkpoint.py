@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.last_checkpoint import ChoosesLast
@@ -154,7 +157,7 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
         if not trainer.is_global_zero:
             trainer.save_checkpoint(self._last.path, weights_only=False)  # takes part, and writes nothing
             return
-        with self._last.replaced() as temporary:
+        with self._last.replaced() as temporary, _written_at_once(trainer):
             trainer.save_checkpoint(temporary, weights_only=False)
 
     def _path_of_last(self, folder: Path) -> Path:
@@ -197,8 +200,20 @@ def save_whole(trainer: pl.Trainer, path: Path) -> None:
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path, weights_only=False)  # takes part, and writes nothing
         return
-    with atomic_file(path) as temporary:
+    with atomic_file(path) as temporary, _written_at_once(trainer):
         trainer.save_checkpoint(temporary, weights_only=False)
+
+
+@contextmanager
+def _written_at_once(trainer: pl.Trainer) -> Iterator[None]:
+    """Let checkpoints be written before ``save_checkpoint`` returns, also beside Lightning's ``AsyncCheckpointIO``."""
+    strategy, plugin = trainer.strategy, trainer.strategy.checkpoint_io
+    if isinstance(plugin, AsyncCheckpointIO) and plugin.checkpoint_io is not None:
+        strategy.checkpoint_io = plugin.checkpoint_io
+    try:
+        yield
+    finally:
+        strategy.checkpoint_io = plugin
 
 
 def _is_candidate(trainer: pl.Trainer) -> bool:

@@ -224,11 +224,13 @@ def _checked_vector(
     if (
         isinstance(returned, Tensor)
         and returned.is_floating_point()
+        and returned.layout is torch.strided
         and returned.ndim == 1
         and returned.shape[0] in lengths
         and returned.device == like.device
     ):
         vector = returned.detach() if returned.requires_grad else returned
+        vector = vector if type(vector) is Tensor else vector.as_subclass(Tensor)  # checkpoints hold plain tensors
         return vector.to(dtype or like.dtype)
     _refuse_vector(part, method, returned, like, allowed or f"({lengths[0]},), the shape of the model that it is given")
 
@@ -243,6 +245,8 @@ def _refuse_vector(part: object, method: str, returned: Any, like: Tensor, allow
             f"Return floating-point numbers, such as {like.dtype}: compute with `.double()` and convert nothing to "
             "whole numbers, masks or complex numbers at the end."
         )
+    if returned.layout is not torch.strided:
+        raise TypeError(f"{name} returned a sparse tensor. Return `vector.to_dense()`.")
     if returned.device != like.device:
         raise ValueError(
             f"{name} returned a tensor on {returned.device}, but the model is on {like.device}. Return "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from fl_lightning.parts.fednova_norm import fednova_norm
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.returned import checked_correction, checked_loss
 
-if TYPE_CHECKING:
-    from fl_lightning.parts.exchange.chain import Chain
-
 
 class LocalObjective(StatefulPart):
     """The plain objective F_k, and the base of all others."""
@@ -30,8 +27,8 @@ class LocalObjective(StatefulPart):
     needs_summed_lr = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server = False
-    #: What travels, as the algorithm that has this objective says.
-    exchange: Chain | None = None
+    #: The :class:`Chain` of exchanges beside the objective; the algorithm sets it.
+    exchange: Any = None
 
     @property
     def sends_loss(self) -> bool:

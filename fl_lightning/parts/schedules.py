@@ -29,6 +29,8 @@ class Schedule(StatefulPart, ABC):
 
     #: Whether a slot keeps its model from round to round, so that it belongs to one process.
     keeps_models = False
+    #: Whether the server gets all results of a round at its end, and nothing else.
+    merges_each_round = False
 
     @property
     def in_cycle(self) -> bool:
@@ -83,6 +85,8 @@ class Synchronous(Schedule):
     Raises:
         ValueError: If ``evaluate`` or ``weighting`` is unknown.
     """
+
+    merges_each_round = True
 
     def __init__(self, evaluate: EvaluatedModel = "server", weighting: Weighting = "uniform") -> None:
         check_choice("evaluate", evaluate, ("server", "active", "all"))

@@ -128,6 +128,8 @@ class _OfOneClient(TorchFunctionMode):
             args, kwargs = tree_map_only(Tensor, self._standing_for, (args, kwargs))
         if function is torch.Tensor.item:
             return Item.of(args[0])
+        if function is torch.Tensor.__repr__:
+            raise CannotVectorize("`training_step` turns a tensor into text, which has the values of one client")
         if function == _REQUIRES_GRAD:
             return _requires_grad(args[0])
         if function == _IS_LEAF and id(args[0]) in self._parameters:

@@ -12,7 +12,6 @@ from torch import Tensor
 from fl_lightning.arguments import check_count, check_positive
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.parts.traffic import Payload
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -58,7 +57,7 @@ class SecureAggregation(Exchange):
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the server acts on something else than the sum over a round's clients."""
         schedule = parts["schedule"]
-        if type(schedule) is not Synchronous or schedule.evaluate != "server":
+        if not getattr(schedule, "merges_each_round", False) or schedule.evaluate != "server":
             raise ValueError(
                 "SecureAggregation adds up what the clients of a round send, but with the schedule "
                 f"{type(schedule).__name__} the server sees single models. "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import gc
 import io
@@ -29,19 +28,19 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, attributes_of, memory_of, parts_of, sample_of
 from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
-from fl_lightning.parts.guard import version_of
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
 _DEPTH = 60  # objects within objects, beyond which they are compared by identity, too
-#: Tensors up to this size may be settings.
-BRIEF_VALUES = 1_000
 _SKIPPED = {"_current_fx_name", "_metric_attributes", "log", "_modules", "_trainer", "trainer", "_fabric"}
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _PLAIN = frozenset(_NUMBERS)
 _CONTAINERS = (dict, list, tuple)
-_METHODS = (BuiltinFunctionType, MethodType)
+#: What has contents beside its attributes, and the types of it that have no attributes.
+_WITH_CONTENTS = (*_NUMBERS, Tensor, np.ndarray, set, frozenset, Mapping, list, tuple, deque, functools.partial)
+_WITHOUT_ATTRIBUTES = frozenset([*_NUMBERS, np.ndarray, set, frozenset, dict, list, tuple, deque])
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 _OPAQUE = (*_TRAINING, Unusable, logging.Logger, Path, BuiltinFunctionType, ModuleType)
@@ -95,6 +94,9 @@ class ModuleState:
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
                 snapshots[path + key] = snapshotter.snapshot(value)
+            for key, value in tensors.items():
+                if id(value) in own and vars(value):
+                    snapshots[f"{path}{key}.__dict__"] = snapshotter.snapshot(vars(value))
             for key, value in surroundings(type(submodule)).items():
                 snapshots.setdefault(key, snapshotter.snapshot(value))
         return snapshots
@@ -170,7 +172,7 @@ class Snapshotter:
         if kind in _EMPTY and not value:
             return kind
         self._left -= 1
-        if isinstance(value, _NUMBERS):
+        if isinstance(value, _NUMBERS) and not getattr(value, "__dict__", None):
             return value
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type, type(None))):
             return "method", value.__name__, self.snapshot(value.__self__)  # such as `a_list.append`
@@ -185,10 +187,15 @@ class Snapshotter:
         self._seen[id(value)] = len(self._seen), value  # holds the value, so that its id stays its own
         self._depth += 1
         snapshot = self._snapshot_of(value)
+        beside = attributes_of(value) if isinstance(value, _WITH_CONTENTS) and kind not in _WITHOUT_ATTRIBUTES else None
+        if beside:
+            snapshot = snapshot, self.snapshot(beside)
         self._depth -= 1
         return snapshot
 
     def _snapshot_of(self, value: Any) -> Any:
+        if isinstance(value, _NUMBERS):
+            return value
         if isinstance(value, FunctionType):
             return ByIdentity.of(value), self.snapshot(
                 {**globals_of(value.__code__, value.__globals__), **held_by(value)}
@@ -204,7 +211,7 @@ class Snapshotter:
         if isinstance(value, Tensor):
             if self._shown(value.numel()):
                 return value.detach().clone()
-            return value.shape, value.dtype, _sample(value) if self._samples else None
+            return value.shape, value.dtype, sample_of(value) if self._samples else None
         if isinstance(value, np.ndarray):
             if self._shown(value.size):
                 return value.copy()
@@ -226,11 +233,13 @@ class Snapshotter:
         place = self._place_of(value)
         if place is not None:
             return place
-        held = _attributes_of(value)
+        held = attributes_of(value)
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
+        if not held and (memory := memory_of(value)) is not None:
+            return type(value), memory.tobytes() if self._shown(memory.nbytes // 8) else memory.nbytes
         if not held:
-            parts = _parts(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
+            parts = parts_of(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
             return ByIdentity.of(value) if not parts else (type(value), self.snapshot(parts))
         return self.snapshot(type(value)), self.snapshot(held)
 
@@ -263,28 +272,6 @@ class Snapshotter:
 
     def _shown(self, values: int) -> bool:
         return not self._brief or values <= BRIEF_VALUES
-
-
-def _parts(value: Any) -> Any:
-    """Return what a copy of an object without attributes is made of, or the methods that it calls; else ``None``."""
-    with suppress(Exception):
-        parts = value.__reduce_ex__(4)
-        stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
-        return None if stateless else parts
-    return [held for held in gc.get_referents(value) if isinstance(held, _METHODS)]  # as a `csv.writer` its file's
-
-
-def _sample(tensor: Tensor) -> Any:
-    """Return some values of a large tensor, and how often it has been written to."""
-    step = tensor.numel() // BRIEF_VALUES
-    values = tensor.detach().view(-1)[::step].clone() if tensor.is_contiguous() else None
-    return version_of(tensor), values
-
-
-def _attributes_of(value: Any) -> dict[str, Any]:
-    names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if isinstance(name, str)]
-    slots = {name: getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)}
-    return {**slots, **getattr(value, "__dict__", {})}
 
 
 def same(before: Any, after: Any) -> bool:

@@ -95,7 +95,12 @@ def _change(before: Any, after: Any, path: str, client: int | None = None) -> st
         return None if isinstance(after, tuple) and after[0] in (before, "seen") else path
     if type(before) is not type(after) or isinstance(before, ByIdentity) or not isinstance(before, (tuple, list)):
         return path
-    if isinstance(before[0], type) and issubclass(before[0], Mapping) and before[0] is after[0]:
+    if (
+        isinstance(before[0], type)
+        and issubclass(before[0], Mapping)
+        and before[0] is after[0]
+        and type(before[1]) is list
+    ):
         return _change_of_entries(before[1], after[1], path, client)
     if isinstance(before[0], str) and before[0] == "seen":  # numbered in the order of looks, which entries shift
         return None

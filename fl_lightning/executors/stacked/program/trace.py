@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.stand_ins import register_stand_in
@@ -129,7 +130,7 @@ class Traced(Tensor):
             kwargs["inplace"] = False
         # a program draws masks when it runs: the trace only notes that, and leaves the generators alone
         drawn_later = torch.random.fork_rng(devices=[]) if function is F.dropout else nullcontext()
-        with torch._C.DisableTorchFunctionSubclass(), drawn_later:
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), drawn_later:
             result = function(*args, **kwargs)
         if isinstance(result, Tensor):
             return cls.make(result, graph, graph.add(function, *noted, result))
@@ -179,8 +180,21 @@ def trace(
     made = [Traced.make(tensor, graph, number) for number, tensor in enumerate((*weights, *tensors))]
     for weight in made[: len(weights)]:
         weight._is_param = True  # what `isinstance(_, nn.Parameter)` asks for
-    returned = step(made[: len(weights)], made[len(weights) :])
+    with _NothingUnseen():
+        returned = step(made[: len(weights)], made[len(weights) :])
     return graph, returned
+
+
+class _NothingUnseen(TorchDispatchMode):
+    """Raises ``CannotVectorize`` where something computes with traced tensors unseen, such as a ``torch.jit`` function.
+
+    It would read zeros.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(isinstance(value, Traced) for value in pytree.tree_leaves((args, kwargs))):
+            raise CannotVectorize(f"{function} is called in a way that cannot be noted, such as by `torch.jit`")
+        return function(*args, **(kwargs or {}))
 
 
 def custom_functions(loss: Tensor) -> bool:

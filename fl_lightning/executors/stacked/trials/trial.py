@@ -96,6 +96,7 @@ class Trial:
         training, self.left = self._training, tasks
         state, data = ModuleState(training.vector), training.data
         reads = ObjectState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
+        rates = ObjectState(*training.loop.optimizers.functions_of_rates())
         hooks = HookTrial(training)
         for place, task in enumerate(tasks):
             self.left = tasks[place:]
@@ -116,6 +117,12 @@ class Trial:
         hooks.check()
         if read := reads.changed():
             raise CannotVectorize(f"reading the data changes `{read}`, of which there is one for all clients")
+        if changed := rates.changed():
+            raise CannotVectorize(
+                f"a learning-rate schedule changes `{changed}`, of which there is one for all clients"
+            )
+        if any(done.witness.batches_changed for done in self._done):
+            raise CannotVectorize("`training_step` changes its batch in place")
         if changed := state.changed():
             names = [*hooks.names, "`training_step`"]
             raise CannotVectorize(f"{' or '.join(names)} changes {changed}, of which there is one for all clients")
@@ -263,7 +270,9 @@ class Trial:
             (n, a), (m, b) = alone.get(key, (0, 0.0)), at_once.get(key, (0, 0.0))
             if b != b and a == a:
                 raise CannotVectorize(_BY_ANOTHER_WAY)
-            if n != m or not (abs(a - b) <= 10 * self._tolerance * (abs(a) + 1e-3 * n) or (a != a and b != b)):
+            if n != m or not (
+                a == b or abs(a - b) <= 10 * self._tolerance * (abs(a) + 1e-3 * n) or (a != a and b != b)
+            ):
                 raise CannotVectorize(f"what is logged as {key[1]!r} is another value in a stack")
 
 

@@ -1,0 +1,52 @@
+"""What objects hold: their attributes, their memory, and what a copy of them is made of."""
+
+from __future__ import annotations
+
+import copyreg
+import gc
+from contextlib import suppress
+from types import BuiltinFunctionType, MemberDescriptorType, MethodType
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.parts.guard import version_of
+
+#: Tensors up to this size may be settings.
+BRIEF_VALUES = 1_000
+_METHODS = (BuiltinFunctionType, MethodType)
+
+
+def parts_of(value: Any) -> Any:
+    """Return what a copy of an object without attributes is made of, or the methods that it calls; else ``None``."""
+    with suppress(Exception):
+        parts = value.__reduce_ex__(4)
+        stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
+        return None if stateless else parts
+    return [held for held in gc.get_referents(value) if isinstance(held, _METHODS)]  # as a `csv.writer` its file's
+
+
+def sample_of(tensor: Tensor) -> Any:
+    """Return some values of a large tensor, and how often it has been written to."""
+    step = tensor.numel() // BRIEF_VALUES
+    values = tensor.detach().view(-1)[::step].clone() if tensor.is_contiguous() else None
+    return version_of(tensor), values
+
+
+def memory_of(value: Any) -> memoryview | None:
+    """Return the memory of something that is made of it alone, such as a number of ``ctypes``; else ``None``."""
+    try:
+        return memoryview(value)
+    except TypeError:
+        return None
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return an object's attributes by name, with those in slots."""
+    bases = [vars(base).values() for base in type(value).__mro__ if "__slots__" in vars(base)]
+    slots = [slot for members in bases for slot in members if isinstance(slot, MemberDescriptorType)]
+    held = {}
+    for slot in slots:
+        with suppress(AttributeError):  # it is not set
+            held[slot.__name__] = slot.__get__(value)
+    return {**held, **getattr(value, "__dict__", {})}
