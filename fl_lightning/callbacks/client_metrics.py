@@ -34,15 +34,26 @@ _STEPS = {"val": "validation_step", "test": "test_step"}
 
 
 def accuracy(preds: Tensor, target: Tensor) -> Tensor:
-    """Return the fraction of samples whose largest score is the target's; ``preds`` (n, C), ``target`` (n,)."""
+    """Return the fraction of samples whose largest score is the target's; ``preds`` (n, C), ``target`` (n,).
+
+    Raises:
+        ValueError: If ``preds`` are no scores of classes.
+    """
+    if preds.ndim != 2:
+        raise ValueError(
+            "ClientMetrics computes the accuracy of scores (n, C), one row for each sample, got predictions of shape "
+            f"{tuple(preds.shape)}. Give a metric of your own, such as "
+            '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
+        )
     return (preds.argmax(dim=1) == target).double().mean()
 
 
 class ClientMetrics(ShowsSignature, Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
-    Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std`` and ``val_acc_clients_min``,
-    and the same for ``test``. Clients whose metric is NaN are left out, and ``val_acc_clients_left_out`` counts them.
+    Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std``, ``val_acc_clients_min`` and
+    ``val_acc_clients_max``, and the same for ``test``. Clients whose metric is NaN are left out, and
+    ``val_acc_clients_left_out`` counts them.
     ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client;
     a warning says so.
     Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
@@ -54,7 +65,8 @@ class ClientMetrics(ShowsSignature, Callback):
     evaluated with the mean over all clients, which is also what ``val_acc`` and checkpoints see.
 
     Args:
-        metric: Takes scores (n, C) and targets (n,) of one client and returns a number; NaN leaves the client out.
+        metric: Takes predictions and targets of one client and returns a number; NaN leaves the client out. The default
+            takes scores (n, C) and targets (n,).
         name: Name of the metric in the logs.
 
     Raises:
@@ -185,7 +197,7 @@ class ClientMetrics(ShowsSignature, Callback):
         if len(known) == 0:
             return
         key = f"{stage}_{self.name}_clients"
-        summary = {key: known.mean(), f"{key}_std": known.std(), f"{key}_min": known.min()}
+        summary = {key: known.mean(), f"{key}_std": known.std(), f"{key}_min": known.min(), f"{key}_max": known.max()}
         if len(known) < len(values):
             summary[f"{key}_left_out"] = len(values) - len(known)
         values_to_log = {name: float(value) for name, value in summary.items()}

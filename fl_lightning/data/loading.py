@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -27,6 +27,7 @@ from fl_lightning.data.order import (
 )
 from fl_lightning.data.transforms import Transform, TransformedDataset
 from fl_lightning.data.workers import BatchWorkers
+from fl_lightning.representation import counted
 
 Stage = Literal["train", "val", "test"]
 
@@ -225,6 +226,11 @@ class ServesBatches(ABC):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return all training clients' samples together, for central training."""
         clients = range(len(self.client_sizes))
+        if self.trainer is not None and self.trainer.training:
+            rank_zero_info(
+                f"The trainer has no aggregation callback, so the samples of {counted(len(clients), 'client')} are "
+                "trained on together, centrally. For federated learning give it one, such as FedAvg()."
+            )
         order = None
         if self.sampler is not None:
             order = PooledOrder(int(self.client_sizes.sum()), partial(self.pooled_order, clients))

@@ -116,9 +116,10 @@ class AutoExecutor(Executor):
             tasks = self._choose(tasks, algorithm)
         if self.choice is not None and self.choice.executor == "vectorized":
             self._vectorized.run(tasks, training, algorithm)
-            if self._untold and self._vectorized.verdict.proven:  # otherwise it has said why not, or will
-                self._tell(self.choice)
             self._weigh(tasks, self.choice)
+            # otherwise it has said why not, or will
+            if self._untold and self._vectorized.verdict.proven and self._vectorized.cause is None:
+                self._tell(self.choice)
         else:
             self._sequential.run(tasks, training, algorithm)
 

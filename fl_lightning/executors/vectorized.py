@@ -189,8 +189,9 @@ class VectorizedExecutor(Executor):
         """Train clients one after the other from now on, and say why; the error's traceback goes to the debug log."""
         if error is not None:
             log_why(log, "Clients are not stacked", error)
+        who = "From now on clients" if self._stacks else "Clients"
         self.verdict = Verdict(cause=cause)
-        rank_zero_info(f"Clients are trained one after the other, not stacked: {cause}.")
+        rank_zero_info(f"{who} are trained one after the other, not stacked: {cause}.")
 
     def check(self) -> None:
         """Raise ``CannotVectorize`` for what can be told without trying."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 _NAMES = {"acc": "accuracy", "f1": "F1", "auroc": "AUROC", "auc": "AUC"}
 _STAGES = {"val": "validation", "test": "test", "train": "training"}
 _SHARES = {"acc", "accuracy", "f1", "auroc", "auc", "precision", "recall"}
-_ENDS = {"_clients": " (clients)", "_clients_std": ", sd of clients", "_clients_min": ", worst client"}
+_ENDS = {
+    "_clients": " (clients)",
+    "_clients_std": ", sd of clients",
+    "_clients_min": ", smallest of clients",
+    "_clients_max": ", largest of clients",
+}
 
 
 def metric_name(column: str, stage: bool = False) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LogFolders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Curves = dict[str, list[tuple[int, float]]]
-_SPREADS = ("_std", "_min")  # of clients; the panel of the clients' scores shows more
+_SPREADS = ("_std", "_min", "_max")  # of clients; the panel of the clients' scores shows more
 _STAGES = ("train", "val", "test")  # each has one colour in all panels
 _FEW_POINTS = 30  # a curve of fewer points has marks
 _WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
@@ -56,7 +56,7 @@ def plot_run(
     data: FederatedDataModule | None = None,
     clients: Mapping[str, Mapping[int, float]] | None = None,
 ) -> RunPicture:
-    """Draw a run that a ``CSVLogger`` has logged: accuracies and other shares over rounds, and losses.
+    """Draw a run that a ``CSVLogger`` has logged: shares such as accuracies, losses and other metrics over rounds.
 
     A run without rounds, of central training, is drawn over epochs.
 
@@ -83,17 +83,20 @@ def plot_run(
     logged = _rows_of(log_dir)
     curves, unit = _curves_of(logged), "round" if _has_rounds(logged) else "epoch"
     shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
-    kinds = [shares, [name for name in curves if "loss" in name]]
+    losses = [name for name in curves if "loss" in name]
+    others = [name for name in curves if _stage(name) < len(_STAGES) and not name.endswith(_SPREADS)]
+    kinds = [shares, losses, [name for name in others if name not in {*shares, *losses}]]
     drawn = [names for names in kinds if names]
     scores = {stage: values for stage, values in (clients or {}).items() if values}
     has_classes = data is not None and data.labels is not None
     panels = has_classes + len(drawn) + bool(scores)
     if not panels:
         raise ValueError(
-            f"`log_dir` has no accuracy and no loss by round or epoch, so there is nothing to draw, got {log_dir}."
+            "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "
+            f"epoch, so there is nothing to draw, got {log_dir}."
         )
-    columns = 2 if panels == 4 else panels
-    rows = panels // columns
+    columns = panels if panels < 4 else (panels + 1) // 2
+    rows = -(-panels // columns)
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
     FigureCanvasAgg(figure)
     places = iter(figure.subplots(rows, columns, squeeze=False).flat)
@@ -103,6 +106,8 @@ def plot_run(
         _draw_curves(next(places), {name: curves[name] for name in names}, unit)
     if scores:
         _draw_scores(next(places), scores)
+    for unused in places:
+        unused.set_axis_off()
     return RunPicture(figure)
 
 
@@ -190,7 +195,8 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
     if share:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     kinds = {metric_name(name) for name in curves}
-    axes.set(xlabel=unit, ylabel=kinds.pop() if len(kinds) == 1 else "score" if share else "loss")
+    several = "score" if share else "loss" if all("loss" in name for name in curves) else "value"
+    axes.set(xlabel=unit, ylabel=kinds.pop() if len(kinds) == 1 else several)
     axes.spines[["top", "right"]].set_visible(False)
     whole_rounds(axes)
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

@@ -61,8 +61,28 @@ def test_mean_over_clients_is_unweighted(returns_scores: bool, stage: str) -> No
     assert logged[f"{key}_acc"] == pytest.approx(0.1)
     assert logged[f"{key}_acc_clients"] == 0.5
     assert logged[f"{key}_acc_clients_std"] == 0.5
-    assert logged[f"{key}_acc_clients_min"] == 0.0
+    assert (logged[f"{key}_acc_clients_min"], logged[f"{key}_acc_clients_max"]) == (0.0, 1.0)
     assert metrics.values[key] == {0: 1.0, 1: 0.0}
+
+
+def test_predictions_that_are_no_scores_need_another_metric() -> None:
+    class Regression(Echo):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, 0]
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    def largest_error(preds: Tensor, target: Tensor) -> Tensor:
+        return (preds - target).abs().max()
+
+    with pytest.raises(
+        ValueError, match=r"accuracy of scores \(n, C\).* got predictions of shape \(10,\). Give a metric"
+    ):
+        quiet_trainer(callbacks=[ClientMetrics()]).validate(Regression(False), datamodule=data(CLIENTS), verbose=False)
+    trainer = quiet_trainer(callbacks=[ClientMetrics(largest_error, "error")])
+    [logged] = trainer.validate(Regression(False), datamodule=data(CLIENTS), verbose=False)
+    assert (logged["val_error_clients_min"], logged["val_error_clients_max"]) == (0.0, 1.0)
 
 
 def test_another_metric_may_leave_clients_out() -> None:

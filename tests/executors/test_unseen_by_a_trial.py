@@ -313,3 +313,13 @@ def test_a_number_of_item_is_logged_in_the_default_type() -> None:
     _, trainer = fit(Logs(), stacks)
     assert stacks.cause is None
     assert trainer.callback_metrics["loss"].dtype == fit(Logs(), "sequential")[1].callback_metrics["loss"].dtype
+
+
+def test_a_global_of_the_same_name_as_an_attribute_is_not_meant() -> None:
+    # `self.w` is no read of the global `w`, which here is the module itself
+    module = Slope()
+    globals()["w"] = module
+    stacks = VectorizedExecutor()
+    fit(module, stacks)
+    del globals()["w"]
+    assert stacks.cause is None

@@ -199,7 +199,7 @@ def test_a_score_that_no_cell_logs_is_named_at_once_and_at_the_end(tmp_path: Pat
     table["data"]["digits"]["score_mode"] = "max"
     rows, text = run(table, tmp_path)
     assert [(row["status"], row["score"]) for row in rows] == [("finished", None)] * 2
-    told = "digits: `score` is 'test_nothing', but {} logged test_acc, test_acc_clients, test_acc_clients_min"
+    told = "digits: `score` is 'test_nothing', but {} logged test_acc, test_acc_clients, test_acc_clients_max"
     lines = text.splitlines()
     assert lines[0].startswith(told.format("FedAvg"))
     assert lines[-1].startswith(told.format("RADFed"))

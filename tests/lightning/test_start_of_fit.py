@@ -109,4 +109,7 @@ def test_central_training_counts_no_clients(caplog: pytest.LogCaptureFixture) ->
     torch.manual_seed(0)
     with caplog.at_level("INFO"):
         quiet_trainer(max_epochs=1).fit(Classifier(), datamodule=TensorDataModule(clients=clients_of(4)))
-    assert not [record for record in caplog.records if "in each round" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records]
+    assert not [message for message in messages if "in each round" in message]
+    [told] = [message for message in messages if "centrally" in message]
+    assert told.startswith("The trainer has no aggregation callback, so the samples of 1 client are trained on together")

@@ -56,6 +56,15 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     assert list(scores.lines[0].get_ydata()) == [0.375, 0.375]  # type: ignore[arg-type]
 
 
+def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
+    log = "epoch,round,step,train_mse,val_rmse_clients,val_rmse_clients_min,val_rmse_clients_max,fed/clients\n"
+    (tmp_path / "metrics.csv").write_text(log + "0,1,1,4.0,2.0,1.0,3.0,5\n1,2,2,1.0,1.0,0.5,1.5,5\n")
+    [metrics] = plot_run(tmp_path).figure.axes
+    assert [line.get_label() for line in metrics.lines] == ["training mse", "validation rmse (clients)"]
+    assert [list(line.get_ydata()) for line in metrics.lines] == [[4.0, 1.0], [2.0, 1.0]]  # type: ignore[arg-type]
+    assert metrics.get_ylabel() == "value"
+
+
 def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
     # epochs count from 0, and the test after two of them has epoch 2
     log = "epoch,step,train_loss_step,train_loss,val_acc,test_acc\n0,0,2.0,,,\n0,1,,,0.25,\n0,1,,0.9,,\n"
@@ -70,5 +79,5 @@ def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"Trainer\(logger=CSVLogger\('runs'\)\)"):
         plot_run(tmp_path)
     (tmp_path / "metrics.csv").write_text("epoch,round,step,lr\n0,1,1,0.5\n")
-    with pytest.raises(ValueError, match="no accuracy and no loss by round or epoch"):
+    with pytest.raises(ValueError, match="no loss, no accuracy and no other metric"):
         plot_run(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import sys
@@ -12,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
+_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"}
 _DYNAMIC = {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter", "eval", "exec"}
 
 
@@ -34,7 +36,7 @@ def surroundings(kind: type) -> dict[str, Any]:
 def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the globals that a function's code names, and what it may name of modules of the user's own."""
     names = _names(code)
-    found = {name: present[name] for name in names if name in present}
+    found = {name: present[name] for name in _global_names(code) if name in present}
     # what is imported inside of the function is no global
     waiting = [*found.items(), *((name, sys.modules[name]) for name in names if name in sys.modules)]
     seen: set[int] = set()
@@ -79,6 +81,14 @@ def _names(code: CodeType) -> tuple[str, ...]:
     """Return what a function's code names, with that of the functions and classes inside of it."""
     inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
     return tuple(dict.fromkeys([*code.co_names, *inner]))
+
+
+@functools.cache
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    """Return those of these names that are globals, not attributes, which may have the same names."""
+    own = [step.argval for step in dis.get_instructions(code) if step.opname in _OF_GLOBALS]
+    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _global_names(const))
+    return tuple(dict.fromkeys([*own, *inner]))
 
 
 def held_by(function: FunctionType) -> dict[str, Any]:

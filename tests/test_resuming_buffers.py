@@ -1,0 +1,134 @@
+"""Buffers that a module's ``state_dict`` leaves out, buffers that hooks write, and checkpoints written by threads.
+
+Each step adds the client's batch to a buffer: one step of each of two clients, 2 and 4, adds their mean, 3, a round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+from torch import Tensor
+
+from fl_lightning import FedAvg, Federated, FederatedCheckpoint, TensorDataModule
+from fl_lightning.parts import Mixing
+
+CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
+
+
+class Summing(Quadratic):
+    def __init__(self, persistent: bool) -> None:
+        super().__init__(1.0, [0.0])
+        self.register_buffer("total", torch.zeros(1, dtype=torch.float64), persistent=persistent)
+        self.at_start: list[float] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.at_start.append(float(self.total))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.total += batch[1].sum()
+        return super().training_step(batch, batch_idx)
+
+
+class Writing(L.Callback):
+    """Writes into the module at one hook."""
+
+    def __init__(self, hook: str, write: Callable[[Any], None]) -> None:
+        setattr(self, hook, lambda trainer, module: write(module))
+
+
+def fit(rounds: int, path: Any = None, *callbacks: L.Callback, persistent: bool = False) -> tuple[Summing, L.Trainer]:
+    module = Summing(persistent)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[*callbacks, FedAvg(1.0, seed=1)])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None), ckpt_path=path)
+    return module, trainer
+
+
+def test_a_buffer_that_is_not_saved_is_there_when_the_first_resumed_round_begins(tmp_path: Path) -> None:
+    path = tmp_path / "two.ckpt"
+    fit(2)[1].save_checkpoint(path)
+    assert "total" not in torch.load(path, weights_only=True)["state_dict"]
+    resumed, _ = fit(4, path)
+    assert resumed.at_start == [6.0, 9.0]
+    assert float(resumed.total) == 12.0
+
+
+def test_a_hook_that_writes_weights_leaves_it_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "two.ckpt"
+    fit(2)[1].save_checkpoint(path)
+
+    def halve(module: Any) -> None:
+        with torch.no_grad():
+            module.w *= 0.5
+
+    assert float(fit(4, path, Writing("on_train_epoch_start", halve))[0].total) == 12.0
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_a_hook_writes_into_a_buffer_before_the_first_resumed_round_counts(
+    hook: str, persistent: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "two.ckpt"
+    fit(2, persistent=persistent)[1].save_checkpoint(path)
+    written = Writing(hook, lambda module: module.total.fill_(100.0))
+    assert float(fit(4, path, written, persistent=persistent)[0].total) == 106.0
+
+
+class Noting(TorchCheckpointIO):
+    """Notes which files the thread of the fit wrote itself."""
+
+    def __init__(self) -> None:
+        self.by_fit: dict[str, bool] = {}
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        self.by_fit[Path(path).name] = threading.current_thread() is threading.main_thread()
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+
+def test_the_newest_round_is_whole_beside_a_thread_that_writes_checkpoints(tmp_path: Path) -> None:
+    disk = Noting()
+    trainer = quiet_trainer(
+        max_epochs=2,
+        enable_checkpointing=True,
+        callbacks=[FedAvg(1.0, seed=1), FederatedCheckpoint(tmp_path)],
+        plugins=[AsyncCheckpointIO(disk)],
+    )
+    trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    # before it is renamed, the file has to be whole; the best model may be written later
+    newest = [by_fit for name, by_fit in disk.by_fit.items() if "last.ckpt" in name]
+    assert newest == [True, True]
+    assert not all(disk.by_fit.values())
+    for name in ("last.ckpt", "last.previous.ckpt"):
+        assert torch.load(tmp_path / name, weights_only=True)["state_dict"]["total"] in (3.0, 6.0)
+
+
+def test_a_part_that_returns_a_tensor_of_another_class_leaves_readable_checkpoints(tmp_path: Path) -> None:
+    class Named(Tensor):
+        """A tensor of a user's own class."""
+
+    class Own(Mixing):
+        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+            return aggregate.as_subclass(Named)
+
+    trainer = quiet_trainer(max_epochs=1, callbacks=[Federated(1.0, server=Own(), seed=1)])
+    trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    assert torch.load(tmp_path / "one.ckpt", weights_only=True)["state_dict"]["w"] == 3.0
+
+
+def test_a_sparse_vector_is_an_error_with_its_way_out() -> None:
+    class Own(Mixing):
+        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+            return aggregate.to_sparse()
+
+    trainer = quiet_trainer(max_epochs=1, callbacks=[Federated(1.0, server=Own())])
+    with pytest.raises(TypeError, match=r"`Own.step` returned a sparse tensor. Return `vector.to_dense\(\)`"):
+        trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
