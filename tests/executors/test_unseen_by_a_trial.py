@@ -15,8 +15,10 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import optimizer as optimizers
 from torch.utils.data import Dataset
 
@@ -77,18 +79,22 @@ def check(make: Callable[[], L.LightningModule], cause: str, make_data: Callable
 
 
 @torch.jit.script
-def doubled_if_negative(x: Tensor) -> float:
-    if bool(x.min() < 0):
-        return 2.0
-    return 1.0
+def doubled_if_large(loss: Tensor, x: Tensor) -> Tensor:
+    if bool(x.abs().max() > 20):
+        loss = loss * 2
+    return loss
 
 
 def test_a_function_of_torch_jit_decides_by_a_clients_values() -> None:
-    class Decides(Slope):
-        def factor(self, x: Tensor) -> Any:
-            return doubled_if_negative(x)
+    class Decides(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return doubled_if_large(F.cross_entropy(self.layers(batch[0]), batch[1]), batch[0])
 
-    check(Decides, "fails on stacked models")
+    rows = clients_of((2,), (8,) * CLIENTS)
+    rows[-1] = (30 * rows[-1][0], rows[-1][1])
+    torch.manual_seed(0)
+    layers = nn.Linear(2, 3)
+    check(lambda: Decides(deepcopy(layers)), "fails on stacked models", lambda: TensorDataModule(rows, batch_size=4))
 
 
 def test_text_of_a_tensor_is_that_of_one_client() -> None:
@@ -315,11 +321,15 @@ def test_a_number_of_item_is_logged_in_the_default_type() -> None:
     assert trainer.callback_metrics["loss"].dtype == fit(Logs(), "sequential")[1].callback_metrics["loss"].dtype
 
 
-def test_a_global_of_the_same_name_as_an_attribute_is_not_meant() -> None:
-    # `self.w` is no read of the global `w`, which here is the module itself
-    module = Slope()
-    globals()["w"] = module
-    stacks = VectorizedExecutor()
-    fit(module, stacks)
-    del globals()["w"]
+def test_a_global_of_the_same_name_as_an_attribute_is_not_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return F.cross_entropy(self.layers(batch[0]), batch[1])
+
+    # `self.layers` is no read of the global `layers`, which here is the module itself
+    module, stacks = Plain(nn.Linear(2, 3)), VectorizedExecutor()
+    monkeypatch.setitem(globals(), "layers", module)
+    callback = FedAvg(4, executor=stacks, seed=1)
+    data = TensorDataModule(clients_of((2,), tuple(range(5, 25))), batch_size=8)
+    quiet_trainer(max_epochs=4, callbacks=[callback]).fit(module, datamodule=data)  # new sizes of batches in each round
     assert stacks.cause is None

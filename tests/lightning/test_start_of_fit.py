@@ -112,4 +112,6 @@ def test_central_training_counts_no_clients(caplog: pytest.LogCaptureFixture) ->
     messages = [record.getMessage() for record in caplog.records]
     assert not [message for message in messages if "in each round" in message]
     [told] = [message for message in messages if "centrally" in message]
-    assert told.startswith("The trainer has no aggregation callback, so the samples of 1 client are trained on together")
+    assert told.startswith(
+        "The trainer has no aggregation callback, so the samples of 1 client are trained on together"
+    )
