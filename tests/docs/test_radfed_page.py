@@ -193,6 +193,36 @@ def test_what_is_said_of_further_methods_is_true() -> None:
     assert f"by size {by_size} % and uniform {alike} %" in text_of(RADFED)
 
 
+# ---- MNIST, 450 rounds ----
+
+
+def mnist(data: str) -> list[float]:
+    """Return the test accuracies in % of the three methods."""
+    rows = {row["method"]: row for row in rows_of("radfed_mnist_450.csv") if row["data"] == data}
+    assert {(row["fold"], row["seed"], row["rounds"]) for row in rows.values()} == {("0", "0", "450")}
+    assert all(row["code"].partition("+g")[2] in text_of(RADFED) for row in rows.values())
+    return [100 * float(rows[method]["score"]) for method in METHODS]
+
+
+@pytest.mark.parametrize("data", ["MNIST-0.1", "MNIST-1"])
+def test_mnist_is_that_of_the_raw_file(data: str) -> None:
+    scores = mnist(data)
+    gains = [f"{signed(relative([scores[2]], [other]))} %" for other in scores[:2]]
+    assert cells(RADFED, f"{data}, fold 0") == [*(f"{score:.2f}" for score in scores), *gains]
+
+
+def test_what_is_said_of_mnist_is_true() -> None:
+    by_size, uniform = (
+        [relative([mnist(data)[2]], [mnist(data)[place]]) for data in ("MNIST-0.1", "MNIST-1")] for place in (0, 1)
+    )
+    gains = sorted([*by_size, *uniform])
+    assert f"by about as much as in the paper: {gains[0]:.2f} to {gains[-1]:.2f} %" in text_of(RADFED)
+    row = claim("RADFed above FedAvg on MNIST-0.1 and MNIST-1")
+    texts = [" and ".join(f"{signed(gain)} %" for gain in each) for each in (by_size, uniform)]
+    assert row["here"] == f"{texts[0]} to FedAvg by size, {texts[1]} to uniform FedAvg"
+    assert gains[0] > 0
+
+
 # ---- local steps and S ----
 
 WORK, REDISTRIBUTIONS = ("1 step", "5 steps", "one epoch"), ("1", "5", "10", "20")
