@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -246,7 +247,7 @@ class ServesBatches(ABC):
 
     def val_dataloader(self) -> Any:
         """Return the validation set, ordered by client; an empty list if there is none."""
-        return self._evaluation_loader("val", self.shares_evaluation) if self._has("val") else []
+        return self._evaluation_loader("val", self.shares_evaluation) if self._has("val") else _no_loader()
 
     def test_dataloader(self) -> Any:
         """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
@@ -254,11 +255,11 @@ class ServesBatches(ABC):
             return self._evaluation_loader("test", self.shares_evaluation)
         if self.trainer is not None and self.trainer.testing:
             rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
-        return []
+        return _no_loader()
 
     def predict_dataloader(self) -> Any:
         """Return the test set; Lightning shares it out over processes by itself."""
-        return self._evaluation_loader("test", shared=False) if self._has("test") else []
+        return self._evaluation_loader("test", shared=False) if self._has("test") else _no_loader()
 
     def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
         dataset, batch_size = self._transformed(self._samples(stage), self.eval_transform), self.eval_batch_size
@@ -275,3 +276,9 @@ class ServesBatches(ABC):
             num_workers=self.num_workers,
             collate_fn=self.source_collate_fn,
         )
+
+
+def _no_loader() -> list[Any]:
+    """Return no loader, of which Lightning would warn: that there are no samples is said where it matters."""
+    warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
+    return []

@@ -80,7 +80,8 @@ class Progress:
                 self._count(cell, seconds, cell.max_epochs)
         if status != "finished before" and not self.console.is_terminal:
             number = f"{self.stage} {len(self._done)}/{len(self.cells)}"
-            self.note(f"{number} {status}: {describe_cell(cell)}; {self.left()}")
+            is_last = len(self._done) == len(self.cells) and not self.later
+            self.note(f"{number} {status}: {describe_cell(cell)}" + ("" if is_last else f"; {self.left()}"))
 
     def note(self, text: str) -> None:
         """Print a line, above the table if there is one."""

@@ -68,7 +68,7 @@ def test_without_a_terminal_each_cell_is_a_line() -> None:
     with Progress([first], 1, console) as progress:
         progress.end(first, "finished", 4.0)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text == "cells 1/1 finished: digits, FedAvg, fold 0, seed 0; about 0 s left\n"
+    assert text == "cells 1/1 finished: digits, FedAvg, fold 0, seed 0\n"
 
 
 def test_on_a_terminal_the_table_is_live() -> None:
@@ -79,7 +79,16 @@ def test_on_a_terminal_the_table_is_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(40, "40 s"), (720, "12 min"), (3.5 * 3600, "3.5 h"), (2.1 * 86400, "2.1 days")]
+    ("seconds", "text"),
+    [
+        (0.0, "0.1 s"),
+        (0.26, "0.3 s"),
+        (1.2, "1 s"),
+        (40, "40 s"),
+        (720, "12 min"),
+        (3.5 * 3600, "3.5 h"),
+        (2.1 * 86400, "2.1 days"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
