@@ -19,6 +19,7 @@ from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.loaded_weights import LoadedWeights, load_unsaved_buffers, unsaved_buffers
 from fl_lightning.clients.missing import tell_of_missing_clients
+from fl_lightning.clients.outside_state import OutsideState
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.data import FederatedDataModule
@@ -64,6 +65,7 @@ class FederatedLoop(RoundLoop):
 
     training: LocalTraining
     _values_before: Mapping[str, Tensor]  # the round that is trained
+    _outside: OutsideState  # as that round found it
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class FederatedLoop(RoundLoop):
         algorithm, batches = self.algorithm, self.training.batches
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
-        self._values_before = monitored_values(self)
+        self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector)
         batches.on_round_start()
         self._score_clients()  # for a sampler that was set since the fit began
         algorithm.on_round_start(self.round_index, self.settings.full_work)
@@ -288,6 +290,7 @@ class FederatedLoop(RoundLoop):
         shown = self.algorithm.shown
         assert shown is not None
         self.training.vector.write(shown)
+        self._outside.put_back()
         self.algorithm.on_round_abort()
 
     # ---- checkpoints ----
@@ -312,4 +315,4 @@ class FederatedLoop(RoundLoop):
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
         shown = self.algorithm.shown
         assert shown is not None
-        return self.training.vector.with_values(state_dict, shown)
+        return self.training.vector.with_values(self._outside.patched(state_dict), shown)

@@ -1,4 +1,4 @@
-"""Buffers that a module's ``state_dict`` leaves out, buffers that hooks write, and checkpoints written by threads.
+"""Buffers that a `state_dict` leaves out or that hooks write, what is saved in mid-round, and other checkpoints.
 
 Each step adds the client's batch to a buffer: one step of each of two clients, 2 and 4, adds their mean, 3, a round.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+import torchmetrics
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from torch import Tensor
@@ -132,3 +133,62 @@ def test_a_sparse_vector_is_an_error_with_its_way_out() -> None:
     trainer = quiet_trainer(max_epochs=1, callbacks=[Federated(1.0, server=Own())])
     with pytest.raises(TypeError, match=r"`Own.step` returned a sparse tensor. Return `vector.to_dense\(\)`"):
         trainer.fit(Summing(True), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+
+
+# ---- what is saved beside the federated state ----
+
+
+class Counting(Quadratic):
+    """Counts steps in a frozen parameter, in a buffer of a layer in eval mode, and in a metric object that is saved."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, [0.0])
+        self.teacher = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+        self.frozen = torch.nn.BatchNorm1d(1).requires_grad_(False).eval()
+        self.steps = torchmetrics.SumMetric()
+        self.steps.persistent(True)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.teacher += 1
+        assert self.frozen.running_mean is not None
+        self.frozen.running_mean += 1
+        self.steps.update(1.0)
+        self.log("steps", self.steps, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+    def counts(self) -> tuple[float, float]:
+        assert self.frozen.running_mean is not None
+        return float(self.teacher), float(self.frozen.running_mean)
+
+
+class InMidRound(L.Callback):
+    """Saves a checkpoint after the first step of the second round, and then raises an error if it is told to."""
+
+    def __init__(self, path: Path, fails: bool) -> None:
+        self.path, self.fails = path, fails
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.current_epoch == 1 and not self.path.exists():
+            trainer.save_checkpoint(self.path)
+            if self.fails:
+                raise ConnectionError
+
+
+@pytest.mark.parametrize("goes_on", ["from the checkpoint", "with the same trainer"])
+def test_what_is_saved_in_mid_round_is_that_of_the_rounds_start(goes_on: str, tmp_path: Path) -> None:
+    path, module = tmp_path / "middle.ckpt", Counting()
+    data = TensorDataModule(CLIENTS, batch_size=None)
+    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1), InMidRound(path, fails=True)])
+    with pytest.raises(ConnectionError):
+        trainer.fit(module, datamodule=data)
+    assert module.counts() == (2.0, 2.0)  # two clients took a step each in the round that is done
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert (saved["teacher"], saved["frozen.running_mean"], saved["steps.sum_value"]) == (2.0, 2.0, 0.0)
+    if goes_on == "from the checkpoint":
+        module = Counting()
+        trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1)])
+        trainer.fit(module, datamodule=data, ckpt_path=path)
+    else:
+        trainer.fit(module, datamodule=data)
+    assert module.counts() == (6.0, 6.0)
+    assert float(trainer.callback_metrics["steps"]) == 2.0
