@@ -17,7 +17,7 @@ from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
 from fl_lightning.clients.known_steps import refuse_unknown_steps
-from fl_lightning.clients.loaded_weights import LoadedWeights, load_unsaved_buffers, unsaved_buffers
+from fl_lightning.clients.loaded_weights import LoadedWeights, unsaved_buffers
 from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.outside_state import OutsideState
 from fl_lightning.clients.settings import LocalSettings
@@ -135,7 +135,7 @@ class FederatedLoop(RoundLoop):
         refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
         self.algorithm.shown = self.training.vector.read()
         if self.loaded_weights is not None:  # what hooks have written since then counts
-            self.restored_change |= self.loaded_weights.are_changed(self.trainer.lightning_module)
+            self.restored_change |= self.loaded_weights.are_changed(self.training.vector)
             self.loaded_weights = None
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
@@ -300,7 +300,9 @@ class FederatedLoop(RoundLoop):
         state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds, "executors": self.executor_states}
         values = self._values_before if self.in_round else monitored_values(self)
         monitored = {name: value.detach().cpu() for name, value in values.items()}
-        buffers = unsaved_buffers(self.trainer.lightning_module, self.algorithm.shown if self.in_round else None)
+        loaded, shown = self.loaded_weights, self.algorithm.shown if self.in_round else None
+        # a fit that resumes may not have begun
+        buffers = unsaved_buffers(self.training.vector, shown) if loaded is None else loaded.unsaved
         return {**state, "module_changed": self.module_changed, "monitored": monitored, "buffers": buffers}
 
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
@@ -308,8 +310,7 @@ class FederatedLoop(RoundLoop):
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.restored_change = state["executors"], state["module_changed"]
         self.restored_values = state["monitored"]
-        load_unsaved_buffers(self.trainer.lightning_module, state["buffers"])
-        self.loaded_weights = LoadedWeights(self.trainer.lightning_module)
+        self.loaded_weights = LoadedWeights(self.trainer.lightning_module, state["buffers"])
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""

@@ -192,3 +192,57 @@ def test_what_is_saved_in_mid_round_is_that_of_the_rounds_start(goes_on: str, tm
         trainer.fit(module, datamodule=data)
     assert module.counts() == (6.0, 6.0)
     assert float(trainer.callback_metrics["steps"]) == 2.0
+
+
+def test_a_buffer_that_is_not_saved_is_in_a_checkpoint_of_a_validation(tmp_path: Path) -> None:
+    class Saving(L.Callback):
+        def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:  # the module is in eval mode then
+            trainer.save_checkpoint(tmp_path / f"{trainer.current_epoch}.ckpt")
+
+    class Validated(Summing):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    data = TensorDataModule(CLIENTS, val=CLIENTS[0], batch_size=None)
+    quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, seed=1), Saving()]).fit(Validated(False), datamodule=data)
+    resumed = Validated(False)
+    trainer = quiet_trainer(max_epochs=4, callbacks=[FedAvg(1.0, seed=1)])
+    trainer.fit(resumed, datamodule=data, ckpt_path=tmp_path / "1.ckpt")
+    assert resumed.at_start == [6.0, 9.0][-len(resumed.at_start) :]
+    assert float(resumed.total) == 12.0
+
+
+def test_a_checkpoint_of_an_earlier_version_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "two.ckpt"
+    fit(2)[1].save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=True)
+    [state] = [state for state in checkpoint["callbacks"].values() if "buffers" in state]
+    del state["buffers"]
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match="written by an earlier release of fl-lightning and cannot be resumed"):
+        fit(4, path)
+
+
+def test_frozen_tensors_that_are_tied_or_replaced_are_put_back(tmp_path: Path) -> None:
+    class Tied(Quadratic):
+        def __init__(self) -> None:
+            super().__init__(1.0, [0.0])
+            self.a, self.b = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+            self.b.weight = self.a.weight.requires_grad_(False)
+            self.ema = torch.nn.BatchNorm1d(1).requires_grad_(False).eval()
+            with torch.no_grad():
+                self.a.weight.zero_()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            with torch.no_grad():
+                self.a.weight += 1
+            self.ema.running_mean = self.ema.running_mean + 1
+            return super().training_step(batch, batch_idx)
+
+    path, module = tmp_path / "middle.ckpt", Tied()
+    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1), InMidRound(path, fails=True)])
+    with pytest.raises(ConnectionError):
+        trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert [float(saved[name]) for name in ("a.weight", "b.weight", "ema.running_mean")] == [2.0, 2.0, 2.0]
+    assert [float(module.b.weight), float(module.ema.running_mean)] == [2.0, 2.0]  # type: ignore[arg-type]

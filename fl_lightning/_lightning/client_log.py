@@ -33,7 +33,7 @@ class Witness:
         metrics: The states of metric objects at its end.
     """
 
-    _versions: list[list[tuple[Tensor, int]]] = field(default_factory=list, init=False, repr=False)
+    _versions: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
     batches: list[Any] = field(default_factory=list)
     heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -41,18 +41,17 @@ class Witness:
     def see(self, batch: Any) -> None:
         """Note a batch, before it is trained on."""
         self.batches.append(batch)
-        self._versions.append([(tensor, version_of(tensor)) for tensor in self._tensors(batch)])
+
+        def note(tensor: Tensor) -> Tensor:
+            self._versions.append((tensor, version_of(tensor)))
+            return tensor
+
+        apply_to_collection(batch, Tensor, note)
 
     @property
     def batches_changed(self) -> bool:
         """Whether training has changed a batch in place."""
-        return any(version_of(tensor) != version for seen in self._versions for tensor, version in seen)
-
-    @staticmethod
-    def _tensors(batch: Any) -> list[Tensor]:
-        found: list[Tensor] = []
-        apply_to_collection(batch, Tensor, found.append)
-        return found
+        return any(version_of(tensor) != version for tensor, version in self._versions)
 
     def hear(self, fx: str | None, name: str, value: Any) -> None:
         """Note a number that is logged; metric objects are looked at as such."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import without_graphs
@@ -112,9 +112,12 @@ class WatchedTrainer:
 
 
 def _memory_of(module: Any) -> set[int]:
-    """Return where a module's parameters and buffers lie in memory; empty tensors aside."""
-    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.layout is torch.strided]
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel() and not tensor.is_meta}
+    """Return where a module's parameters and buffers lie in memory, as far as they tell."""
+    places = set()
+    for tensor in (*module.parameters(), *module.buffers()):
+        with suppress(Exception):  # tensors of other classes may have no memory of their own
+            places.add(tensor.untyped_storage().data_ptr())
+    return places - {0}
 
 
 def copied(module: Any, trainer: pl.Trainer) -> tuple[Any, WatchedTrainer]:

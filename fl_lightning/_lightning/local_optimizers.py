@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -145,13 +144,15 @@ class LocalOptimizers:
     def functions_of_rates(self) -> list[Any]:
         """Return the functions of a user's own that schedules call, such as those of ``LambdaLR``."""
         waiting: list[Any] = [config.scheduler for config in self._trainer.lr_scheduler_configs]
-        found = []
+        seen, found = set(map(id, waiting)), []
         while waiting:
-            for value in vars(waiting.pop()).values():
+            for value in getattr(waiting.pop(), "__dict__", {}).values():
                 for held in value if isinstance(value, (list, tuple)) else [value]:
-                    if isinstance(held, LRScheduler):
+                    owner = getattr(held, "__self__", held)
+                    if isinstance(held, LRScheduler) and id(held) not in seen:
+                        seen.add(id(held))
                         waiting.append(held)
-                    elif callable(held) and not isinstance(held, (type, MethodType)):
+                    elif callable(held) and not isinstance(owner, (type, LRScheduler, Optimizer, pl.LightningModule)):
                         found.append(held)
         return found
 

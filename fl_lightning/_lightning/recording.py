@@ -209,11 +209,13 @@ class Recorder:
             value = value.place
         elif not isinstance(value, Metric):
             # a stand-in for a tensor, as of a fused step, is none by its type
-            if hasattr(value, "detach"):
-                # a number that `item()` returned is logged as Lightning logs Python's numbers
-                tensor = value.detach().to(torch.get_default_dtype()) if hasattr(value, "kind") else value.detach()
-            else:
+            if not hasattr(value, "detach"):
                 tensor = torch.tensor(float(value), device=self._module.device)
+            elif isinstance(getattr(value, "kind", None), type):
+                # a number that `item()` returned, in the type in which Lightning logs Python's numbers
+                tensor = value.detach().to(torch.get_default_dtype())
+            else:
+                tensor = value.detach()
             value = self._logged.keep(tensor.reshape(()))
         weight = None
         if hasattr(options.get("batch_size"), "detach"):

@@ -23,7 +23,8 @@ _AFTER_IT = (
 
 def global_hooks() -> str | None:
     """Return which hooks are registered for the whole process, of modules or optimizers; ``None`` if there are none."""
-    if any(held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)):
+    hooks = (held for name, held in vars(module).items() if name.startswith(("_global_forward", "_global_backward")))
+    if any(held for held in hooks if isinstance(held, dict)):
         return "hooks of modules"
     if optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks:
         return "step hooks of optimizers"

@@ -39,7 +39,7 @@ def check_resumable(saved: Mapping[str, Any], callback: object, loop: FederatedL
 
 
 def _refuse_another_run(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    if not {"evaluation", "module_changed", "monitored"} <= saved.keys():
+    if not {"evaluation", "module_changed", "monitored", "buffers"} <= saved.keys():
         raise ValueError(
             "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights can "
             'be loaded: `torch.load(path)["state_dict"]`.'

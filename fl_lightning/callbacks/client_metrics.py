@@ -39,7 +39,7 @@ def accuracy(preds: Tensor, target: Tensor) -> Tensor:
     Raises:
         ValueError: If ``preds`` are no scores of classes.
     """
-    if preds.ndim != 2:
+    if preds.ndim < 2 or preds.shape[1] < 2:
         raise ValueError(
             "ClientMetrics computes the accuracy of scores (n, C), one row for each sample, got predictions of shape "
             f"{tuple(preds.shape)}. Give a metric of your own, such as "

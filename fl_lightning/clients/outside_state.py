@@ -5,45 +5,56 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.plain_copies import plain_copy
 
-#: Frozen parameters that together take more bytes are regarded as constant.
-_FROZEN_BYTES = 2**26
+#: Tensors of more bytes are kept only if all of them together take no more than the second number.
+_SMALL, _TOGETHER = 2**20, 2**26
 
 
 class OutsideState:
     """Keeps what training may change in a module beside its federated state, so that a round leaves no trace.
 
     That is buffers that stay out of the federated state, such as those of layers in eval mode, frozen parameters, such
-    as a teacher's, and states of metric objects that are saved (``metric.persistent(True)``).
+    as a teacher's, and states of metric objects that are saved (``metric.persistent(True)``). Where there are more than
+    64 MiB of tensors of more than 1 MiB each, these are regarded as constant: a large frozen network is not copied.
 
     Args:
         vector: The federated state of the module.
     """
 
     def __init__(self, vector: StateVector) -> None:
-        module, own = vector.module, set(map(id, vector.tensors()))
-        frozen = {name: p for name, p in module.named_parameters() if id(p) not in own}
-        held = {name: buffer for name, buffer in module.named_buffers() if id(buffer) not in own}
-        if sum(parameter.nbytes for parameter in frozen.values()) <= _FROZEN_BYTES:
-            held |= frozen
-        dense = {name: tensor for name, tensor in held.items() if tensor.layout is torch.strided}
-        self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in dense.items()}
+        own = set(map(id, vector.tensors()))
+        self._places: list[tuple[str, dict[str, Any], str, Tensor]] = []  # name, holder, its key, tensor
         self._metrics: dict[str, tuple[Metric, dict[str, Any]]] = {}
-        for path, part in module.named_modules():
+        for path, part in vector.module.named_modules(remove_duplicate=False):
+            for held in (part._parameters, part._buffers):
+                for key, tensor in held.items():
+                    if tensor is not None and id(tensor) not in own and tensor.layout is torch.strided:
+                        self._places.append((f"{path}.{key}".lstrip("."), held, key, tensor))
             if isinstance(part, Metric) and any(part._persistent.values()):
                 states = {state: plain_copy(getattr(part, state)) for state in part._defaults}
                 self._metrics[path] = part, {**states, "_update_count": part._update_count}
+        tensors = {id(tensor): tensor for *_, tensor in self._places}
+        large = sum(tensor.nbytes for tensor in tensors.values() if tensor.nbytes > _SMALL)
+        limit = float("inf") if large <= _TOGETHER else _SMALL
+        self._before = {key: t.detach().clone() for key, t in tensors.items() if t.nbytes <= limit}
 
     def put_back(self) -> None:
         """Put the module back to the round's beginning."""
-        with torch.no_grad():
-            for tensor, before in self._tensors.values():
-                if tensor.shape == before.shape:
-                    tensor.copy_(before)
+        for _, held, key, tensor in self._places:
+            before = self._before.get(id(tensor))
+            if before is None:
+                continue
+            if tensor.is_inference() or tensor.shape != before.shape:
+                held[key] = before.clone()
+                continue
+            held[key] = tensor  # training may have put another in its place
+            with torch.no_grad():
+                tensor.copy_(before)
         for metric, states in self._metrics.values():
             for name, value in states.items():
                 setattr(metric, name, plain_copy(value))
@@ -51,7 +62,9 @@ class OutsideState:
 
     def patched(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of the module's ``state_dict`` with the values of the round's beginning."""
-        before: dict[str, Any] = {name: copy for name, (_, copy) in self._tensors.items()}
+        before: dict[str, Any] = {
+            name: self._before[id(tensor)] for name, _, _, tensor in self._places if id(tensor) in self._before
+        }
         for path, (metric, states) in self._metrics.items():
             before |= {f"{path}.{name}": plain_copy(states[name]) for name in metric._defaults}
         return {name: before.get(name, value) for name, value in state_dict.items()}

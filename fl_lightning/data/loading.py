@@ -227,7 +227,7 @@ class ServesBatches(ABC):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return all training clients' samples together, for central training."""
         clients = range(len(self.client_sizes))
-        if self.trainer is not None and self.trainer.training:
+        if self.trainer is not None and self.trainer.training and self._is_central:
             rank_zero_info(
                 f"The trainer has no aggregation callback, so the samples of {counted(len(clients), 'client')} are "
                 "trained on together, centrally. For federated learning give it one, such as FedAvg()."
@@ -261,6 +261,11 @@ class ServesBatches(ABC):
         """Return the test set; Lightning shares it out over processes by itself."""
         return self._evaluation_loader("test", shared=False) if self._has("test") else _no_loader()
 
+    @property
+    def _is_central(self) -> bool:
+        """Whether no aggregation callback trains with the data."""
+        return getattr(self, "trained_by", None) is None
+
     def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
         dataset, batch_size = self._transformed(self._samples(stage), self.eval_transform), self.eval_batch_size
         share, samples = None, len(dataset)  # type: ignore[arg-type]
@@ -279,6 +284,6 @@ class ServesBatches(ABC):
 
 
 def _no_loader() -> list[Any]:
-    """Return no loader, of which Lightning would warn: that there are no samples is said where it matters."""
+    """Return an empty list, and silence Lightning's warning of it: the line on clients has said so."""
     warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
     return []

@@ -132,7 +132,7 @@ class Composition(ShowsSignature):
     @property
     def all_parts(self) -> list[Part]:
         """All parts, with those that they hold."""
-        return [part for each in self.parts.values() for part in each.with_members]
+        return [part for each in self.parts.values() for part in each.with_held_parts]
 
     @property
     def keeps_client_states(self) -> bool:
@@ -179,7 +179,7 @@ class Composition(ShowsSignature):
             self._check_parts()
         except BaseException:
             self.sampler = before
-            self._check_parts()  # parts may have taken the other sampler
+            self._check_parts()  # parts may have kept the rejected one
             raise
         if self._federation is not None:
             sampler.attach(self._federation)

@@ -45,7 +45,7 @@ class OwnDraws:
 
     def look_at(self, parts: Mapping[str, Part]) -> None:
         """Find out at which moments parts of a user's own are called."""
-        own = {name for name, part in parts.items() if not all(each.is_of_library for each in part.with_members)}
+        own = {name for name, part in parts.items() if not all(each.is_of_library for each in part.with_held_parts)}
         everyone = set(parts)
         self._moments = frozenset(moment for moment in Moment if own & _ASKED.get(moment, everyone))
 

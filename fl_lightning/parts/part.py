@@ -20,7 +20,6 @@ _RELIED_ON = {
     "state_dict": "returns the state that a resumed run needs; add your own to it",
     "load_state_dict": "takes the state that a resumed run needs",
     "attach": "takes the federation of a fit",
-    "check_beside": "looks at the other parts",
     "on_fit_start": "returns to the state of a new fit",
     "on_round_start": "prepares a round",
     "on_round_end": "keeps what the round has changed",
@@ -38,8 +37,6 @@ class Part(ShowsArguments):
 
     #: Whether the class comes with the library, so that its methods need no guard.
     is_of_library: ClassVar[bool] = True
-    #: Other parts that this one holds. It passes on hooks and states to them.
-    members: Sequence[Part] = ()
     _federation: Federation | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -53,9 +50,14 @@ class Part(ShowsArguments):
         keep_super_calls(cls)
 
     @property
-    def with_members(self) -> list[Part]:
+    def held_parts(self) -> Sequence[Part]:
+        """Other parts that this one holds, to which it passes on hooks and states."""
+        return ()
+
+    @property
+    def with_held_parts(self) -> list[Part]:
         """This part, the parts that it holds, and those that they hold."""
-        return [self, *(part for member in self.members for part in member.with_members)]
+        return [self, *(part for held in self.held_parts for part in held.with_held_parts)]
 
     @property
     def federation(self) -> Federation:

@@ -141,12 +141,12 @@ def _without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
 
 
 @contextmanager
-def nothing_drawn(device: torch.device, but_by_torch: bool = False) -> Iterator[None]:
+def nothing_drawn(device: torch.device, torch_may_draw: bool = False) -> Iterator[None]:
     """Raise ``CannotVectorize`` if something is drawn from the global generators, and put them back.
 
     Args:
         device: Device of the module.
-        but_by_torch: Whether torch's generators may be drawn from; they are put back then, too.
+        torch_may_draw: Whether torch's generators may be drawn from; they are put back then, too.
     """
     before = global_states(device)
     try:
@@ -158,7 +158,7 @@ def nothing_drawn(device: torch.device, but_by_torch: bool = False) -> Iterator[
             set_global_states(before, device)
     if drawn_from - {"torch"}:
         raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
-    if drawn_from and not but_by_torch:
+    if drawn_from and not torch_may_draw:
         raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
 
 

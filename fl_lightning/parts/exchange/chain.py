@@ -39,6 +39,11 @@ class Chain(Exchange):
         self.members: list[Exchange] = list(members)
 
     @property
+    def held_parts(self) -> list[Exchange]:
+        """The members."""
+        return self.members
+
+    @property
     def keeps_client_states(self) -> bool:
         """Whether a member keeps vectors of clients."""
         return any(member.keeps_client_states for member in self.members)

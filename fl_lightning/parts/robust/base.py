@@ -37,12 +37,12 @@ class PreAggregation(Part, ABC):
         """Return the mixtures, such as ``updates.mixed(matrix)``."""
 
 
-def _has_members(part: Part) -> bool:
-    return bool(part.members)
+def _holds_parts(part: Part) -> bool:
+    return bool(part.held_parts)
 
 
 #: Marks methods that subclasses must call where there is a step before the rule.
-_passes_on = relied_on("passes this on to `before`", _has_members)
+_passes_on = relied_on("passes this on to `before`", _holds_parts)
 
 
 class RobustAggregation(Aggregation):
@@ -50,7 +50,8 @@ class RobustAggregation(Aggregation):
 
     All clients have the same weight, because a client could lie about its size. A stale result of an asynchronous
     algorithm counts like a fresh one. The results of a round are kept until the server moves: m models of P parameters
-    take ``4 m P`` bytes in single precision, 4 GB for 100 clients of 10^7 parameters. No further copies are made.
+    take ``4 m P`` bytes in single precision, 4 GB for 100 clients of 10^7 parameters. Only the first calls of a user's
+    own step before the rule copy them, to see whether it changes them.
 
     Args:
         before: A step before the rule: :class:`Bucketing`, :class:`NearestNeighborMixing` or
@@ -67,7 +68,7 @@ class RobustAggregation(Aggregation):
         self._results: list[ClientResult] = []
 
     @property
-    def members(self) -> Sequence[Part]:  # type: ignore[override]
+    def held_parts(self) -> Sequence[Part]:
         """:attr:`before`, if there is such a step."""
         return () if self.before is None else (self.before,)
 
@@ -75,14 +76,14 @@ class RobustAggregation(Aggregation):
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Take the federation of a fit, together with :attr:`before`."""
         super().attach(federation, fresh=fresh)
-        for member in self.members:
+        for member in self.held_parts:
             member.attach(federation, fresh=fresh)
 
     @_passes_on
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Let :attr:`before` look at the other parts, too."""
         super().check_beside(parts)
-        for member in self.members:
+        for member in self.held_parts:
             member.check_beside(parts)
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -93,33 +94,33 @@ class RobustAggregation(Aggregation):
     def on_round_start(self, round_index: int) -> None:
         """Prepare a round."""
         super().on_round_start(round_index)
-        for member in self.members:
+        for member in self.held_parts:
             member.on_round_start(round_index)
 
     @_passes_on
     def on_round_end(self) -> None:
         """End a round."""
         super().on_round_end()
-        for member in self.members:
+        for member in self.held_parts:
             member.on_round_end()
 
     def on_round_abort(self) -> None:
         """Forget the round's results."""
         super().on_round_abort()
         self._results = []
-        for member in self.members:
+        for member in self.held_parts:
             member.on_round_abort()
 
     @_passes_on
     def state_dict(self) -> dict[str, Any]:
         """Return the state of :attr:`before`."""
-        return {**super().state_dict(), "before": [member.readable_state() for member in self.members]}
+        return {**super().state_dict(), "before": [member.readable_state() for member in self.held_parts]}
 
     @_passes_on
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of :attr:`before`."""
         super().load_state_dict(state)
-        for member, saved in zip(self.members, state.get("before", ()), strict=False):
+        for member, saved in zip(self.held_parts, state.get("before", ()), strict=False):
             member.load_state_dict(saved)
 
     def update(self, result: ClientResult) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import gc
 from contextlib import suppress
+from mmap import mmap
 from types import BuiltinFunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
@@ -34,10 +35,15 @@ def sample_of(tensor: Tensor) -> Any:
 
 
 def memory_of(value: Any) -> memoryview | None:
-    """Return the memory of something that is made of it alone, such as a number of ``ctypes``; else ``None``."""
+    """Return the memory of something that is made of it alone, such as a number of ``ctypes``; else ``None``.
+
+    Memory that belongs to a file is not looked at.
+    """
+    if isinstance(value, mmap):
+        return None
     try:
         return memoryview(value)
-    except TypeError:
+    except (TypeError, ValueError, BufferError):
         return None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ _PLAIN = frozenset(_NUMBERS)
 _CONTAINERS = (dict, list, tuple)
 #: What has contents beside its attributes, and the types of it that have no attributes.
 _WITH_CONTENTS = (*_NUMBERS, Tensor, np.ndarray, set, frozenset, Mapping, list, tuple, deque, functools.partial)
-_WITHOUT_ATTRIBUTES = frozenset([*_NUMBERS, np.ndarray, set, frozenset, dict, list, tuple, deque])
+_WITHOUT_ATTRIBUTES = frozenset([*_NUMBERS, np.ndarray, np.memmap, set, frozenset, dict, list, tuple, deque])
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 _OPAQUE = (*_TRAINING, Unusable, logging.Logger, Path, BuiltinFunctionType, ModuleType)
@@ -172,7 +173,7 @@ class Snapshotter:
         if kind in _EMPTY and not value:
             return kind
         self._left -= 1
-        if isinstance(value, _NUMBERS) and not getattr(value, "__dict__", None):
+        if isinstance(value, _NUMBERS) and (isinstance(value, Enum) or not getattr(value, "__dict__", None)):
             return value
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type, type(None))):
             return "method", value.__name__, self.snapshot(value.__self__)  # such as `a_list.append`
@@ -236,8 +237,9 @@ class Snapshotter:
         held = attributes_of(value)
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
-        if not held and (memory := memory_of(value)) is not None:
-            return type(value), memory.tobytes() if self._shown(memory.nbytes // 8) else memory.nbytes
+        if (memory := memory_of(value)) is not None:
+            shown = memory.tobytes() if self._shown(memory.nbytes // 8) else memory.nbytes
+            return type(value), shown, self.snapshot(held)
         if not held:
             parts = parts_of(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
             return ByIdentity.of(value) if not parts else (type(value), self.snapshot(parts))

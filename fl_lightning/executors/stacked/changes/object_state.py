@@ -95,12 +95,10 @@ def _change(before: Any, after: Any, path: str, client: int | None = None) -> st
         return None if isinstance(after, tuple) and after[0] in (before, "seen") else path
     if type(before) is not type(after) or isinstance(before, ByIdentity) or not isinstance(before, (tuple, list)):
         return path
-    if (
-        isinstance(before[0], type)
-        and issubclass(before[0], Mapping)
-        and before[0] is after[0]
-        and type(before[1]) is list
-    ):
+    if not before or not after:  # something was filled or emptied
+        return path
+    is_mapping = isinstance(before[0], type) and issubclass(before[0], Mapping) and isinstance(before[1], list)
+    if is_mapping and before[0] is after[0]:
         return _change_of_entries(before[1], after[1], path, client)
     if isinstance(before[0], str) and before[0] == "seen":  # numbered in the order of looks, which entries shift
         return None

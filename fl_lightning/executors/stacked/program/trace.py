@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -129,7 +129,7 @@ class Traced(Tensor):
         if kwargs.get("inplace"):
             kwargs["inplace"] = False
         # a program draws masks when it runs: the trace only notes that, and leaves the generators alone
-        drawn_later = torch.random.fork_rng(devices=[]) if function is F.dropout else nullcontext()
+        drawn_later = _undrawn(given[0].device) if function is F.dropout else nullcontext()
         with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), drawn_later:
             result = function(*args, **kwargs)
         if isinstance(result, Tensor):
@@ -142,6 +142,11 @@ class Traced(Tensor):
             ]
             return type(result)(parts) if hasattr(result, "n_fields") else tuple(parts)
         raise CannotVectorize(f"{name} turns a tensor into something else")
+
+
+def _undrawn(device: torch.device) -> AbstractContextManager[None]:
+    """Put generators back afterwards."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def _zeros(traced: Traced) -> Tensor:

@@ -43,7 +43,7 @@ class Rehearsal:
         """
         copy, watched, stacked, state = self._copy or self._made()
         self._copy = None  # unless nothing changes it
-        with nothing_drawn(copy.vector.device, but_by_torch=True), no_effects():
+        with nothing_drawn(copy.vector.device, torch_may_draw=True), no_effects():
             result = step(stacked, copy.vector)
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
