@@ -12,14 +12,13 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.misspelt import refuse_misspelt
 from fl_lightning.parts.saved_state import readable, refuse_half_state
 from fl_lightning.representation import ShowsArguments
-from fl_lightning.super_calls import is_of_library, keep_super_calls, rely_on
+from fl_lightning.super_calls import is_of_library, keep_super_calls, relied_on, rely_on
 
 #: What parts of the library must do in subclasses, too.
 _RELIED_ON = {
     "__init__": "sets the attributes that its methods read",
     "state_dict": "returns the state that a resumed run needs; add your own to it",
     "load_state_dict": "takes the state that a resumed run needs",
-    "attach": "takes the federation of a fit",
     "on_fit_start": "returns to the state of a new fit",
     "on_round_start": "prepares a round",
     "on_round_end": "keeps what the round has changed",
@@ -73,6 +72,7 @@ class Part(ShowsArguments):
             )
         return self._federation
 
+    @relied_on("takes the federation of a fit")
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Take the federation of a fit that begins.
 

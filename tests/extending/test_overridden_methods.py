@@ -132,3 +132,12 @@ def test_fednova_can_be_put_together_from_its_parts() -> None:
     assert torch.equal(fit(parts), fit(FedNova(1.0, mu=0.3, seed=1)))
     with pytest.raises(ValueError, match=r"needs an objective with the same proximal term, got .*Use Proximal\(0.3\)"):
         Federated(1.0, aggregation=NormalizedMean(mu=0.3))
+
+
+def test_a_part_that_does_not_take_the_federation_is_an_error() -> None:
+    class Lost(WeightedMean):
+        def attach(self, federation: Any, *, fresh: bool = True) -> None:
+            pass
+
+    with pytest.raises(TypeError, match=r"`Lost.attach` does not call `super\(\).attach\(...\)`, which takes the fed"):
+        fit_quadratic(FedAvg(1.0, aggregation=Lost("uniform")), Quadratic(1.0, [0.0]), CLIENTS, 1)
