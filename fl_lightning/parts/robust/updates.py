@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.federation import ClientResult, accumulator
+from fl_lightning.signatures import ShowsSignature
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16
 
 
-class Updates:
+class Updates(ShowsSignature):
     """``delta`` of each result, or weighted sums of them, as rows; computed in blocks of columns.
 
     Beside the results themselves, which hold a model each, only one block is in memory: m times 65,536 numbers.
