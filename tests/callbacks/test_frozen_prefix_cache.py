@@ -238,7 +238,7 @@ def test_damaged_file_is_computed_again(tmp_path, damage):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content[:-8] if damage == "cut" else content)
-    with pytest.warns(UserWarning, match="is damaged .* it is computed again"):
+    with pytest.warns(UserWarning, match="is damaged .* It is computed again"):
         again = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
     assert_same(again, plain)
 

@@ -414,7 +414,7 @@ MAKERS: Makers = {
         },
     ),
     QFedAvg: (
-        {"q": 1.0},
+        {"q": 0.0},
         {**RUN, "q": "not negative", "lipschitz": "positive?", "server_lr": "positive schedule"},
     ),
     **TRAVELS,

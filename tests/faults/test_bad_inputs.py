@@ -89,7 +89,16 @@ def test_the_catalogue_is_complete() -> None:
     without_arguments |= {MeasuredLoss}
     made_by_the_library = {
         *("Algorithm", "ArrivalRecord", "AsynchronousAlgorithm", "ClientResult", "ClientStates", "Federation"),
-        *("FederatedLoop", "RoundReport", "RunningMean", "Server", "SynchronousAlgorithm", "Task", "Traffic"),
+        *(
+            "FederatedLoop",
+            "RoundReport",
+            "RunningMean",
+            "Server",
+            "SynchronousAlgorithm",
+            "Task",
+            "Traffic",
+            "Updates",
+        ),
     }
     bases_and_others = {
         "Attack",
