@@ -87,7 +87,7 @@ def accuracy(network: nn.Module, clients: Clients) -> float:
 
 
 class Beside(Protocol):
-    """What trains a round beside ours."""
+    """A loop that trains a round beside ours."""
 
     def round(self, drawn: Sequence[int] = ()) -> float:
         """Train a round of some clients, or of drawn ones, and return its seconds."""

@@ -95,14 +95,21 @@ def set_global_states(states: tuple[Any, ...], device: torch.device) -> None:
 
 
 @contextmanager
-def seeded(seed: int, stream: Stream, *parts: int, device: torch.device) -> Iterator[None]:
-    """Seed the generators that user code draws from; afterwards they go on as before."""
+def preserved_generators(device: torch.device) -> Iterator[None]:
+    """Put the global generators back at the end."""
     states = global_states(device)
-    seed_global_generators(seed, stream, *parts)
     try:
         yield
     finally:
         set_global_states(states, device)
+
+
+@contextmanager
+def seeded(seed: int, stream: Stream, *parts: int, device: torch.device) -> Iterator[None]:
+    """Seed the generators that user code draws from; afterwards they go on as before."""
+    with preserved_generators(device):
+        seed_global_generators(seed, stream, *parts)
+        yield
 
 
 def changed_generators(before: tuple[Any, ...], after: tuple[Any, ...]) -> set[str]:

@@ -33,10 +33,10 @@ class Witness:
         metrics: The states of metric objects at its end.
     """
 
-    _versions: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
     batches: list[Any] = field(default_factory=list)
     heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _versions: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     def see(self, batch: Any) -> None:
         """Note a batch, before it is trained on."""

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
-from torch.optim import optimizer as torch_optimizer
 
-from fl_lightning._lightning.stock import own_of_optimizer
+from fl_lightning._lightning.stock import optimizers_have_global_hooks, own_of_optimizer
 
 #: Options of SGD's parameter groups under which a step is ``parameter -= lr * gradient``.
 _PLAIN = ("momentum", "weight_decay", "nesterov", "maximize", "differentiable", "fused")
@@ -24,9 +23,7 @@ def is_plain_sgd(optimizer: Optimizer, but: str = "") -> bool:
     """
     if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
-    if own_of_optimizer(optimizer) is not None:
-        return False
-    if torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks:
+    if own_of_optimizer(optimizer) is not None or optimizers_have_global_hooks():
         return False
     options = [name for name in _PLAIN if name != but]
     groups = optimizer.param_groups

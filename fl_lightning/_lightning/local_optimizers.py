@@ -146,14 +146,13 @@ class LocalOptimizers:
         waiting: list[Any] = [config.scheduler for config in self._trainer.lr_scheduler_configs]
         seen, found = set(map(id, waiting)), []
         while waiting:
-            for value in getattr(waiting.pop(), "__dict__", {}).values():
-                for held in value if isinstance(value, (list, tuple)) else [value]:
-                    owner = getattr(held, "__self__", held)
-                    if isinstance(held, LRScheduler) and id(held) not in seen:
-                        seen.add(id(held))
-                        waiting.append(held)
-                    elif callable(held) and not isinstance(owner, (type, LRScheduler, Optimizer, pl.LightningModule)):
-                        found.append(held)
+            for held in _held_by(waiting.pop()):
+                owner = getattr(held, "__self__", held)
+                if isinstance(held, LRScheduler) and id(held) not in seen:
+                    seen.add(id(held))
+                    waiting.append(held)
+                elif callable(held) and not isinstance(owner, (type, LRScheduler, Optimizer, pl.LightningModule)):
+                    found.append(held)
         return found
 
     def on_client_end(self, slot: int) -> None:
@@ -221,9 +220,15 @@ class LocalOptimizers:
             config.scheduler.load_state_dict(copy.deepcopy(state))
 
 
+def _held_by(schedule: Any) -> list[Any]:
+    """Return what a schedule holds in attributes, and in lists there."""
+    values = getattr(schedule, "__dict__", {}).values()
+    return [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
+
+
 def _mark(schedule: Any) -> Any:
     """Return a value to compare later: a schedule's state, and its functions, which are not part of the state."""
-    held = [each for value in vars(schedule).values() for each in (value if isinstance(value, list) else [value])]
+    held = _held_by(schedule)
     state: Any = None
     with suppress(Exception):  # whatever an own schedule's state raises when it is pickled
         state = pickle.dumps(schedule.state_dict())

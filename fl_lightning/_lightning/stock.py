@@ -26,9 +26,12 @@ def global_hooks() -> str | None:
     hooks = (held for name, held in vars(module).items() if name.startswith(("_global_forward", "_global_backward")))
     if any(held for held in hooks if isinstance(held, dict)):
         return "hooks of modules"
-    if optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks:
-        return "step hooks of optimizers"
-    return None
+    return "step hooks of optimizers" if optimizers_have_global_hooks() else None
+
+
+def optimizers_have_global_hooks() -> bool:
+    """Whether step hooks are registered for all optimizers of the process."""
+    return bool(optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks)
 
 
 def own_of_strategy(strategy: Strategy) -> str | None:

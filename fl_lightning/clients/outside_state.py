@@ -1,4 +1,4 @@
-"""What a module saves beside its federated state, as it is when a round begins."""
+"""Keeps the part of a module's saved state that is not federated, as it is when a round begins."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from fl_lightning._lightning.metric_replay import metric_states, restore_metric_states
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.plain_copies import plain_copy
 
 #: Tensors of more bytes are kept only if all of them together take no more than the second number.
 _SMALL, _TOGETHER = 2**20, 2**26
@@ -29,15 +29,15 @@ class OutsideState:
     def __init__(self, vector: StateVector) -> None:
         own = set(map(id, vector.tensors()))
         self._places: list[tuple[str, dict[str, Any], str, Tensor]] = []  # name, holder, its key, tensor
-        self._metrics: dict[str, tuple[Metric, dict[str, Any]]] = {}
+        self._module, self._saved = vector.module, dict[str, Any]()  # by metric objects
         for path, part in vector.module.named_modules(remove_duplicate=False):
             for held in (part._parameters, part._buffers):
                 for key, tensor in held.items():
                     if tensor is not None and id(tensor) not in own and tensor.layout is torch.strided:
                         self._places.append((f"{path}.{key}".lstrip("."), held, key, tensor))
-            if isinstance(part, Metric) and any(part._persistent.values()):
-                states = {state: plain_copy(getattr(part, state)) for state in part._defaults}
-                self._metrics[path] = part, {**states, "_update_count": part._update_count}
+            if isinstance(part, Metric):
+                self._saved |= part.state_dict(prefix=f"{path}.")  # of copies
+        self._metrics = metric_states(vector.module) if self._saved else {}
         tensors = {id(tensor): tensor for *_, tensor in self._places}
         large = sum(tensor.nbytes for tensor in tensors.values() if tensor.nbytes > _SMALL)
         limit = float("inf") if large <= _TOGETHER else _SMALL
@@ -55,16 +55,10 @@ class OutsideState:
             held[key] = tensor  # training may have put another in its place
             with torch.no_grad():
                 tensor.copy_(before)
-        for metric, states in self._metrics.values():
-            for name, value in states.items():
-                setattr(metric, name, plain_copy(value))
-            metric._computed = None
+        restore_metric_states(self._module, self._metrics)
 
     def patched(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of the module's ``state_dict`` with the values of the round's beginning."""
-        before: dict[str, Any] = {
-            name: self._before[id(tensor)] for name, _, _, tensor in self._places if id(tensor) in self._before
-        }
-        for path, (metric, states) in self._metrics.items():
-            before |= {f"{path}.{name}": plain_copy(states[name]) for name in metric._defaults}
+        tensors = {name: self._before[id(t)] for name, _, _, t in self._places if id(t) in self._before}
+        before = {**tensors, **self._saved}
         return {name: before.get(name, value) for name, value in state_dict.items()}

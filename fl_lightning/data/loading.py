@@ -60,6 +60,7 @@ class ServesBatches(ABC):
     """
 
     trainer: L.Trainer | None
+    trained_by: str | None
     shares_evaluation = False
     _workers: BatchWorkers | None = None
 
@@ -227,7 +228,7 @@ class ServesBatches(ABC):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return all training clients' samples together, for central training."""
         clients = range(len(self.client_sizes))
-        if self.trainer is not None and self.trainer.training and self._is_central:
+        if self.trainer is not None and self.trainer.training and self.trained_by is None:
             rank_zero_info(
                 f"The trainer has no aggregation callback, so the samples of {counted(len(clients), 'client')} are "
                 "trained on together, centrally. For federated learning give it one, such as FedAvg()."
@@ -260,11 +261,6 @@ class ServesBatches(ABC):
     def predict_dataloader(self) -> Any:
         """Return the test set; Lightning shares it out over processes by itself."""
         return self._evaluation_loader("test", shared=False) if self._has("test") else _no_loader()
-
-    @property
-    def _is_central(self) -> bool:
-        """Whether no aggregation callback trains with the data."""
-        return getattr(self, "trained_by", None) is None
 
     def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any]:
         dataset, batch_size = self._transformed(self._samples(stage), self.eval_transform), self.eval_batch_size

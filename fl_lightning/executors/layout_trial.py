@@ -14,9 +14,9 @@ from fl_lightning.executors.memory_format import channels_last
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
-from fl_lightning.executors.stacked.randomness import preserved_generators
 from fl_lightning.executors.stacked.trials.trial import copy_of
 from fl_lightning.parts.federation import Task
+from fl_lightning.seeding import preserved_generators
 
 log = logging.getLogger(__name__)
 

@@ -224,6 +224,10 @@ def _keeps_states(part: StatefulPart) -> bool:
     return part.states is not None
 
 
+def _keeps_states_or_holds_parts(part: StatefulPart) -> bool:
+    return _keeps_states(part) or bool(part.held_parts)
+
+
 class StatefulPart(Part):
     """A part whose clients may keep a vector each: set :attr:`states` in ``on_fit_start`` and hand vectors in."""
 
@@ -235,14 +239,16 @@ class StatefulPart(Part):
         """Whether there are :attr:`states`."""
         return self.states is not None
 
-    @relied_on("keeps the vectors in `states` that clients handed in", _keeps_states)
+    @relied_on("keeps the vectors in `states` that clients handed in", _keeps_states_or_holds_parts)
     def on_round_end(self) -> None:
         """Keep the clients' new vectors."""
+        super().on_round_end()
         if self.states is not None:
             self.states.on_round_end()
 
     def on_round_abort(self) -> None:
         """Forget the clients' new vectors."""
+        super().on_round_abort()
         if self.states is not None:
             self.states.on_round_abort()
 

@@ -25,6 +25,14 @@ _RELIED_ON = {
 }
 
 
+def _holds_parts(part: Part) -> bool:
+    return bool(part.held_parts)
+
+
+#: Marks hooks that subclasses which hold parts must call.
+passes_on = relied_on("passes this on to the parts that it holds", _holds_parts)
+
+
 class Part(ShowsArguments):
     """One part of an algorithm. All hooks are optional.
 
@@ -50,7 +58,7 @@ class Part(ShowsArguments):
 
     @property
     def held_parts(self) -> Sequence[Part]:
-        """Other parts that this one holds, to which it passes on hooks and states."""
+        """Other parts that this one holds: hooks are passed on to them, and their states are part of its own."""
         return ()
 
     @property
@@ -83,7 +91,10 @@ class Part(ShowsArguments):
         self._federation = federation
         if fresh:
             self.on_fit_start(federation)
+        for held in self.held_parts:
+            held.attach(federation, fresh=fresh)
 
+    @passes_on
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the part cannot work together with the others; called when an algorithm is made.
 
@@ -91,6 +102,8 @@ class Part(ShowsArguments):
             parts: All parts by name: ``"sampler"``, ``"schedule"``, ``"objective"``, ``"aggregation"``, ``"exchange"``,
                 ``"server_optimizer"``, and ``"participation"``.
         """
+        for held in self.held_parts:
+            held.check_beside(parts)
 
     @property
     def keeps_client_states(self) -> bool:
@@ -100,14 +113,22 @@ class Part(ShowsArguments):
     def on_fit_start(self, federation: Federation) -> None:
         """Called when a fit begins: return to the state of a new fit."""
 
+    @passes_on
     def on_round_start(self, round_index: int) -> None:
         """Called before a round's clients are drawn; rounds are counted from 0."""
+        for held in self.held_parts:
+            held.on_round_start(round_index)
 
+    @passes_on
     def on_round_end(self) -> None:
         """Called on all processes when every client of the round is done, before the server acts."""
+        for held in self.held_parts:
+            held.on_round_end()
 
     def on_round_abort(self) -> None:
         """Called when a round breaks off: forget what clients handed in since the last round's end."""
+        for held in self.held_parts:
+            held.on_round_abort()
 
     def values(self) -> dict[str, float]:
         """Return what the part logs at a round's end, by name; the same on all processes."""

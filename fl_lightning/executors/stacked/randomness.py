@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.seeding import changed_generators, global_states, set_global_states
+from fl_lightning.seeding import changed_generators, global_states, preserved_generators, set_global_states
 
 _Draw = Callable[..., Any]
 
@@ -28,12 +28,11 @@ class ClientGenerators:
         self._device = device
         self._states: list[Any] = []
         self._torch: list[torch.Generator] = []
-        present = global_states(device)
-        for seed in seeds:
-            seed()
-            self._states.append(global_states(device))
-            self._torch.append(torch.Generator().set_state(self._states[-1][0]))
-        set_global_states(present, device)
+        with preserved_generators(device):
+            for seed in seeds:
+                seed()
+                self._states.append(global_states(device))
+                self._torch.append(torch.Generator().set_state(self._states[-1][0]))
 
     @contextmanager
     def of(self, row: int) -> Iterator[None]:
@@ -160,13 +159,3 @@ def nothing_drawn(device: torch.device, torch_may_draw: bool = False) -> Iterato
         raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
     if drawn_from and not torch_may_draw:
         raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")
-
-
-@contextmanager
-def preserved_generators(device: torch.device) -> Iterator[None]:
-    """Put the global generators back at the end."""
-    states = global_states(device)
-    try:
-        yield
-    finally:
-        set_global_states(states, device)

@@ -50,10 +50,9 @@ class Chain(Exchange):
 
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Let all members take the federation."""
-        super().attach(federation, fresh=fresh)
         for place, member in enumerate(self.members):
             member.chain, member.place = self, place
-            member.attach(federation, fresh=fresh)
+        super().attach(federation, fresh=fresh)
 
     @property
     def colludes(self) -> bool:  # type: ignore[override]
@@ -74,8 +73,7 @@ class Chain(Exchange):
             ValueError: If some clients know what others send, and the server or the user would not see what they make
                 of it.
         """
-        for member in self.members:
-            member.check_beside(parts)
+        super().check_beside(parts)
         for member in self.members:
             if member.colludes:
                 self._refuse_beside(member, parts["schedule"])
@@ -157,21 +155,6 @@ class Chain(Exchange):
         for member in self.members:
             payload = member.payload_up(payload)
         return payload
-
-    def on_round_start(self, round_index: int) -> None:
-        """Prepare all members for a round."""
-        for member in self.members:
-            member.on_round_start(round_index)
-
-    def on_round_end(self) -> None:
-        """End the round for all members."""
-        for member in self.members:
-            member.on_round_end()
-
-    def on_round_abort(self) -> None:
-        """Let all members forget the round."""
-        for member in self.members:
-            member.on_round_abort()
 
     def state_dict(self) -> dict[str, Any]:
         """Return each member's state, by its place and its class."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,9 +13,8 @@ from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.contracts import call_for_vector, returns
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator
 from fl_lightning.parts.guard import call
-from fl_lightning.parts.part import Part
+from fl_lightning.parts.part import Part, passes_on
 from fl_lightning.parts.robust.updates import Updates
-from fl_lightning.super_calls import relied_on
 
 
 def _checked_mixtures(part: Any, method: str, arguments: Any, returned: Any) -> Updates:
@@ -35,14 +34,6 @@ class PreAggregation(Part, ABC):
     @abstractmethod
     def mix(self, updates: Updates) -> Updates:
         """Return the mixtures, such as ``updates.mixed(matrix)``."""
-
-
-def _holds_parts(part: Part) -> bool:
-    return bool(part.held_parts)
-
-
-#: Marks methods that subclasses must call where there is a step before the rule.
-_passes_on = relied_on("passes this on to `before`", _holds_parts)
 
 
 class RobustAggregation(Aggregation):
@@ -72,51 +63,21 @@ class RobustAggregation(Aggregation):
         """:attr:`before`, if there is such a step."""
         return () if self.before is None else (self.before,)
 
-    @_passes_on
-    def attach(self, federation: Federation, *, fresh: bool = True) -> None:
-        """Take the federation of a fit, together with :attr:`before`."""
-        super().attach(federation, fresh=fresh)
-        for member in self.held_parts:
-            member.attach(federation, fresh=fresh)
-
-    @_passes_on
-    def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Let :attr:`before` look at the other parts, too."""
-        super().check_beside(parts)
-        for member in self.held_parts:
-            member.check_beside(parts)
-
     def on_fit_start(self, federation: Federation) -> None:
         """Start without results."""
         self._results = []
-
-    @_passes_on
-    def on_round_start(self, round_index: int) -> None:
-        """Prepare a round."""
-        super().on_round_start(round_index)
-        for member in self.held_parts:
-            member.on_round_start(round_index)
-
-    @_passes_on
-    def on_round_end(self) -> None:
-        """End a round."""
-        super().on_round_end()
-        for member in self.held_parts:
-            member.on_round_end()
 
     def on_round_abort(self) -> None:
         """Forget the round's results."""
         super().on_round_abort()
         self._results = []
-        for member in self.held_parts:
-            member.on_round_abort()
 
-    @_passes_on
+    @passes_on
     def state_dict(self) -> dict[str, Any]:
         """Return the state of :attr:`before`."""
         return {**super().state_dict(), "before": [member.readable_state() for member in self.held_parts]}
 
-    @_passes_on
+    @passes_on
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of :attr:`before`."""
         super().load_state_dict(state)

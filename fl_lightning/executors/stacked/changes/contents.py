@@ -1,4 +1,4 @@
-"""What objects hold: their attributes, their memory, and what a copy of them is made of."""
+"""Reads the contents of objects: their attributes, their memory, and what a copy of them is made of."""
 
 from __future__ import annotations
 

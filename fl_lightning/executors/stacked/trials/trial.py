@@ -26,7 +26,7 @@ from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
-from fl_lightning.executors.stacked.randomness import ClientGenerators, preserved_generators
+from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.step_runners import make_step_runners
@@ -36,6 +36,7 @@ from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_met
 from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, largest
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.seeding import preserved_generators
 
 log = logging.getLogger(__name__)
 
