@@ -87,39 +87,14 @@ def fit(
 ) -> dict[str, Any]:
     """Train inside ``Trainer.fit``; return the seconds of each round, and of those that run between them."""
     import lightning as L
-    import psutil
     from lightning.pytorch.loggers import CSVLogger
 
     from fl_lightning import TensorDataModule
 
     warnings.filterwarnings("ignore")
     work = WORKLOADS[name]
-    clients = make_clients(work)
-
-    class Timer(L.Callback):
-        def __init__(self) -> None:
-            self.begun, self.pairs, self.block = 0.0, [], []
-
-        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            trainer.strategy.barrier()
-            self.begun = clock()
-
-        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            trainer.strategy.barrier()
-            seconds = clock() - self.begun
-            if not rounds:
-                print("FIRST", time.time() - psutil.Process().create_time(), flush=True)
-            self.block.append(seconds)
-            if beside and (len(self.block) == BLOCKS.get(name, 1) or not self.pairs):
-                mine = beside if trainer.is_global_zero else ()
-                clients = algorithm.sampler.draw.rounds[-len(self.block) :]
-                others = [statistics.mean([process.round(drawn) for drawn in clients]) for process in mine]
-                self.pairs.append((statistics.mean(self.block), *others))
-                self.block = []
-            trainer.strategy.barrier()
-            self.begun = clock()  # from one round's end to the next one's: all that Lightning does counts
-
-    timer, algorithm = Timer(), make_algorithm(name, work, executor)
+    clients, algorithm = make_clients(work), make_algorithm(name, work, executor)
+    timer = make_timer(algorithm.sampler, beside, clock, BLOCKS.get(name, 1) if rounds else 0)
     sample = tuple(torch.cat(tensors) for tensors in zip(*clients[:10], strict=True))
     data = TensorDataModule(clients, val=sample, batch_size=work.batch_size, eval_batch_size=512)
     with tempfile.TemporaryDirectory() as folder:
@@ -149,6 +124,40 @@ def describe(executor: Any) -> str:
         layout = ", channels last" if choice.channels_last else ""
         return f"{choice.executor}{layout}: {choice.cause}"
     return f"one after the other: {cause}" if cause else ""
+
+
+def make_timer(sampler: Any, beside: Sequence[Beside], clock: Callable[[], float], block: int) -> Any:
+    """Return a callback that times blocks of rounds, and the same clients in the loops beside after each.
+
+    Without a block's length, 0, it prints the seconds from the process's start to each round's end.
+    """
+    import lightning as L
+    import psutil
+
+    class Timer(L.Callback):
+        def __init__(self) -> None:
+            self.begun, self.pairs, self.block = 0.0, [], []
+
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.strategy.barrier()
+            self.begun = clock()
+
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.strategy.barrier()
+            seconds = clock() - self.begun
+            if not block:
+                print("FIRST", time.time() - psutil.Process().create_time(), flush=True)
+            self.block.append(seconds)
+            if beside and (len(self.block) == block or not self.pairs):
+                mine = beside if trainer.is_global_zero else ()
+                clients = sampler.draw.rounds[-len(self.block) :]
+                others = [statistics.mean([process.round(drawn) for drawn in clients]) for process in mine]
+                self.pairs.append((statistics.mean(self.block), *others))
+                self.block = []
+            trainer.strategy.barrier()
+            self.begun = clock()  # from one round's end to the next one's: all that Lightning does counts
+
+    return Timer()
 
 
 def make_report(timer: Any) -> Any:

@@ -81,6 +81,12 @@ class Held(Unusable):
         return self
 
 
+def kind_of_number(value: Any) -> type | None:
+    """Return the type of the number that ``item()`` returned and ``value`` stands for; ``None`` for a tensor."""
+    kind = None if isinstance(value, Tensor) else getattr(value, "kind", None)
+    return kind if isinstance(kind, type) else None
+
+
 @dataclass
 class LogCall:
     """One call of ``self.log``.
@@ -211,9 +217,8 @@ class Recorder:
             # a stand-in for a tensor, as of a fused step, is none by its type
             if not hasattr(value, "detach"):
                 tensor = torch.tensor(float(value), device=self._module.device)
-            elif isinstance(getattr(value, "kind", None), type):
-                # a number that `item()` returned, in the type in which Lightning logs Python's numbers
-                tensor = value.detach().to(torch.get_default_dtype())
+            elif kind_of_number(value):
+                tensor = value.detach().to(torch.get_default_dtype())  # the type in which Lightning logs numbers
             else:
                 tensor = value.detach()
             value = self._logged.keep(tensor.reshape(()))
@@ -240,6 +245,6 @@ class Recorder:
 
     def _place(self, leaf: Any) -> TensorPlace:
         """Keep a tensor as it is now, or a number that stands for each client's."""
-        number = None if isinstance(leaf, Tensor) else getattr(leaf, "kind", None)
+        number = kind_of_number(leaf)
         leaf = leaf.detach().clone() if type(leaf) is Tensor else leaf  # a traced step changes none in place
-        return TensorPlace(self._logged.keep(leaf), number if isinstance(number, type) else None)
+        return TensorPlace(self._logged.keep(leaf), number)

@@ -11,6 +11,7 @@ from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchmetrics import MeanSquaredError
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, FedDyn, FedProx, TensorDataModule
@@ -117,20 +118,110 @@ def test_many_classes_are_not_transposed(monkeypatch: pytest.MonkeyPatch) -> Non
     compare(Wide, monkeypatch)
 
 
+class OneNumber(Logs):
+    """Predicts one number for each sample, and logs it in several shapes."""
+
+    def __init__(self, loss: Any) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)), loss=loss)
+        self.accuracy = MeanSquaredError()
+
+    def shared_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch[0].flatten(1), batch[1]
+        output = self.layers(x)
+        loss = self.loss(output, y)
+        self.accuracy(output.view(-1), y)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("acc", ((output[:, 0] > 0) == y).double().mean(), on_step=False, on_epoch=True)
+        self.log("mean", torch.sigmoid(output.squeeze(-1)).mean(), on_step=False, on_epoch=True)
+        self.log("error", (output - y.unsqueeze(1)).abs().mean(), on_step=False, on_epoch=True)
+        self.log("metric", self.accuracy, on_step=False, on_epoch=True)
+        return loss
+
+
+ONE_NUMBER: dict[str, Any] = {
+    "squeezed": lambda output, y: F.mse_loss(output.squeeze(1), y.double()),
+    "squeezed without a dimension": lambda output, y: F.mse_loss(output.squeeze(), y.double()),
+    "first column": lambda output, y: F.l1_loss(output[:, 0], y.to(output.dtype)),
+    "viewed": lambda output, y: F.huber_loss(output.view(-1), y.double()),
+    "flattened": lambda output, y: nn.SmoothL1Loss()(output.flatten(), y.to(output)),
+    "binary": lambda output, y: F.binary_cross_entropy_with_logits(output.squeeze(-1), y.double()),
+    "binary, targets in a column": lambda output, y: nn.BCEWithLogitsLoss()(output, y.double()[:, None]),
+    "targets unsqueezed": lambda output, y: F.mse_loss(output, y.unsqueeze(-1).double()),
+    "targets scaled": lambda output, y: F.mse_loss(output.squeeze(1), (y - 1) / 10.0),
+    "targets compared": lambda output, y: F.binary_cross_entropy_with_logits(output[:, 0], (y > 1).double()),
+    "targets less their mean": lambda output, y: F.mse_loss(output[:, 0], y - y.double().mean()),
+    "reversed targets": lambda output, y: F.mse_loss(output.flatten(), y.flip(0).double()),
+}
+
+
+@pytest.mark.parametrize("name", ONE_NUMBER)
+def test_one_number_for_each_sample(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(lambda: OneNumber(ONE_NUMBER[name]), monkeypatch)
+
+
+INPUTS: dict[str, Any] = {
+    "scaled": lambda x: (x + 3.0) / 10.0,
+    "each sample less its mean": lambda x: x - x.mean(dim=1, keepdim=True),
+    "less the batch's mean": lambda x: x - x.mean(dim=0),
+    "inverse": lambda x: 0.1 / x.abs().sqrt(),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scales(Logs):
+        def shared_step(self, batch: Any, batch_idx: int) -> Tensor:
+            x, y = batch[0].flatten(1), batch[1]
+            x = INPUTS[name](x)
+            loss = F.cross_entropy(self.layers(x), y)
+            self.log("loss", loss, on_step=False, on_epoch=True)
+            self.log("mean", x.mean(), on_step=False, on_epoch=True)
+            return loss
+
+    compare(lambda: Scales(chain(nn.ReLU())), monkeypatch)
+
+
+def test_targets_of_classes_by_one_hot(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(lambda: Logs(chain(nn.ReLU()), loss=one_hot), monkeypatch)
+
+
+OTHER_LOSSES: dict[str, Any] = {
+    "an option": lambda output, y: F.smooth_l1_loss(output.flatten(), y.double(), beta=0.5),
+    "a sum": lambda output, y: F.mse_loss(output.flatten(), y.double(), reduction="sum"),
+    "predictions against all targets": lambda output, y: F.mse_loss(output, y.double()),
+    "a weight": lambda output, y: F.binary_cross_entropy_with_logits(output[:, 0], y.double(), output[:, 0].detach()),
+    "reversed": lambda output, y: F.mse_loss(output.flatten().flip(0), y.double()),
+    "another type of the same bytes": lambda output, y: F.mse_loss(output.flatten(), (y + 1).view(torch.float64)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_LOSSES)
+def test_other_losses_give_the_same_without_a_program(name: str) -> None:
+    alone, at_once = OneNumber(OTHER_LOSSES[name]), OneNumber(OTHER_LOSSES[name])
+    assert fit(at_once, "vectorized") == pytest.approx(fit(alone, "sequential"), rel=1e-6, abs=1e-9)
+    for key, value in alone.state_dict().items():
+        torch.testing.assert_close(at_once.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+
+
 class Decodes(Module):
+    loss: Any = staticmethod(F.mse_loss)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x = batch[0].view(batch[0].size(0), -1)
-        loss = F.mse_loss(self.layers(x), x)
+        loss = self.loss(self.layers(x), x)
         self.log("loss", loss, on_step=False, on_epoch=True)
         return loss
 
 
-def test_an_autoencoder_with_adam(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loss", [F.mse_loss, F.l1_loss, F.binary_cross_entropy_with_logits])
+def test_an_autoencoder_with_adam(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> Decodes:
         torch.manual_seed(0)
-        return Decodes(
-            nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 6)), lambda p: torch.optim.Adam(p, lr=0.01)
-        )
+        layers = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 6))
+        module = Decodes(layers, lambda p: torch.optim.Adam(p, lr=0.01))
+        module.loss = loss
+        return module
 
     compare(make, monkeypatch)
 

@@ -19,13 +19,11 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
-from fl_lightning.executors.stacked.program.trace import Graph, Traced, custom_functions, trace
+from fl_lightning.executors.stacked.program.trace import RESHAPES, Graph, Traced, compare, custom_functions, trace
 from fl_lightning.executors.stacked.randomness import nothing_drawn
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
-
-RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 
 
 @dataclass(frozen=True)
@@ -143,10 +141,9 @@ class ProgramMaker:
             return
         try:
             for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
-                _compare(self._first[0], other, self._first_size, size)
-                if loss != self._first[1]:
-                    raise CannotVectorize("another loss for another size")
-                self._joint(self._first[2], logged, self._first_size, size)
+                plan, first = self._first
+                _compare(plan, other, loss, self._first_size, size)
+                self._joint(first, logged, self._first_size, size)
         except SideEffect:
             raise
         except Exception as error:
@@ -167,22 +164,23 @@ class ProgramMaker:
         traced = self._step
         assert traced is not None
         try:
-            _compare(traced.plan.graph, graph, size, size)
+            compare(traced.plan.graph, graph, size, size)
         except CannotVectorize:
             return False
         return bool(self._logs == _log_key(logged))
 
     def _make(self, form: BatchForm, size: int, graph: Graph, loss: int, logged: Logged) -> TracedStep:
         other = size - 1 if size > 1 else 2
-        [(again, _, logged_again)] = self._record(form, [other])
-        _compare(graph, again, size, other)
+        [(again, loss_again, logged_again)] = self._record(form, [other])
+        plan = make_plan(graph, loss)
+        _compare(plan, again, loss_again, size, other)
         self._logs = _log_key(logged)
         calls, tensors, of_samples = self._joint(logged, logged_again, size, other)
-        plan = make_plan(graph, loss)
-        self._form, self._first, self._first_size, self._sizes = form, (graph, loss, logged), size, {size, other}
+        self._form, self._first, self._first_size, self._sizes = form, (plan, logged), size, {size, other}
         if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
             raise CannotVectorize("weights in half precision")
         leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
+        leaves_needed(plan, [plan.source, plan.target], size)
         said = Logged(calls, logged.metric_calls, [])
         return TracedStep(plan, said, tensors, of_samples, sorted(leaves | {plan.target}))
 
@@ -248,19 +246,11 @@ def _record(
     return found
 
 
-def _compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
-    """Raise ``CannotVectorize`` if two traces differ in more than the batch's size."""
-    if len(graph.nodes) != len(other.nodes):
+def _compare(plan: Plan, other: Graph, loss: int, size: int, other_size: int) -> None:
+    """Raise ``CannotVectorize`` if the trace for another size of a batch has another plan."""
+    compare(plan.graph, other, size, other_size)
+    if not make_plan(other, loss).is_like(plan):
         raise CannotVectorize("what is computed depends on a batch's size")
-    for a, b in zip(graph.nodes.values(), other.nodes.values(), strict=True):
-        if a.function is not b.function or a.in_graph != b.in_graph:
-            raise CannotVectorize("what is computed depends on a batch's size")
-        if a.args == b.args and a.kwargs == b.kwargs:
-            continue
-        sizes = (size, other_size) if a.function in RESHAPES else None
-        left, right = a.leaves, b.leaves
-        if len(left) != len(right) or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
-            raise CannotVectorize("what is computed depends on a batch's size")
 
 
 def _is_of_samples(shape: Sequence[int], other: Sequence[int], size: int, other_size: int) -> bool:

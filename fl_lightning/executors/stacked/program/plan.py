@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning.executors.stacked.program.losses import LOSSES, USUAL_OPTIONS, VALUE_LOSSES
 from fl_lightning.executors.stacked.program.trace import Graph, Node, Ref
 
 ACTIVATIONS: dict[Any, str] = {
@@ -21,7 +23,10 @@ ACTIVATIONS: dict[Any, str] = {
 }
 _OPTIONS_IN_ORDER: dict[Any, tuple[str, ...]] = {F.softplus: ("beta", "threshold")}  # that layers give without names
 _LOG_SOFTMAX = (F.log_softmax, torch.log_softmax, Tensor.log_softmax)
-_SHAPES = (Tensor.view, Tensor.reshape, Tensor.flatten, torch.flatten, torch.reshape, Tensor.contiguous)
+_SHAPES = (
+    *(getattr(Tensor, name) for name in ("view", "reshape", "flatten", "ravel", "squeeze", "unsqueeze", "contiguous")),
+    *(torch.reshape, torch.flatten, torch.ravel, torch.squeeze, torch.unsqueeze),
+)
 _TYPES = (Tensor.float, Tensor.double, Tensor.to, Tensor.type_as)
 
 
@@ -58,9 +63,9 @@ class Plan:
     Attributes:
         graph: What the step computes.
         layers: Its layers, the first and the last of them linear.
-        source: The number of the tensor that the first layer takes, up to its shape.
-        loss: ``"cross_entropy"`` or ``"mse"``.
-        target: The number of the loss's target, up to its shape.
+        source: The number of the value of the batch that the first layer takes, up to its shape and type.
+        loss: ``"cross_entropy"``, or one of ``VALUE_LOSSES``.
+        target: The number of the value of the batch that is the loss's target, up to its shape and type.
         output: The number of the last layer's result.
         result: The number of the loss.
         log_softmax: The number of the output's logarithmic softmax, if the step takes it itself.
@@ -79,6 +84,10 @@ class Plan:
     def draws(self) -> bool:
         """Whether random numbers are drawn."""
         return any(isinstance(layer, Dropout) for layer in self.layers)
+
+    def is_like(self, other: Plan) -> bool:
+        """Whether another size's plan is the same, up to the graph's shapes."""
+        return replace(self, graph=other.graph) == other
 
     def parameters_used(self) -> set[int]:
         """Return the places of the parameters that the network uses."""
@@ -104,28 +113,50 @@ def make_plan(graph: Graph, loss: int) -> Plan:
         name = "cross_entropy"
     else:
         output = _argument(node, 0, "input").number
-    target = _batch_leaf(graph, _argument(node, 1, "target").number, of_samples=True)
+        if name in VALUE_LOSSES:
+            output = _column(graph, output)
+    target = _of_batch(graph, _argument(node, 1, "target").number, of_samples=True)
     layers, source = _chain(graph, output)
     _check_uses(graph, layers)
     return Plan(graph, tuple(layers), source, name, target, output, loss, log_softmax)
 
 
 def _loss_name(graph: Graph, node: Node) -> str:
-    usual: dict[str, Any] = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
     options = {key: value for key, value in node.kwargs.items() if key not in ("input", "target")}
-    names = {F.cross_entropy: "cross_entropy", F.nll_loss: "nll", F.mse_loss: "mse"}
-    if node.function not in names or len(node.args) > 2 or not node.in_graph:
+    if node.function not in LOSSES or any(value is not None for value in node.args[2:]) or not node.in_graph:
         raise CannotVectorize(f"{_called(node)} as the loss")
-    if any(value is not None and value != usual.get(key) for key, value in options.items()):
+    if any(value is not None and value != USUAL_OPTIONS.get(key) for key, value in options.items()):
         raise CannotVectorize(f"{_called(node)} with options")
+    name = LOSSES[node.function]
     shape = _shape(graph, _argument(node, 0, "input").number)
     target = _shape(graph, _argument(node, 1, "target").number)
-    if names[node.function] == "mse":
-        if shape != target or len(shape) < 2:
-            raise CannotVectorize("mse_loss of tensors of unequal shapes")
+    if name in VALUE_LOSSES:
+        if shape != target and math.prod(shape) * math.prod(target) != 1:
+            raise CannotVectorize(f"{_called(node)} of tensors of unequal shapes")
     elif len(shape) != 2 or len(target) != 1:
         raise CannotVectorize(f"{_called(node)} of more than one prediction a sample, or of probabilities")
-    return names[node.function]
+    return name
+
+
+def _column(graph: Graph, number: int) -> int:
+    """Return the number of the column, shape ``(n, 1)``, of which a value is the same values in another shape."""
+    while len(_shape(graph, number)) < 2:
+        node = _node(graph, number)
+        if not node.in_graph or not reshapes(graph, node):
+            raise CannotVectorize(f"{_called(node)} after the last linear layer")
+        number = node.inputs[0]
+    return number
+
+
+def reshapes(graph: Graph, node: Node) -> bool:
+    """Whether a call changes its tensor's shape alone: all values and their type stay, in their order."""
+    index = node.args[1] if node.function is Tensor.__getitem__ else ()
+    places = index if isinstance(index, tuple) else (index,)
+    whole = all(part in (0, -1, None, Ellipsis, slice(None)) for part in places)
+    if node.function not in _SHAPES and not (node.function is Tensor.__getitem__ and whole):
+        return False
+    number = node.inputs[0]
+    return math.prod(_shape(graph, number)) == math.prod(node.shape) and _dtype(graph, number) == node.dtype
 
 
 def _chain(graph: Graph, output: int) -> tuple[list[Layer], int]:
@@ -142,7 +173,7 @@ def _chain(graph: Graph, output: int) -> tuple[list[Layer], int]:
         if node.function is F.linear:
             layers.append(_linear(graph, node))
             try:
-                source = _batch_leaf(graph, before, of_samples=False)
+                source = _of_batch(graph, before, of_samples=False)
             except CannotVectorize:
                 pass
             else:
@@ -185,26 +216,35 @@ def _check_uses(graph: Graph, layers: Sequence[Layer]) -> None:
             raise CannotVectorize("a parameter is used outside of its linear layer")
 
 
-def _batch_leaf(graph: Graph, number: int, of_samples: bool) -> int:
-    """Return the number of the batch's tensor that a value is, up to its shape and type.
+def _of_batch(graph: Graph, number: int, of_samples: bool) -> int:
+    """Return the number of the value that another one is, up to its shape and type, if that depends on the batch alone.
 
     Args:
         graph: What the step computes.
-        number: The value.
+        number: The other value.
         of_samples: Whether it may have any shape, with samples first; otherwise it is a row for each sample.
+
+    Raises:
+        CannotVectorize: If it depends on parameters or random numbers, or its rows are not the samples.
     """
     shape = _shape(graph, number)
     while number >= graph.leaves:
         node = _node(graph, number)
-        if node.function not in (*_SHAPES, *_TYPES):
-            raise CannotVectorize(f"{_called(node)} of the batch")
-        number = _argument(node, 0, "input").number
-        given = graph.dtypes[number] if number < graph.leaves else _node(graph, number).dtype
-        if node.dtype is None or given is None or not _keeps_values(given, node.dtype, graph.dtypes[0]):
-            raise CannotVectorize(f"{_called(node)} of the batch to a type of fewer values")
-    if number < graph.parameters:
-        raise CannotVectorize("a layer that takes a parameter")
-    original = graph.shapes[number]
+        if not reshapes(graph, node) and not _keeps_values(graph, node):
+            break
+        number = node.inputs[0]
+    seen, waiting = {number}, [number]
+    while waiting:
+        first = waiting.pop()
+        if first < graph.parameters:
+            raise CannotVectorize("a layer that takes a parameter")
+        if first >= graph.leaves:
+            node = _node(graph, first)
+            if node.function is F.dropout:
+                raise CannotVectorize("dropout of the batch")
+            waiting += set(node.inputs) - seen
+            seen.update(node.inputs)
+    original = _shape(graph, number)
     rows = len(shape) == 2 or of_samples
     if not shape or not original or shape[0] != original[0] or not rows:
         raise CannotVectorize("a layer whose rows are not the samples")
@@ -219,6 +259,10 @@ def _node(graph: Graph, number: int) -> Node:
 
 def _shape(graph: Graph, number: int) -> tuple[int, ...]:
     return graph.shapes[number] if number < graph.leaves else graph.nodes[number].shape
+
+
+def _dtype(graph: Graph, number: int) -> torch.dtype | None:
+    return graph.dtypes[number] if number < graph.leaves else graph.nodes[number].dtype
 
 
 def _argument(node: Node, place: int, name: str) -> Ref:
@@ -236,6 +280,9 @@ def _called(node: Node) -> str:
     return str(getattr(node.function, "__name__", node.function))
 
 
-def _keeps_values(given: torch.dtype, wanted: torch.dtype, weights: torch.dtype) -> bool:
-    """Whether a cast leaves what matters: the network takes the type of its weights in the end."""
-    return torch.promote_types(given, wanted) == wanted or (wanted == weights and given.is_floating_point)
+def _keeps_values(graph: Graph, node: Node) -> bool:
+    """Whether a call is a cast that leaves what matters: the network takes the type of its weights in the end."""
+    given, wanted = _dtype(graph, node.inputs[0]), node.dtype
+    if node.function not in _TYPES or given is None or wanted is None:
+        return False
+    return torch.promote_types(given, wanted) == wanted or (wanted == graph.dtypes[0] and given.is_floating_point)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fl_lightning.executors.stacked.program.losses import VALUE_LOSSES
 from fl_lightning.executors.stacked.program.plan import Activation, Dropout, Linear, Plan
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 
@@ -183,7 +184,8 @@ class Program:
             torch.softmax(out, 1 if self.transposed else 2, out=gradient)
             torch.addcmul(batch.target, gradient, batch.weights, out=gradient)
         else:
-            torch.sub(out, batch.target, out=gradient).mul_(batch.weights * (2.0 / self.classes))
+            loss = VALUE_LOSSES[self._plan.loss]
+            loss.slopes(out, batch.target, gradient).mul_(batch.weights * (loss.factor / self.classes))
         return gradient if self.transposed else gradient.transpose(1, 2)
 
     def _mask(self, place: int, layer: Dropout, sizes: Sequence[int]) -> Tensor:

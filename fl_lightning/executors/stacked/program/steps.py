@@ -105,10 +105,11 @@ class ProgramSteps:
         plan, number, first = self._plan, len(tensors[0]), self._traced.plan.graph.parameters
         self._tensors = dict(enumerate(tensors, start=first))
         like, classes = self._like, self._program.classes
-        inputs = self._tensors[plan.source]
-        self._inputs = inputs.reshape(*inputs.shape[:2], -1).to(like.dtype)
         sizes = torch.tensor([[*own, *[0] * (number - len(own))] for own in self._sizes]).t()  # (K, steps)
         counted = torch.arange(self._size) < sizes.unsqueeze(2)
+        self._compute([value for value in (plan.source, plan.target) if value not in self._tensors], sizes, counted)
+        inputs = self._tensors[plan.source]
+        self._inputs = inputs.reshape(*inputs.shape[:2], -1).to(like.dtype)
         target = self._tensors[plan.target]
         if plan.loss == "cross_entropy":
             known = (target != _IGNORED).view(number, -1, self._size).to(counted.device)
@@ -129,6 +130,20 @@ class ProgramSteps:
             self._target = target.reshape(*target.shape[:2], -1).to(like.dtype)
         outputs = (classes, self._size) if self._program.transposed else (self._size, classes)
         self._outputs = like.new_zeros(len(active), number, *outputs)
+
+    def _compute(self, wanted: Sequence[int], sizes: Tensor, counted: Tensor) -> None:
+        """Add tables of values that are computed from the batches; rows beyond a batch's samples are zero."""
+        if not wanted:
+            return
+        number, steps = sizes.shape
+        tables = {leaf: table.unflatten(1, (steps, self._size)).flatten(0, 1) for leaf, table in self._tensors.items()}
+        void = ~counted.to(self._like.device).flatten(0, 1)
+        given = Given(tables, sizes.flatten().to(self._like.device), ~void)
+        for value, found in zip(wanted, evaluate(self._plan, wanted, given), strict=True):
+            whole = found.new_zeros(len(void), self._size, *found.shape[2:])
+            whole[:, : found.shape[1]] = found
+            whole[void] = 0
+            self._tensors[value] = whole.unflatten(0, (number, steps)).flatten(1, 2)
 
     @property
     def segment_end(self) -> int:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.executors.stacked.program.plan import Plan
+from fl_lightning.executors.stacked.program.losses import VALUE_LOSSES
+from fl_lightning.executors.stacked.program.plan import Plan, reshapes
 from fl_lightning.executors.stacked.program.trace import Node, Ref
 
 _POINTWISE = {
@@ -115,8 +116,9 @@ class _Together:
     def _loss(self, node: Node) -> Tensor:
         plan, given = self._plan, self._given
         output, target = self._rows[plan.output], self._rows[plan.target]
-        if plan.loss == "mse":
-            losses = (output - target.reshape(output.shape).to(output.dtype)).square().mean(1)
+        if plan.loss in VALUE_LOSSES:
+            wanted = target.reshape(output.shape).to(output.dtype)
+            losses = VALUE_LOSSES[plan.loss].losses(output, wanted, reduction="none").mean(1)
         else:
             classes = target.long().clamp(min=0).unsqueeze(1)
             outputs = given.values[plan.output]
@@ -148,7 +150,12 @@ class _Together:
             rows = self._rows[inputs[0]].unflatten(0, (self._given.number, self._given.most))
             self._single[node.number] = (self._given.mean if node.function in _MEAN else self._given.sum)(rows)
             return
-        if node.function not in _POINTWISE and not (node.function in _ALONG and _keeps_samples(node, self._rows)):
+        if node.shape[:1] == self._plan_shape(inputs[0])[:1] != (1,) and reshapes(self._plan.graph, node):
+            rows = self._rows[inputs[0]]
+            self._rows[node.number] = rows.reshape(len(rows), *node.shape[1:])
+            return
+        along = node.function in _ALONG and _keeps_samples(node, self._rows)
+        if node.function not in (*_POINTWISE, F.one_hot) and not along:
             raise _Apart
         if len({len(self._plan_shape(number)) for number in inputs}) > 1:
             raise _Apart  # shapes that broadcast might set samples against something else
