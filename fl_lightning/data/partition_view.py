@@ -65,13 +65,18 @@ class PartitionView(ABC):
         return f"{unused:,} of {counted(len(source), 'sample')} belong{'s' * (unused == 1)} to no client{cause}."
 
     def statistics(self) -> PartitionStatistics:
-        """Return sizes and heterogeneity over all clients, those that validate and test too."""
+        """Return sizes and heterogeneity over all clients, those that validate and test too.
+
+        Without classes, as in a regression, there are sizes alone.
+        """
         from fl_lightning.partitioners import partition_statistics
 
-        return partition_statistics(self.partition, self._known_labels())
+        return partition_statistics(self.partition, self.labels)
 
     def plot(self, axes: Axes | None = None) -> LabelPlot:
         """Plot the clients' label distributions, with the sets in which they are; a notebook shows the picture.
+
+        Without classes, as in a regression, it has each client's number of samples.
 
         Args:
             axes: Axes to draw on; a new figure if ``None``.
@@ -81,8 +86,8 @@ class PartitionView(ABC):
         """
         from fl_lightning.partitioners import plot_label_distributions
 
-        labels, names = self._known_labels(), self.class_names
-        present = None if names is None else [names[label] for label in np.unique(labels)]
+        labels, names = self.labels, self.class_names
+        present = None if names is None or labels is None else [names[label] for label in np.unique(labels)]
         return plot_label_distributions(
             self.partition, labels, class_names=present, sets=self._sets_of_clients(), axes=axes
         )
@@ -94,13 +99,6 @@ class PartitionView(ABC):
         known = [client for clients in sets.values() for client in clients if client != GLOBAL]
         several = sum(bool(set(clients) - {GLOBAL}) for clients in sets.values()) > 1
         return sets if several and len(known) == len(set(known)) else None
-
-    def _known_labels(self) -> np.ndarray:
-        if self.labels is None:
-            raise ValueError(
-                f"The source of {type(self).__name__} has no class labels to count. Return `labels` from `load()`."
-            )
-        return self.labels
 
 
 def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:

@@ -25,7 +25,7 @@ def partition_picture(results: str | os.PathLike[str], fingerprint: str) -> Path
 
 
 def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, labels: Mapping[str, Any]) -> None:
-    """Draw the partition of a data module, unless that is done; data without classes have no picture.
+    """Draw the partition of a data module, unless that is done.
 
     Args:
         results: Folder of the experiment.
@@ -33,7 +33,7 @@ def draw_partition(results: str | os.PathLike[str], data: FederatedDataModule, l
         labels: ``fold`` and ``seed`` of the cell.
     """
     fingerprint = data.partition.fingerprint()
-    if data.labels is None or partition_picture(results, fingerprint) is not None:
+    if partition_picture(results, fingerprint) is not None:
         return
     name = f"{fingerprint[:16]}-fold_{labels['fold']}-seed_{labels['seed']}.png"
     figure = data.plot().figure

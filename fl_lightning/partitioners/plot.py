@@ -50,7 +50,7 @@ class LabelPlot(NamedTuple):
 
 def plot_label_distributions(
     partition: Partition,
-    labels: np.ndarray,
+    labels: np.ndarray | None,
     *,
     max_clients: int = 100,
     class_names: Sequence[str] | None = None,
@@ -62,7 +62,8 @@ def plot_label_distributions(
 
     Args:
         partition: The samples of each client.
-        labels: The class of each sample of the data set, integers, shape (num_samples,).
+        labels: The class of each sample of the data set, integers, shape (num_samples,); ``None`` draws the samples of
+            each client in one colour.
         max_clients: Largest number of clients to draw: the first ones, in the given order.
         class_names: Name of each class in ``labels``, ascending; the class itself if ``None``.
         order: ``"size"`` draws the largest client first, ``"client"`` client 0.
@@ -83,8 +84,10 @@ def plot_label_distributions(
 
     check_count("max_clients", max_clients)
     check_choice("order", order, ("size", "client"))
-    counts = label_counts(partition, labels)
-    names = _names(labels, class_names)
+    if labels is None:
+        counts, names = partition.sizes[:, np.newaxis], ["samples"]
+    else:
+        counts, names = label_counts(partition, labels), _names(labels, class_names)
     clients = np.arange(len(counts)) if order == "client" else np.argsort(-counts.sum(axis=1), kind="stable")
     set_of = {client: place for place, ids in enumerate((sets or {}).values()) for client in ids}
     drawn = clients[:max_clients].tolist()
@@ -94,7 +97,7 @@ def plot_label_distributions(
         figure = Figure(figsize=(float(np.clip(3 + 0.14 * len(clients), 6, 17)), 4.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-    _draw_bars(axes, table)
+    _draw_bars(axes, table, legend=labels is not None)
     _label_axes(axes, table, partition.num_clients, order)
     if sets:
         _mark_sets(axes, {name: [place for place, c in enumerate(clients) if c in set(sets[name])] for name in sets})
@@ -114,7 +117,7 @@ def _names(labels: np.ndarray, class_names: Sequence[str] | None) -> list[str]:
     return list(class_names)
 
 
-def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
+def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -131,6 +134,8 @@ def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
         heights = table[name].to_numpy()
         axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=name)
         bottom += heights
+    if not legend:
+        return
     if num_classes <= _MAX_LEGEND:
         small = {"fontsize": 7, "labelspacing": 0.25} if num_classes > 10 else {}
         axes.legend(title="class", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, reverse=True, **small)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -23,8 +24,8 @@ class PartitionStatistics:
         max: Samples of the largest client.
         mean: Mean samples of a client.
         std: Population standard deviation of the samples of a client.
-        c_score: Class non-IID score, see :func:`c_score`.
-        entropy: Joint entropy of client and class in nats, see :func:`label_entropy`.
+        c_score: Class non-IID score, see :func:`c_score`; NaN without classes.
+        entropy: Joint entropy of client and class in nats, see :func:`label_entropy`; NaN without classes.
     """
 
     num_clients: int
@@ -37,8 +38,8 @@ class PartitionStatistics:
     entropy: float
 
     def as_dict(self) -> dict[str, int | float]:
-        """Return the statistics by name, for a logger."""
-        return asdict(self)
+        """Return the statistics by name, for a logger; without classes neither C-score nor entropy."""
+        return {name: value for name, value in asdict(self).items() if not math.isnan(value)}
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<18}  {value:>10}" for name, value in self._rows().items())
@@ -46,17 +47,23 @@ class PartitionStatistics:
     def _repr_html_(self) -> str:
         return mapping_as_table(self._rows())
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the samples have classes."""
+        return not math.isnan(self.c_score)
+
     def _rows(self) -> dict[str, str]:
-        return {
+        rows = {
             "clients": f"{self.num_clients:,}",
             "samples": f"{self.num_samples:,}",
             "smallest client": f"{self.min:,}",
             "largest client": f"{self.max:,}",
             "mean size": f"{self.mean:,.1f}",
             "standard deviation": f"{self.std:,.1f}",
-            "C-score": f"{self.c_score:.3f}",
-            "entropy (nats)": f"{self.entropy:.3f}",
         }
+        if self.has_classes:
+            rows |= {"C-score": f"{self.c_score:.3f}", "entropy (nats)": f"{self.entropy:.3f}"}
+        return rows
 
 
 def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
@@ -85,10 +92,17 @@ def label_counts(partition: Partition, labels: np.ndarray) -> np.ndarray:
     return np.stack([np.bincount(classes[indices], minlength=len(values)) for indices in partition.indices])
 
 
-def partition_statistics(partition: Partition, labels: np.ndarray) -> PartitionStatistics:
-    """Return the statistics of a partition; arguments and errors as in :func:`label_counts` and :func:`c_score`."""
-    counts = label_counts(partition, labels)
-    sizes = counts.sum(axis=1)
+def partition_statistics(partition: Partition, labels: np.ndarray | None = None) -> PartitionStatistics:
+    """Return the statistics of a partition; arguments and errors as in :func:`label_counts` and :func:`c_score`.
+
+    Without labels, as in a regression, there are sizes alone.
+    """
+    if labels is None:
+        check_instance("partition", partition, Partition, "A partitioner makes one.")
+        counts = None
+    else:
+        counts = label_counts(partition, labels)
+    sizes = partition.sizes
     return PartitionStatistics(
         num_clients=len(sizes),
         num_samples=int(sizes.sum()),
@@ -96,8 +110,8 @@ def partition_statistics(partition: Partition, labels: np.ndarray) -> PartitionS
         max=int(sizes.max()),
         mean=float(sizes.mean()),
         std=float(sizes.std()),
-        c_score=c_score(counts),
-        entropy=label_entropy(counts),
+        c_score=math.nan if counts is None else c_score(counts),
+        entropy=math.nan if counts is None else label_entropy(counts),
     )
 
 

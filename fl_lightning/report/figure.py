@@ -20,15 +20,15 @@ _SIZE_BINS = 30  # roughly
 
 
 def draw_partition(
-    partition: Partition, labels: np.ndarray, class_names: Sequence[str] | None, max_clients: int, title: str
+    partition: Partition, labels: np.ndarray | None, class_names: Sequence[str] | None, max_clients: int, title: str
 ) -> Figure:
     """Draw a partition in three panels: samples by class, class shares, and a histogram of the sizes of all clients.
 
-    If all samples are of one class, there is no panel of class shares.
+    If there are no classes, or one alone, there is no panel of class shares.
 
     Args:
         partition: The sample indices of each client.
-        labels: The class of each sample of the data set, integers, shape (N,).
+        labels: The class of each sample of the data set, integers, shape (N,); ``None`` if there are none.
         class_names: The name of each class in ``labels``, in ascending order of the classes.
         max_clients: Number of clients in the first two panels; these are the largest ones.
         title: Title of the figure.

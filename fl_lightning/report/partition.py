@@ -19,7 +19,7 @@ from fl_lightning.notebook import in_frame
 from fl_lightning.partitioners import SampleFeatures
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
-from fl_lightning.report.summary import PartitionSummary, labels_or_zeros, summarize_partition
+from fl_lightning.report.summary import PartitionSummary, summarize_partition
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,9 +154,8 @@ def partition_report(
     if out is not None:
         check_path("out", out)
     summary = summarize_partition(datamodule, features)
-    labels = labels_or_zeros(datamodule)
     title = _title(summary)
-    figure = draw_partition(datamodule.partition, labels, _names(datamodule, labels), max_clients, title)
+    figure = draw_partition(datamodule.partition, datamodule.labels, _names(datamodule), max_clients, title)
     png = as_png(figure, _DPI)
     report = PartitionReport(summary, figure, png, _page(title, summary, figure, png).to_html())
     if out is not None:
@@ -181,12 +180,12 @@ def _page(title: str, summary: PartitionSummary, figure: Figure, png: bytes) -> 
 def _title(summary: PartitionSummary) -> str:
     numbers = summary.statistics
     title = f"{summary.data}: {numbers.num_samples:,} samples, {numbers.num_clients:,} clients"
-    return f"{title}, C-score {numbers.c_score:.3f}" if summary.has_labels else title
+    return f"{title}, C-score {numbers.c_score:.3f}" if numbers.has_classes else title
 
 
-def _names(datamodule: FederatedDataModule, labels: np.ndarray) -> list[str] | None:
-    names = datamodule.class_names
-    return None if names is None else [names[label] for label in np.unique(labels)]
+def _names(datamodule: FederatedDataModule) -> list[str] | None:
+    names, labels = datamodule.class_names, datamodule.labels
+    return None if names is None or labels is None else [names[label] for label in np.unique(labels)]
 
 
 def _holds(path: Path, content: bytes) -> bool:

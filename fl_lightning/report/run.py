@@ -62,7 +62,8 @@ def plot_run(
 
     Args:
         log_dir: The logger's ``log_dir``, which holds ``metrics.csv``; a list of them for a run that was resumed.
-        data: The data module, after the fit; it adds a panel with the classes of each client.
+        data: The data module, after the fit; it adds a panel with the samples of each client, by class
+            if there are classes.
         clients: ``ClientMetrics.values``; adds a panel with the score of each client in the last evaluation.
 
     Returns:
@@ -88,8 +89,7 @@ def plot_run(
     kinds = [shares, losses, [name for name in others if name not in {*shares, *losses}]]
     drawn = [names for names in kinds if names]
     scores = {stage: values for stage, values in (clients or {}).items() if values}
-    has_classes = data is not None and data.labels is not None
-    panels = has_classes + len(drawn) + bool(scores)
+    panels = (data is not None) + len(drawn) + bool(scores)
     if not panels:
         raise ValueError(
             "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "
@@ -100,7 +100,7 @@ def plot_run(
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
     FigureCanvasAgg(figure)
     places = iter(figure.subplots(rows, columns, squeeze=False).flat)
-    if data is not None and has_classes:
+    if data is not None:
         _draw_clients(next(places), data)
     for names in drawn:
         _draw_curves(next(places), {name: curves[name] for name in names}, unit)

@@ -32,7 +32,6 @@ class PartitionSummary:
         split: The split with its arguments; "as given" if the user has made the sets.
         sets: Clients and samples of the training, validation and test set.
         statistics: Sizes, C-score and entropy over all clients.
-        has_labels: Whether the samples have class labels; without labels, C-score and entropy mean nothing.
         feature_skew: The C-score of each categorical feature: eq. (52) with the values of the feature as classes.
         fingerprint: SHA-256 of the partition; equal partitions have the same one.
     """
@@ -42,7 +41,6 @@ class PartitionSummary:
     split: str
     sets: dict[str, str]
     statistics: PartitionStatistics
-    has_labels: bool
     feature_skew: dict[str, float]
     fingerprint: str
 
@@ -61,17 +59,14 @@ class PartitionSummary:
             "mean size": f"{numbers.mean:,.1f}",
             "standard deviation": f"{numbers.std:,.1f}",
         }
-        if self.has_labels:
+        if numbers.has_classes:
             rows |= {"C-score": f"{numbers.c_score:.3f}", "joint entropy (nats)": f"{numbers.entropy:.3f}"}
         rows |= {f"feature skew, {name}": f"{value:.3f}" for name, value in self.feature_skew.items()}
         return rows | {"fingerprint": self.fingerprint[:16]}
 
     def numbers(self) -> dict[str, int | float]:
         """Return the numbers by their names, for a logger."""
-        numbers = self.statistics.as_dict()
-        if not self.has_labels:
-            numbers = {name: value for name, value in numbers.items() if name not in ("c_score", "entropy")}
-        return numbers | {f"feature_skew/{name}": value for name, value in self.feature_skew.items()}
+        return self.statistics.as_dict() | {f"feature_skew/{name}": value for name, value in self.feature_skew.items()}
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -92,18 +87,10 @@ def summarize_partition(datamodule: FederatedDataModule, features: SampleFeature
         or "the data's own clients",
         split="as given" if isinstance(datamodule, TensorDataModule) else _describe(datamodule.split),
         sets=_sets(datamodule),
-        statistics=partition_statistics(partition, labels_or_zeros(datamodule)),
-        has_labels=datamodule.labels is not None,
+        statistics=partition_statistics(partition, datamodule.labels),
         feature_skew=skew,
         fingerprint=partition.fingerprint(),
     )
-
-
-def labels_or_zeros(datamodule: FederatedDataModule) -> np.ndarray:
-    """Return the label of each sample, shape (N,); all are 0 if the data have no labels."""
-    if datamodule.labels is not None:
-        return datamodule.labels
-    return np.zeros(1 + max(int(indices.max(initial=0)) for indices in datamodule.partition.indices), dtype=np.int64)
 
 
 def _columns(datamodule: FederatedDataModule, features: SampleFeatures | None) -> dict[str, np.ndarray]:

@@ -212,13 +212,21 @@ def test_label_distributions_are_plotted():
     assert len(table) == 5
 
 
-def test_without_labels_there_are_no_statistics():
+def test_without_labels_there_are_sizes_alone():
     data = ready(Listed(FixedPartitioner(), split=FixedSplit()))
     assert data.labels is None
     assert data.class_names is None
-    for ask in (data.statistics, data.plot):
-        with pytest.raises(ValueError, match="Listed has no class labels to count"):
-            ask()
+    sizes = data.partition.sizes.tolist()
+    statistics = data.statistics()
+    assert not statistics.has_classes
+    assert statistics.as_dict() == {
+        **{"num_clients": 5, "num_samples": sum(sizes), "min": min(sizes), "max": max(sizes)},
+        **{"mean": sum(sizes) / 5, "std": pytest.approx(np.std(sizes))},
+    }
+    assert "C-score" not in str(statistics)
+    _, axes, table = data.plot()
+    assert table["samples"].sort_index().tolist() == sizes
+    assert axes.get_legend() is None
 
 
 # ---- standardisation ----
