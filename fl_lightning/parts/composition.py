@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.checks import as_list, check_part
+from fl_lightning.parts.checks import as_list, check_part, refuse_idle
 from fl_lightning.parts.draws import Moment, OwnDraws
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
@@ -103,6 +103,8 @@ class Composition(ShowsSignature):
         """Let every part look at the others."""
         parts = {**self.parts, "participation": self.participation}
         for part in self.parts.values():
+            for each in part.with_held_parts:
+                refuse_idle(each)
             part.check_beside(parts)
 
     @property
