@@ -86,7 +86,8 @@ class Entry:
         if call.value.key is not None and call.value.key not in returned:
             raise CannotVectorize("a collection of metric objects returns values under other names than those of each")
         value = returned if call.value.key is None else returned[call.value.key]
-        return torch.as_tensor(value, dtype=torch.get_default_dtype())
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        return value if is_float else torch.as_tensor(value, dtype=torch.get_default_dtype())
 
 
 Said = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them
@@ -242,14 +243,21 @@ class Journal:
 
 
 def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
-    """Return one number in the place of many, and its weight in a mean."""
+    """Return one number in the place of many, and its weight in a mean.
+
+    As in Lightning, a value is weighted in its own type, and sums are those of the default type or a wider one.
+    """
     reduction = pairs[0][1].reduction
     values = torch.cat([entry.values(call) for entry, call in pairs])
+    wide = torch.promote_types(values.dtype, torch.get_default_dtype())
+    if reduction == "sum":
+        return values.sum(dtype=wide), 1
     if reduction != "mean":
-        return (values.sum() if reduction == "sum" else values.amax() if reduction == "max" else values.amin()), 1
+        return (values.amax() if reduction == "max" else values.amin()), 1
     weights = [weight for entry, call in pairs for weight in entry.weights(call)]
     total = sum(weights)
-    return (values * torch.tensor(weights, dtype=values.dtype, device=values.device)).sum() / (total or 1), total
+    weighted = (values.to(wide) * torch.tensor(weights, dtype=wide, device=values.device)).to(values.dtype)
+    return weighted.sum(dtype=wide) / (total or 1), total
 
 
 def _leave_values(results: Any, clients: Sequence[Said], at: tuple[int, int], earlier: dict[str, Any]) -> list[Any]:
@@ -279,7 +287,7 @@ def _leave_values(results: Any, clients: Sequence[Said], at: tuple[int, int], ea
         if isinstance(call.value, Metric):
             metric._forward_cache = value_of_step(entry, row, call)
         else:
-            metric._forward_cache = entry.value(call, row).to(metric.value.dtype).clone()
+            metric._forward_cache = entry.value(call, row).clone()
             if not metric.meta.on_epoch:
                 metric.value = metric._forward_cache
         metric._computed = None

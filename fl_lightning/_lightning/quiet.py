@@ -15,6 +15,7 @@ from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.metric_calls import without_graphs
+from fl_lightning.plain_copies import plain_copy
 
 
 class QuietTraining:
@@ -122,6 +123,9 @@ class QuietTraining:
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
+        """Set eval mode; put back the modes, and the buffers that steps change, such as queues and counters."""
+        owned = [(submodule._buffers, name) for submodule in self._module.modules() for name in submodule._buffers]
+        before = [(buffers, name, buffers[name], plain_copy(buffers[name])) for buffers, name in owned]
         modes = [(submodule, submodule.training) for submodule in self._module.modules()]
         # cuDNN has no backward pass for recurrent layers in eval mode
         recurrent = any(isinstance(submodule, nn.RNNBase) for submodule, _ in modes)
@@ -132,6 +136,10 @@ class QuietTraining:
         finally:
             for submodule, training in modes:
                 submodule.training = training
+            for buffers, name, buffer, values in before:
+                buffers[name] = buffer
+                if buffer is not None:
+                    buffer.data.copy_(values)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
