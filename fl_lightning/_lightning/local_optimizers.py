@@ -134,8 +134,8 @@ class LocalOptimizers:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no optimizer has a state."""
-        return not any(optimizer.state for optimizer in self._trainer.optimizers)
+        """Whether no optimizer has another state than a new one."""
+        return all(_is_made_anew(optimizer, optimizer.state) for optimizer in self._trainer.optimizers)
 
     def mark_of_schedules(self) -> Any:
         """Return a value to compare later, to see whether any schedule has changed."""

@@ -23,13 +23,15 @@ class StateVector:
 
     Args:
         module: The module, on the device on which it trains.
+        like: The state of the module of which this one is a copy: it has the same buffers, whatever their layers' modes
+            are now.
 
     Raises:
         TypeError: If a trained parameter is complex or was never initialised.
         ValueError: If the module has no parameter to train.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, like: StateVector | None = None) -> None:
         self.module = module
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
@@ -52,7 +54,7 @@ class StateVector:
         self.parameters = [parameter for _, parameter in named]
         #: Names of the trained parameters, in the vector's order.
         self.names = [name for name, _ in named]
-        self._buffer_owners = _owners_of_buffers(module)
+        self._buffer_owners = _owners_of_buffers(module) if like is None else like._owners_in(module)
         module_names = {id(submodule): name for name, submodule in module.named_modules()}
         #: Names of the buffers, in the vector's order.
         self.buffer_names = [f"{module_names[id(owner)]}.{name}".lstrip(".") for owner, name in self._buffer_owners]
@@ -74,6 +76,11 @@ class StateVector:
     def tensor_names(self) -> list[str]:
         """Names of the tensors of the state, parameters first."""
         return [*self.names, *self.buffer_names]
+
+    def _owners_in(self, copy: nn.Module) -> list[tuple[nn.Module, str]]:
+        """Return (submodule, name) for every buffer, in a copy of the module."""
+        places = (name.rpartition(".") for name in self.buffer_names)
+        return [(copy.get_submodule(owner), name) for owner, _, name in places]
 
     def read(self) -> Tensor:
         """Return a new vector that holds the module's present state.

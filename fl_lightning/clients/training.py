@@ -234,7 +234,7 @@ class LocalTraining:
         """
         other = copy(self)
         module, watched = copied(self.vector.module, self.trainer)
-        other.vector, other.quiet = StateVector(module), QuietTraining(self.loop, module)
+        other.vector, other.quiet = StateVector(module, self.vector), QuietTraining(self.loop, module)
         return other, watched
 
     @cached_property

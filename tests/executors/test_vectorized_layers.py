@@ -225,3 +225,56 @@ def test_fused_steps_with_local_objectives(name: str) -> None:
     assert fitter.fit_loop.executor.cause is None
     for key, value in states[0].items():
         torch.testing.assert_close(states[1][key], value, rtol=1e-7, atol=1e-8)
+
+
+class FreezesStatistics(Module):
+    """Sets BatchNorm to eval mode when a round begins, as for fine-tuning."""
+
+    first_round = 0
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch >= self.first_round:
+            self.layers[1].eval()
+
+
+@pytest.mark.parametrize("first_round", [0, 1])
+def test_layers_that_a_hook_sets_to_eval_mode(first_round: int) -> None:
+    def make() -> Module:
+        torch.manual_seed(0)
+        module = FreezesStatistics(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)))
+        module.first_round = first_round
+        return module
+
+    assert_equal_both_ways(make, TensorDataModule(clients_of((6,)), batch_size=4, drop_last=True))
+
+
+def test_a_gradient_of_rounding_alone_is_named() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    module = Module(layers, lambda parameters: torch.optim.Adam(parameters, lr=0.01))
+    fitter = train(module, TensorDataModule(clients_of((6,)), batch_size=4, drop_last=True), "vectorized")
+    assert fitter.fit_loop.executor.cause == (
+        "the gradient of 'layers.0.bias' is zero but for rounding, as that of a bias before normalisation, and Adam "
+        "makes whole steps of it. Leave it out, as by `bias=False`, or take SGD"
+    )
+
+
+def test_adagrad_beside_a_hook_that_sets_learning_rates() -> None:
+    class Rates(L.Callback):
+        def on_client_start(self, trainer: L.Trainer, pl_module: L.LightningModule, client: Any) -> None:
+            trainer.optimizers[0].param_groups[0]["lr"] = 0.01 * (client.task.client + 1)
+
+    def make() -> Module:
+        torch.manual_seed(0)
+        return Module(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), torch.optim.Adagrad)
+
+    data = TensorDataModule(clients_of((6,)), batch_size=4, drop_last=True)
+    trained = {}
+    for executor in ("sequential", "vectorized"):
+        trained[executor] = make()
+        callback = FedAvg(len(SIZES), seed=1, executor=executor)
+        fitter = quiet_trainer(max_epochs=3, callbacks=[callback, Rates()])
+        fitter.fit(trained[executor], datamodule=data)
+    assert fitter.fit_loop.executor.cause is None
+    for name, value in trained["sequential"].state_dict().items():
+        torch.testing.assert_close(trained["vectorized"].state_dict()[name], value, rtol=1e-9, atol=1e-12)

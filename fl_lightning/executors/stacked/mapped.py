@@ -135,7 +135,7 @@ class _OfOneClient(TorchFunctionMode):
         if function == _IS_LEAF and id(args[0]) in self._parameters:
             return True
         if function == _GRAD and id(args[0]) in self._parameters:
-            raise CannotVectorize("`training_step` reads gradients, which a stack keeps elsewhere")
+            raise CannotVectorize("`training_step` reads or clears gradients, which a stack keeps elsewhere")
         try:
             if function in _FILLED and not _functorch.is_batchedtensor(args[0]):
                 return _watched(self._fill(function, *args, **(kwargs or {})))

@@ -6,7 +6,8 @@ In single precision small terms of a loss hide behind rounding; here a stack tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +21,21 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import log_why
+from fl_lightning.executors.stacked.guards.effects import no_effects
+from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.program.steps import ProgramSteps
 from fl_lightning.executors.stacked.program.updates import Gradients
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import ModelStack
 from fl_lightning.executors.stacked.step_runners import make_step_runners
+from fl_lightning.seeding import preserved_generators
 
 log = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-5  # of the largest gradient: far above rounding, also where a step computes a part in single precision
 _COARSE = 1e-3  # where it returns its loss in single precision
+_NOISE = 1e-10  # of the largest gradient: what rounding alone leaves of a gradient that is zero
 
 
 @dataclass
@@ -48,6 +53,22 @@ class Example:
     batch: Any
 
 
+@contextmanager
+def in_double_precision(training: LocalTraining, *, draws: bool, by_program: bool) -> Iterator[PreciseStep | None]:
+    """Yield a :class:`PreciseStep` of these arguments; ``None`` if the module has no double precision.
+
+    Nothing that it does is seen outside, nor drawn from global generators.
+    """
+    try:
+        precise = PreciseStep(training, draws=draws, by_program=by_program)
+    except Exception as error:  # a device or a layer
+        log_why(log, "The module cannot be copied in double precision", error)
+        yield None
+        return
+    with preserved_generators(training.vector.device), no_effects(), nothing_kept():
+        yield precise
+
+
 class PreciseStep:
     """Compares gradients, losses, buffers and logged values of one step.
 
@@ -59,7 +80,7 @@ class PreciseStep:
 
     def __init__(self, training: LocalTraining, *, draws: bool, by_program: bool) -> None:
         module: Any = training.vector.module.double()
-        self._vector = StateVector(module)
+        self._vector = StateVector(module, training.vector)
         self._stacked = StackedLoop(training.loop, training.corrector, module)
         self._steps = make_step_runners(training, self._vector, self._stacked, None)
         self._draws, self._by_program = draws, by_program
@@ -70,11 +91,7 @@ class PreciseStep:
         Raises:
             CannotVectorize: If anything differs.
         """
-        batches = DrawnBatches([iter([example.batch]) for example in examples], None)
-        for rows, batch in batches.next(range(len(examples))):
-            own = [examples[row] for row in rows]
-            batch.tensors = [t.double() if t.is_floating_point() else t for t in batch.tensors]
-            singles = [batch.rebuild([tensor[place] for tensor in batch.tensors]) for place in range(len(own))]
+        for own, singles, batch in _in_double(examples):
             try:
                 alone = [self._alone(example, single) for example, single in zip(own, singles, strict=True)]
             except CannotVectorize:
@@ -85,6 +102,16 @@ class PreciseStep:
             at_once = self._by_the_program(own, singles, batch) if self._by_program else self._mapped(own, batch)
             for place, found in enumerate(alone):
                 self._compare(found, [values[place] for values in at_once])
+
+    def is_noise(self, name: str, example: Example) -> bool:
+        """Whether a parameter's gradient is zero but for rounding; False where that cannot be found out."""
+        [(_, [batch], _)] = _in_double([example])
+        try:
+            gradients = dict(zip(self._vector.names, self._alone(example, batch), strict=False))
+        except Exception as error:
+            log_why(log, "A step cannot be taken in double precision", error)
+            return False
+        return largest(gradients[name]) <= _NOISE * max(map(largest, gradients.values()))
 
     def _alone(self, example: Example, batch: Any) -> list[Tensor]:
         """Return the gradients, the loss, the buffers after the step, and what was logged."""
@@ -136,6 +163,15 @@ class PreciseStep:
             if not bool(same.all()):
                 what = f"the gradient of {names[place]!r}" if place < number else "the loss, a buffer or a logged value"
                 raise CannotVectorize(f"{what} differs in a stack by {largest(own - other):.1g}")
+
+
+def _in_double(examples: Sequence[Example]) -> Iterator[tuple[list[Example], list[Any], StackedBatch]]:
+    """Yield examples whose batches have one form, their batches in double precision, and these stacked."""
+    batches = DrawnBatches([iter([example.batch]) for example in examples], None)
+    for rows, batch in batches.next(range(len(examples))):
+        own = [examples[row] for row in rows]
+        batch.tensors = [t.double() if t.is_floating_point() else t for t in batch.tensors]
+        yield own, [batch.rebuild([tensor[place] for tensor in batch.tensors]) for place in range(len(own))], batch
 
 
 def _filled(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:

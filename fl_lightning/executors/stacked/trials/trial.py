@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,9 @@ from fl_lightning._lightning.metric_replay import MetricStates, metric_states
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.guards.effects import no_effects
-from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
@@ -33,12 +30,10 @@ from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_metrics
-from fl_lightning.executors.stacked.trials.precise import Example, PreciseStep, largest
+from fl_lightning.executors.stacked.trials.precise import Example, in_double_precision, largest
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.seeding import preserved_generators
-
-log = logging.getLogger(__name__)
 
 #: Relative to how far training moves a tensor: rounding stays far below, another function far above.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3}
@@ -151,20 +146,18 @@ class Trial:
 
     def _compare_precisely(self) -> None:
         """Compare a step of each client in double precision: at the weights to which it has come, which differ."""
-        training = self._training
-        try:
-            precise = PreciseStep(self._copy, draws=self.draws, by_program=self.by_program)
-        except Exception as error:  # a device or a layer has no double precision
-            log_why(log, "The module cannot be copied in double precision", error)
-            return
         found = [done for done in self._done if done.witness.batches and bool(done.result.vector.isfinite().all())]
-        with preserved_generators(self._copy.vector.device), no_effects(), nothing_kept():
-            precise.compare(
-                [
-                    Example(partial(training.seed, done.begun.task), done.result.vector, done.witness.batches[0])
-                    for done in found
-                ]
-            )
+        with in_double_precision(self._copy, draws=self.draws, by_program=self.by_program) as precise:
+            if precise is not None:
+                precise.compare([self._example(done) for done in found])
+
+    def _example(self, done: _Done) -> Example:
+        return Example(partial(self._training.seed, done.begun.task), done.result.vector, done.witness.batches[0])
+
+    def _is_noise(self, name: str, done: _Done) -> bool:
+        """Whether a parameter's gradient is zero but for rounding."""
+        with in_double_precision(self._copy, draws=self.draws, by_program=False) as precise:
+            return precise is not None and precise.is_noise(name, self._example(done))
 
     def _compare(self) -> None:
         vector, journal = self._copy.vector, Journal()
@@ -217,7 +210,7 @@ class Trial:
             raise CannotVectorize(_BY_ANOTHER_WAY)
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
-            self._compare_models(member.result, vector_of(row))
+            self._compare_models(member, vector_of(row))
             self._compare_steps(member.result, len(stack.windows[row]), summed[row])
 
     @property
@@ -228,9 +221,9 @@ class Trial:
     def _tolerance(self) -> float:
         return _MIXED if self._is_mixed else _TOLERANCES.get(self._training.vector.parameters[0].dtype, _MIXED)
 
-    def _compare_models(self, result: ClientResult, stacked: Tensor) -> None:
+    def _compare_models(self, done: _Done, stacked: Tensor) -> None:
         vector = self._training.vector
-        models = [vector.views(model) for model in (result.start, result.vector, stacked)]
+        models = [vector.views(model) for model in (done.result.start, done.result.vector, stacked)]
         moves = [largest(after - start) for start, after, _ in zip(*models, strict=True)]
         # a tensor that hardly moves (a bias before BatchNorm, say) is moved by rounding alone
         floor = 1e-2 * max(moves[: len(vector.parameters)], default=0.0)
@@ -241,6 +234,12 @@ class Trial:
             if not bool(same.all()):
                 if bool((at_once.isnan() & ~alone.isnan()).any()):
                     raise CannotVectorize(_BY_ANOTHER_WAY)
+                if name in vector.names and self._is_noise(name, done):
+                    raise CannotVectorize(
+                        f"the gradient of {name!r} is zero but for rounding, as that of a bias before normalisation, "
+                        f"and {type(self._training.trainer.optimizers[0]).__name__} makes whole steps of it. Leave it "
+                        "out, as by `bias=False`, or take SGD"
+                    )
                 raise CannotVectorize(
                     f"{name!r} differs by {largest(apart):.1g} after a client's training in a stack, where training "
                     f"moves it by {move:.1g}: the step depends on something that a stack does not keep for each client"
