@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
 from fl_lightning._lightning.progress_bars import with_progress
-from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused_loader
+from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.hooks import notify
@@ -111,7 +111,7 @@ class FederatedLoop(RoundLoop):
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
         refuse_unsupported(self.trainer, self.corrector)
-        tell_of_unused_loader(self.data)
+        tell_of_unused(self.trainer, self.data)
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -95,7 +97,34 @@ def _refuse_data(trainer: pl.Trainer, name: str) -> None:
         )
 
 
-def tell_of_unused_loader(data: FederatedDataModule) -> None:
+_HOOKS = ("on_client_start", "on_client_end", "on_round_end")
+
+
+def tell_of_unused(trainer: pl.Trainer, data: FederatedDataModule) -> None:
+    """Warn of what a federated fit never calls or never has: a training loader, misspelt hooks, monitored values."""
+    _tell_of_unused_loader(data)
+    for callback in trainer.callbacks:
+        for name in dir(type(callback)):
+            if name.startswith(("on_client_", "on_round_")) and name not in _HOOKS:
+                _tell_of_uncalled(callback, name)
+        monitor = getattr(callback, "monitor", None)
+        if isinstance(monitor, str) and monitor.startswith("val_") and not data.federated_split.val:
+            rank_zero_warn(
+                f"{type(callback).__name__} monitors {monitor!r}, but the data module has no validation samples, so "
+                "`validation_step` is never called. Give the data module validation samples, by `val=` or a `split`, "
+                "or monitor a value of training."
+            )
+    for name in _HOOKS:
+        if hasattr(trainer.lightning_module, name):
+            _tell_of_uncalled(trainer.lightning_module, name)
+
+
+def _tell_of_uncalled(owner: Any, name: str) -> None:
+    way_out = "Define it in a callback." if name in _HOOKS else f"The hooks of callbacks are `{'`, `'.join(_HOOKS)}`."
+    rank_zero_warn(f"`{type(owner).__name__}.{name}` is never called in a federated fit. {way_out}")
+
+
+def _tell_of_unused_loader(data: FederatedDataModule) -> None:
     """Warn if a data module overrides ``train_dataloader``, which no federated fit calls."""
     if type(data).train_dataloader is not FederatedDataModule.train_dataloader:
         rank_zero_warn(

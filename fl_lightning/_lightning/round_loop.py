@@ -24,7 +24,7 @@ from fl_lightning._lightning.evaluation import validate_round
 from fl_lightning._lightning.gpu_search import no_search_for_gpus
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
-from fl_lightning._lightning.round_logging import counting_rounds
+from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_values
 from fl_lightning._lightning.stopping import StopRequests
 
 
@@ -195,6 +195,7 @@ class RoundLoop(_FitLoop):
         self.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         call._call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=True)
         trainer._logger_connector.on_epoch_end()
+        tell_of_step_values(self)
         with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             trainer._logger_connector.update_train_epoch_metrics()
         self.epoch_progress.increment_completed()
