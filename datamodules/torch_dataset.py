@@ -14,7 +14,7 @@ from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_callable, got, to_array
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.batches import Collate
-from fl_lightning.data.targets import TARGET_ATTRIBUTES, concatenate, find_targets
+from fl_lightning.data.targets import concatenate, find_targets
 
 Values = Sequence[int] | np.ndarray | Tensor
 
@@ -39,8 +39,8 @@ class TorchDatasetDataModule(NaturalDataModule):
     Raises:
         TypeError: If a data set is not map-style, or targets are no whole numbers.
         ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``test_dataset``, whose
-            samples belong to nobody, but the split is not ``SampleSplit(test="official")``; at set-up, if a partitioner
-            finds no classes.
+            samples belong to nobody, but the split is not ``SampleSplit(test="official")``; at set-up, if a
+            partitioner that goes by classes finds none.
     """
 
     _hidden = ("targets", "test_targets", "clients")
@@ -94,12 +94,6 @@ class TorchDatasetDataModule(NaturalDataModule):
             find_targets(part) if given is None else given for part, given in zip(self.parts, self.targets, strict=True)
         ]
         labels = concatenate(found)
-        if labels is None and self.clients is None:
-            raise ValueError(
-                f"No classes were found in the {type(self.parts[0]).__name__}: it has none of the attributes "
-                f"{', '.join(TARGET_ATTRIBUTES)} with a whole number for each sample. Give `targets`, or `clients`; "
-                "for a partitioner that does not look at classes zeros will do."
-            )
         whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)
         tensors = _tensors(whole)
         names = getattr(self.parts[0], "classes", None)

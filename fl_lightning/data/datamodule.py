@@ -21,7 +21,7 @@ from fl_lightning.data.partition_view import PartitionView
 from fl_lightning.data.poisoning import Poison
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.replaced_inputs import ReplacedInputs
-from fl_lightning.data.source import Source
+from fl_lightning.data.source import Source, labels_for
 from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.trained_by import KnowsAlgorithm
@@ -164,8 +164,7 @@ class FederatedDataModule(
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
                 "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
-        labels = len(source) if source.labels is None else source.labels
-        return self.split.apply(labels, self.partitioner, source.test_indices)
+        return self.split.apply(labels_for(self.partitioner, source), self.partitioner, source.test_indices)
 
     @property
     def augmented(self) -> bool:

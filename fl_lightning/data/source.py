@@ -23,8 +23,8 @@ class Source(ShowsArguments):
 
     Attributes:
         dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
-        labels: Class of each sample, whole numbers, shape (N,), for the partitioner. With ``None`` a partitioner gets a
-            single class.
+        labels: Class of each sample, whole numbers, shape (N,), for partitioners that go by classes; ``None`` if there
+            are none, as in a regression.
         test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
         class_names: Names of the classes.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
@@ -35,7 +35,7 @@ class Source(ShowsArguments):
     """
 
     dataset: Dataset[Any]
-    labels: np.ndarray | None
+    labels: np.ndarray | None = None
     test_indices: np.ndarray | None = None
     class_names: Sequence[str] | None = None
     collate_fn: Collate | None = None
@@ -78,3 +78,20 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
+    """Return the classes by which a partitioner shares samples out; the number of samples if there are none.
+
+    Raises:
+        ValueError: If it goes by classes, and there are none.
+    """
+    if source.labels is not None:
+        return source.labels
+    if getattr(partitioner, "needs_classes", False):
+        raise ValueError(
+            f"{type(partitioner).__name__} shares samples out by class, and no classes were found. Give the class of "
+            "each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes by "
+            "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need none."
+        )
+    return len(source)

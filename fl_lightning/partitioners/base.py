@@ -35,6 +35,8 @@ class Partitioner(ShowsArguments, ABC):
     """
 
     shown_always: ClassVar[tuple[str, ...]] = ("seed",)
+    #: Whether samples must have classes.
+    needs_classes: ClassVar[bool] = False
 
     def __init__(self, num_clients: int, seed: int = 0) -> None:
         check_count("num_clients", num_clients)

@@ -31,6 +31,8 @@ class ClasswiseDirichletPartitioner(Partitioner):
             client with fewer than ``min_partition_size``.
     """
 
+    needs_classes = True
+
     def __init__(
         self,
         num_clients: int,

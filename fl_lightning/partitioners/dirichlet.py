@@ -35,6 +35,8 @@ class DirichletPartitioner(Partitioner):
             or 100 draws of the samples give a client more than ``max_classes_per_partition`` classes.
     """
 
+    needs_classes = True
+
     def __init__(
         self,
         num_clients: int,

@@ -31,6 +31,8 @@ class LimitedClassesPartitioner(Partitioner):
             samples.
     """
 
+    needs_classes = True
+
     def __init__(
         self, num_clients: int, limited_clients: Sequence[int], num_classes_per_partition: int = 3, seed: int = 0
     ) -> None:

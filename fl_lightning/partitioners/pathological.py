@@ -32,6 +32,8 @@ class PathologicalPartitioner(Partitioner):
             samples than holders.
     """
 
+    needs_classes = True
+
     def __init__(
         self,
         num_clients: int,

@@ -28,6 +28,8 @@ class ShardPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if there are too few samples for the shards.
     """
 
+    needs_classes = True
+
     def __init__(
         self, num_clients: int, num_shards_per_partition: int = 2, shard_size: int | None = None, seed: int = 0
     ) -> None:

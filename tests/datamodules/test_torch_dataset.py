@@ -8,7 +8,7 @@ from torchvision.datasets import FakeData
 
 from datamodules import TorchDatasetDataModule
 from fl_lightning.data import SampleSplit, WithinClientSplit
-from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, ShardPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
 
@@ -68,11 +68,16 @@ def test_targets_are_given():
 
 
 def test_no_targets():
-    with pytest.raises(ValueError, match=r"No classes were found in the Squares: .*targets, labels.*Give `targets`"):
-        ready(Squares())
-    # neither a text nor numbers that are not whole are classes
-    with pytest.raises(ValueError, match="No classes were found"):
-        ready(Squares(targets="a text.....", labels=[0.5] * 12))
+    for dataset in (Squares(), Squares(targets="a text.....", labels=[0.5] * 12)):  # neither of them are classes
+        with pytest.raises(ValueError, match=r"ShardPartitioner shares samples out by class, and no .*`targets=`"):
+            ready(dataset, partitioner=ShardPartitioner(3, 2))
+
+
+def test_a_regression_needs_no_classes():
+    x = torch.arange(12.0)[:, None]
+    data = ready(TensorDataset(x, x[:, 0] / 10), partitioner=IIDPartitioner(3))
+    assert data.labels is None
+    assert data.statistics().num_samples == 12
 
 
 def test_tensors_stay_tensors():

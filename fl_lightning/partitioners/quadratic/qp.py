@@ -71,6 +71,8 @@ class QPPartitioner(Partitioner):
         ValueError: If an argument is out of range; on call, if no sizes with at least one sample each were drawn.
     """
 
+    needs_classes = True
+
     def __init__(
         self,
         num_clients: int,
