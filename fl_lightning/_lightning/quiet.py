@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import count
 from typing import Any
 
 import lightning.pytorch as pl
@@ -62,14 +63,20 @@ class QuietTraining:
                 if output is not None:
                     yield index, float(output if isinstance(output, Tensor) else output["loss"])
 
-    def train(self, batches: Iterable[Any]) -> None:
-        """Train on the batches as a client does, with clipping, from fresh optimizers at the round's learning rates."""
+    def train(self, steps: Iterable[Sequence[Any]]) -> None:
+        """Train as a client does, with clipping, from fresh optimizers at the round's learning rates.
+
+        Args:
+            steps: The batches of each optimizer step.
+        """
         trainer, loop = self._loop.trainer, self._loop
         optimizer: Optimizer = trainer.optimizers[0]
+        index = count()
         with loop.optimizers.as_for_clients(), self.unnoticed():
-            for index, batch in enumerate(batches):
+            for batches in steps:
                 optimizer.zero_grad()
-                if not self._backward(batch, index):
+                share = 1 / int(trainer.accumulate_grad_batches)
+                if not any([self._backward(batch, next(index), share) for batch in batches]):
                     continue
                 trainer.precision_plugin._clip_gradients(
                     self._module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
@@ -94,8 +101,8 @@ class QuietTraining:
                 "optimisation."
             )
 
-    def _backward(self, batch: Any, index: int) -> bool:
-        """Compute a batch's gradient; return whether it has a loss."""
+    def _backward(self, batch: Any, index: int, share: float = 1.0) -> bool:
+        """Add a share of a batch's gradient; return whether it has a loss."""
         loop = self._loop
         self._check_automatic()
         with torch.enable_grad():
@@ -103,7 +110,7 @@ class QuietTraining:
             if output is None:
                 return False
             loss = output if isinstance(output, Tensor) else output["loss"]
-            loss.backward()
+            (loss if share == 1 else loss * share).backward()
             return True
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import lightning.pytorch as pl
@@ -63,11 +63,13 @@ class ClientBatches:
 
     def windows(self, task: Task) -> list[int]:
         """Return the number of batches of each optimizer step of a task, as Lightning accumulates gradients."""
-        batches, accumulate = self.number(task), int(self._trainer.accumulate_grad_batches)
+        return self._windows(self.number(task), self.one_pass(task))
+
+    def _windows(self, batches: int, one_pass: int) -> list[int]:
+        accumulate = int(self._trainer.accumulate_grad_batches)
         if accumulate == 1:
             return [1] * batches
         sizes: list[int] = []
-        one_pass = self.one_pass(task)
         for start in range(0, batches, one_pass):
             steps, rest = divmod(min(one_pass, batches - start), accumulate)
             sizes += [accumulate] * steps + ([rest] if rest else [])
@@ -187,16 +189,19 @@ class ClientBatches:
             f"trained. {way_out}; or take a normalisation without batches, such as GroupNorm."
         ) from error
 
-    def pooled_epochs(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[Any]:
-        """Yield batches of the union of clients' samples without end, epoch after epoch."""
-        while True:
-            yield from self.data.pooled_batches(clients, generator=generator)
-
-    def pooled_number(self, clients: Sequence[int]) -> int:
-        """Return how many batches of a pooled set make up the local work of a client."""
-        data = self.data
-        one_epoch = number_of_batches(int(data.client_sizes[list(clients)].sum()), data.batch_size, data.drop_last)
-        return self._settings.local_steps or self._settings.epochs * one_epoch
+    def pooled(self, clients: Sequence[int], generator: torch.Generator) -> Iterator[list[Any]]:
+        """Yield the batches of each optimizer step of a client that holds the samples of several clients."""
+        data, settings, accumulate = self.data, self._settings, int(self._trainer.accumulate_grad_batches)
+        samples = int(data.client_sizes[list(clients)].sum())
+        one_epoch = self._limit(number_of_batches(samples, data.batch_size, data.drop_last))
+        if settings.local_steps is not None:
+            windows = [accumulate] * settings.local_steps
+        else:
+            windows = self._windows(settings.epochs * one_epoch, one_epoch)
+        epochs = (islice(data.pooled_batches(clients, generator=generator), one_epoch) for _ in repeat(None))
+        batches = chain.from_iterable(epochs)
+        for window in windows:
+            yield list(islice(batches, window))
 
     def in_order(self, client: int, batch_size: int | None) -> Iterator[Any]:
         """Yield a client's samples once, in their stored order."""

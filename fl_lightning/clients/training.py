@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
@@ -269,17 +268,16 @@ class LocalTraining:
     def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:
         """Train ``model`` on the union of the clients' samples as long as a client trains, and return it.
 
-        Batch size, local epochs (or steps) and learning rates are the round's; nothing is logged, and the module's
-        weights are as before.
+        Batch size, local epochs (or steps), accumulated batches and learning rates are the round's; nothing is logged,
+        and the module's weights are as before.
         """
         held = self.vector.read()
         seed, round_index = self.settings.seed, self.trainer.current_epoch
         self.vector.write(model)
         seed_global_generators(seed, Stream.TWIN, round_index)
         generator = torch_generator(seed, Stream.TWIN, round_index, 1)
-        epochs = self.batches.pooled_epochs(clients, generator)
         try:
-            self.quiet.train(islice(epochs, self.batches.pooled_number(clients)))
+            self.quiet.train(self.batches.pooled(clients, generator))
         except ValueError as error:
             samples = int(self.data.client_sizes[list(clients)].sum())
             self.batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)

@@ -126,6 +126,22 @@ def test_central_twin_leaves_out_what_the_clients_leave_out() -> None:
     assert curve["fed/central_distance"] == pytest.approx([0.0] * 3, abs=1e-13)
 
 
+@pytest.mark.parametrize(
+    ("work", "options"),
+    [
+        ({"local_steps": 3}, {"accumulate_grad_batches": 2}),
+        ({"local_epochs": 2}, {"accumulate_grad_batches": 2}),  # three batches an epoch: a step of two, and one of one
+        ({}, {"limit_train_batches": 0.5}),
+        ({"local_epochs": 2}, {"limit_train_batches": 2, "accumulate_grad_batches": 2}),
+    ],
+)
+def test_central_twin_trains_as_long_as_a_client(work: dict[str, int], options: dict[str, Any]) -> None:
+    client = (torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0]).double(), torch.tensor([1.0, 5.0, 9.0, 2.0, 3.0]).double())
+    data = TensorDataModule([client] * 2, batch_size=2, shuffle=False)
+    curve = curves([FedAvg(1, **work), CentralTwin()], Quadratic(0.05), data, 3, **options)
+    assert curve["fed/central_distance"] == pytest.approx([0.0] * 3, abs=1e-13)
+
+
 def test_central_twin_sees_its_samples_in_another_order_each_round() -> None:
     noted: list[float] = []
 
