@@ -39,14 +39,19 @@ def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
     return Path(os.environ.get(ENVIRONMENT_VARIABLE, "data")) if data_dir is None else as_path("data_dir", data_dir)
 
 
-def as_path(name: str, value: str | os.PathLike[str]) -> Path:
+def as_path(name: str, value: str | os.PathLike[str], hint: str = "") -> Path:
     """Return an argument as a path.
+
+    Args:
+        name: The argument's name, for errors.
+        value: The argument.
+        hint: The way out, where it is neither a path nor a partitioner.
 
     Raises:
         TypeError: If it is neither a path nor a text.
         ValueError: If it is an empty text.
     """
-    check_path(name, value, "A partitioner is the argument `partitioner`." if isinstance(value, Partitioner) else "")
+    check_path(name, value, "A partitioner is the argument `partitioner`." if isinstance(value, Partitioner) else hint)
     return Path(value)
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import datasets
 
 _BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+_OPEN_DATA_SET = (
+    'For a data set that is open already: TorchDatasetDataModule(ds.with_format("torch"), clients=ds["user"], '
+    'targets=ds["label"]), with the names of your columns.'
+)
 
 
 class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
@@ -93,8 +97,9 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         check_bool("in_memory", in_memory)
         if not (data_files is None or isinstance(data_files, (str, Mapping))):
             check_texts("data_files", data_files, "Give a path, a list of paths, or such by split.")
-        as_path("path", path)
-        self.path = str(path) if isinstance(path, str) else os.fspath(as_path("path", path))
+        is_open = hasattr(path, "column_names")
+        folder = as_path("path", path, _OPEN_DATA_SET if is_open else "")
+        self.path = str(path) if isinstance(path, str) else os.fspath(folder)
         self.inputs = [inputs] if isinstance(inputs, str) and inputs else check_names("inputs", inputs)
         self.label = label
         self.client = client
@@ -198,7 +203,8 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
             raise ValueError(
                 f"{self.path} has no split {missing[0]!r}; its splits are {', '.join(map(repr, content))}."
             )
-        return [content[split] for split in self.splits]
+        # a saved format, such as "torch", would turn values into tensors
+        return [content[split].with_format(None) for split in self.splits]
 
     def _open(self) -> datasets.Dataset | datasets.DatasetDict:
         import datasets

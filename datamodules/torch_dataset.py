@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_callable, got, to_array
@@ -60,9 +60,16 @@ class TorchDatasetDataModule(NaturalDataModule):
         super().__init__(partitioner, **options)
         self.parts = [dataset] if test_dataset is None else [dataset, test_dataset]
         for name, part in zip(("dataset", "test_dataset"), self.parts, strict=False):
-            if not hasattr(part, "__len__") or not hasattr(part, "__getitem__"):
+            if isinstance(part, DataLoader):
                 raise TypeError(
-                    f"`{name}` must have __len__ and __getitem__, which {type(part).__name__} does not have."
+                    f"`{name}` must be a data set, got a DataLoader. Give its `dataset`; `batch_size` is an argument "
+                    "here."
+                )
+            lacking = [method for method in ("__len__", "__getitem__") if not hasattr(part, method)]
+            if lacking:
+                raise TypeError(
+                    f"`{name}` must have __len__ and __getitem__, but {type(part).__name__} does not have "
+                    f"{' and '.join(lacking)}."
                 )
             if isinstance(part, (str, bytes, Mapping, type)) or getattr(part, "shape", None) == ():
                 raise TypeError(f"`{name}` must be a data set of samples by position, got {got(part)}.")

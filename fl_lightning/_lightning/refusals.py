@@ -92,8 +92,10 @@ def _refuse_data(trainer: pl.Trainer, name: str) -> None:
     if not isinstance(data, FederatedDataModule):
         given = _given_data(trainer) if data is None else type(data).__name__
         raise UnsupportedError(
-            f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Give it "
-            "`datamodule=` a FederatedDataModule; TensorDataModule(clients=[(x, y), ...]) wraps tensors you have."
+            f"{name} needs to know which client holds which data, but `trainer.fit` got {given}. Call "
+            "trainer.fit(module, datamodule=...) with a FederatedDataModule. To distribute one data set among clients: "
+            "datamodules.TorchDatasetDataModule(loader.dataset, partitioner). For data that clients already hold: "
+            "TensorDataModule(clients=[(x, y), ...]) or ClientDatasetsModule(clients=[dataset, ...])."
         )
 
 

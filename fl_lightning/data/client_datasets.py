@@ -8,7 +8,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fl_lightning.arguments import check_callable, check_texts, got, is_sequence
 from fl_lightning.data.batches import Collate
@@ -125,6 +125,9 @@ class ClientDatasetsModule(FederatedDataModule):
         """Return the sets by client."""
         if not is_sequence(given) or isinstance(given, Dataset):
             hint = " Give list(clients.values())." if isinstance(given, Mapping) else ""
+            if isinstance(given, (Dataset, DataLoader)):
+                source = "loader.dataset" if isinstance(given, DataLoader) else "dataset"
+                hint = f" To distribute one data set: datamodules.TorchDatasetDataModule({source}, partitioner)."
             raise TypeError(f"`clients` must be a list with one data set for each client, got {got(given)}.{hint}")
         if len(given) == 0:
             raise ValueError("`clients` is empty; give one data set for each client, as [dataset_a, dataset_b, ...].")
@@ -147,6 +150,8 @@ def _checked(name: str, given: Any) -> Dataset[Any]:
         hint = ""
         if isinstance(given, (tuple, Tensor)):
             hint = " TensorDataModule takes tensors."
+        elif isinstance(given, DataLoader):
+            hint = " Give the DataLoader's `dataset`; `batch_size` is an argument here."
         elif isinstance(given, IterableDataset):
             hint = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
         raise TypeError(f"`{name}` must be a data set with __len__ and __getitem__, got {got(given)}.{hint}")

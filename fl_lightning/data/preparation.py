@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.missing import Imputation, check_finite, fill_missing
+from fl_lightning.data.source import Source
 from fl_lightning.data.standardize import Standardization, standardize
 from fl_lightning.partitioners.feature_noise import add_feature_noise
 from fl_lightning.representation import short
@@ -14,8 +15,9 @@ from fl_lightning.representation import short
 def check_returned(datamodule: object, method: str, value: object, expected: type) -> None:
     """Raise ``TypeError`` unless a method that a user may override has returned the right kind of object."""
     if not isinstance(value, expected):
+        hint = " Write `return Source(dataset, labels)`." if expected is Source else ""
         raise TypeError(
-            f"`{method}` of {type(datamodule).__name__} must return a {expected.__name__}, got {short(value)}."
+            f"`{method}` of {type(datamodule).__name__} must return a {expected.__name__}, got {short(value)}.{hint}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.arguments import check_callable, check_texts, got, shape_of, to_array, to_indices
 from fl_lightning.data.batches import Collate
@@ -43,8 +43,10 @@ class Source(ShowsArguments):
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
         if not _has_positions(self.dataset):
+            hint = " Give the DataLoader's `dataset`." if isinstance(self.dataset, DataLoader) else ""
             raise TypeError(
                 f"`dataset` must have __len__ and __getitem__, as TensorDataset(x, y) has, got {got(self.dataset)}."
+                f"{hint}"
             )
         if self.class_names is not None:
             check_texts("class_names", self.class_names)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.toys import Quadratic, quiet_trainer
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fl_lightning import ClientDatasetsModule, ClientMetrics, FedAvg, TensorDataModule
 from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit, find_targets
@@ -194,6 +194,18 @@ class Stream(IterableDataset[Any]):
     [
         (lambda: ClientDatasetsModule({"a": Named(0, 1)}), r"`clients` must be a list .*list\(clients.values\(\)\)"),  # type: ignore[arg-type]
         (lambda: ClientDatasetsModule(Named(0, 3)), "`clients` must be a list with one data set for each client, got"),  # type: ignore[arg-type]
+        (
+            lambda: ClientDatasetsModule(Named(0, 3)),  # type: ignore[arg-type]
+            r"To distribute one data set: datamodules.TorchDatasetDataModule\(dataset, partitioner\)",
+        ),
+        (
+            lambda: ClientDatasetsModule(DataLoader(Named(0, 3))),  # type: ignore[arg-type]
+            r"`clients` must be a list .* datamodules.TorchDatasetDataModule\(loader.dataset, partitioner\)",
+        ),
+        (
+            lambda: ClientDatasetsModule([DataLoader(Named(0, 3))]),  # type: ignore[list-item]
+            r"`clients\[0\]` must be a data set .* Give the DataLoader's `dataset`; `batch_size` is an argument here",
+        ),
         (lambda: ClientDatasetsModule([]), "`clients` is empty; give one data set for each client"),
         (lambda: ClientDatasetsModule([Named(0, 1), Named(0, 0)]), r"`clients\[1\]` has no samples; leave it out"),
         (lambda: ClientDatasetsModule([Stream()]), r"`clients\[0\]` must be .*list\(dataset\) keeps them"),

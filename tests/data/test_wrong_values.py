@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.wrong_values import GRAPH, IID, KINDS, PARTITION, Makers, X, Y, arguments_of, labels_of, name_of, problems
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import datamodules
 import fl_lightning.data
@@ -556,6 +556,7 @@ def test_data_modules_take_numbers_of_numpy() -> None:
         (lambda: ClientSplit(3).apply(LABELS, IIDPartitioner), "got the class IIDPartitioner. Make one first"),
         (lambda: next(diffuse(LABELS, GRAPH, 3)), "`graph` must be a TopicGraph, got <ndarray of shape"),
         (lambda: TensorDataModule(X, Y), r"`clients` must be a list with one tuple of tensors per client, got <Tensor"),
+        (lambda: TensorDataModule(X, Y), r"TorchDatasetDataModule\(TensorDataset\(x, y\), partitioner\)"),
         (lambda: TensorDataModule((X, Y)), r"`clients\[0\]` must be a tuple .* For a single client give \[\(x, y\)\]"),
         (lambda: TensorDataModule([(X, LABELS)]), r"`clients\[0\]` must be a tuple of tensors, .* Convert arrays with"),
         (
@@ -568,6 +569,10 @@ def test_data_modules_take_numbers_of_numpy() -> None:
         (
             lambda: SampleSplit(test="official").apply(LABELS, IID, LABELS == 0),
             "integers from 0 to 39, .* From a mask",
+        ),
+        (
+            lambda: Source(DataLoader(TensorDataset(X, Y)), LABELS),
+            "must have __len__ .* DataLoader's `dataset`",
         ),
         (lambda: Source(TensorDataset(X, Y), LABELS, LABELS == 0), r"Give `numpy.flatnonzero\(mask\)`"),
         (lambda: Source(TensorDataset(X, Y), LABELS, class_names="abcd"), r"sequence of texts, got 'abcd'. Give \['ab"),

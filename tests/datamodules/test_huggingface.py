@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from datamodules import HuggingFaceDataModule
+from datamodules import HuggingFaceDataModule, TorchDatasetDataModule
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner
 
@@ -312,3 +312,41 @@ def test_a_transform_of_changing_type(tmp_path):
 def test_texts_to_regress_on(tmp_path):
     with pytest.raises(ValueError, match=r"Column 'text' of .* must hold numbers for `regression=True`, got Value"):
         ready(write(tmp_path, "saved"), label="text", regression=True)
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_saved_format_changes_nothing(tmp_path, form, in_memory):
+    content = datasets.Dataset.from_dict({**columns(), "label": [i % 2 for i in range(9)]})
+    content.save_to_disk(tmp_path / "plain")
+    content.with_format(form, columns=["number", "label"]).save_to_disk(tmp_path / "formatted")
+    plain, formatted = (
+        ready(tmp_path / name, "pair", in_memory=in_memory, batch_size=None) for name in ("plain", "formatted")
+    )
+    assert formatted.labels.tolist() == plain.labels.tolist()
+    assert formatted.client_names == plain.client_names == ["w1", "w2", "w3"]
+    ((x, y),) = plain.client_batches(0, generator=torch.Generator(), shuffle=False)
+    ((again, classes),) = formatted.client_batches(0, generator=torch.Generator(), shuffle=False)
+    assert x.shape == (3, 2) and torch.equal(again, x) and torch.equal(classes, y)
+
+
+def test_several_columns_of_a_saved_format(tmp_path):
+    datasets.Dataset.from_dict(columns()).with_format("torch").save_to_disk(tmp_path / "saved")
+    data = ready(tmp_path / "saved", ["number", "half"])
+    assert data.source_inputs()[[0, 4]].tolist() == [[0.0, 0.0], [4.0, 2.0]]
+
+
+def test_an_open_data_set_is_federated_otherwise():
+    content = datasets.Dataset.from_dict(columns())
+    with pytest.raises(TypeError, match=r"`path` must be a path, .* is open already: TorchDatasetDataModule\(ds\.with"):
+        HuggingFaceDataModule(content, "pair", "label")
+    data = TorchDatasetDataModule(
+        content.with_format("torch"),
+        clients=content["writer_id"],
+        targets=content["number"],
+        split=ALL,
+        batch_size=None,
+    )
+    data.setup("fit")
+    (batch,) = data.client_batches(0, generator=torch.Generator(), shuffle=False)
+    assert sorted(batch["pair"].tolist()) == [[1.0, -1.0], [4.0, -4.0], [7.0, -7.0]]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData
 
 from datamodules import TorchDatasetDataModule
@@ -145,6 +145,12 @@ class Stream(IterableDataset):
             lambda: TorchDatasetDataModule(Squares(), test_dataset=Stream()),
             TypeError,
             "`test_dataset` must have __len__",
+        ),
+        (lambda: TorchDatasetDataModule(Stream()), TypeError, "Stream does not have __len__.$"),
+        (
+            lambda: TorchDatasetDataModule(DataLoader(Squares())),
+            TypeError,
+            "`dataset` must be a data set, got a DataLoader. Give its `dataset`; `batch_size` is an argument here",
         ),
         (
             lambda: TorchDatasetDataModule(Squares(), targets=[1, 2]),

@@ -46,14 +46,17 @@ def test_plain_data_module() -> None:
             return DataLoader(TensorDataset(*samples(4)))
 
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
-    expected = r"FedAvg needs to know which client.*got Plain\. Give it `datamodule=`.*Tensor"
+    expected = r"FedAvg needs to know which client.*got Plain\. Call trainer.fit\(module, datamodule=...\) with a Fed"
     with pytest.raises(ValueError, match=expected):
         trainer.fit(Classifier(), datamodule=Plain())
 
 
 def test_a_data_loader_does_not_know_the_clients() -> None:
     trainer = quiet_trainer(max_epochs=1, callbacks=[RADFed(1, 1.0)])
-    expected = r"RADFed needs to know which client .* got a DataLoader, which does not say which client holds which"
+    expected = (
+        r"RADFed needs to know which client .* got a DataLoader, which does not say which client holds which .* "
+        r"datamodules.TorchDatasetDataModule\(loader.dataset, partitioner\). .* TensorDataModule\(clients=.* ClientData"
+    )
     with pytest.raises(UnsupportedError, match=expected):
         trainer.fit(Classifier(), DataLoader(TensorDataset(*samples(4))))
 
