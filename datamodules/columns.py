@@ -35,8 +35,8 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
         wrong = ~np.isfinite(values) | (values != np.rint(values))
         if wrong.any():
             raise ValueError(
-                f"{name} holds numbers that are not whole, such as {values[wrong][0]}; they are no classes. For "
-                "targets to regress on give `regression=True`."
+                f"{name} holds numbers that are not whole, such as {values[wrong][0]}, so they are not classes. For "
+                "targets to regress on give `regression=True` (on the command line `--regression`)."
             )
         values = values.astype(np.int64)
     distinct, labels = np.unique(values, return_inverse=True)

@@ -38,7 +38,14 @@ _OTHER_WORDS = (
         "clients_per_round",
         "It belongs to the partitioner: `num_clients`. Those that train in a round are `clients_per_round`.",
     ),
-    ({"clients", "n_clients"}, "num_clients", "Did you mean `num_clients`?"),
+    ({"clients", "n_clients", "n_parties", "num_partitions"}, "num_clients", "Did you mean `num_clients`?"),
+    ({"alpha", "beta", "lam", "lambda_", "proximal_mu", "rho"}, "mu", "Did you mean `mu`?"),
+    ({"beta", "concentration", "lam", "lambda_", "mu", "rho"}, "alpha", "Did you mean `alpha`?"),
+    (
+        {"acc", "accuracy", "auc", "auroc", "f1", "mae", "mse", "r2", "rmse"},
+        "metric",
+        "Give the function as `metric` and its name as `name`.",
+    ),
     (
         {"C", "client_fraction", "frac", "fraction", "fraction_fit", "participation_rate", "sample_fraction"},
         "clients_per_round",
@@ -115,13 +122,16 @@ def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -
 
 
 def _meant(word: str, cls: type) -> str:
-    """Return a sentence on what an unknown argument means here; empty if nobody knows."""
+    """Return a sentence on what an unknown argument means here, or with the arguments that there are."""
     taken = full_signature(cls).parameters
     for words, argument, sentence in _OTHER_WORDS:
         if word in words and argument in taken:
             return f" {sentence}"
-    close = difflib.get_close_matches(word, taken, n=1)
-    return f" Did you mean `{close[0]}`?" if close else ""
+    names = [name for name, parameter in taken.items() if parameter.kind in _NAMED]
+    meant = [name for name in names if name.startswith(f"{word}_")] or difflib.get_close_matches(word, names, n=1)
+    if meant:
+        return f" Did you mean {' or '.join(f'`{name}`' for name in meant)}?"
+    return f" It takes {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
 def _names_missing(constructor: Callable[..., None]) -> Callable[..., None]:

@@ -19,7 +19,8 @@ from torch import Tensor
 import datamodules
 import fl_lightning
 from datamodules import CIFAR10DataModule, DigitsDataModule
-from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi
+from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi, parts
+from fl_lightning.callbacks import ClientMetrics
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, ServerOptimizer
 from fl_lightning.signatures import ShowsSignature
@@ -139,7 +140,8 @@ def is_protocol(cls: type) -> bool:
 def test_a_misspelt_argument_is_named_by_every_class(name: str) -> None:
     cls = public_classes()[name]
     shown = [each.name for each in inspect.signature(cls).parameters.values() if each.kind in NAMED]
-    with pytest.raises(TypeError, match=f"^{name} has no argument `zzz`.$"):
+    takes = f" It takes {', '.join(f'`{each}`' for each in shown)}." if shown else ""
+    with pytest.raises(TypeError, match=f"^{name} has no argument `zzz`.{takes}$"):
         cls(zzz=1)
     for right in shown:
         if len(right) > 3:  # less is close to nothing
@@ -191,7 +193,10 @@ def test_an_object_that_can_be_called_shows_what_it_is_called_with() -> None:
             "^FederatedCheckpoint has no argument `monitr`. Did you mean `monitor`\\?$",
         ),
         (lambda: FedAvg(5, local_step=3), "^FedAvg has no argument `local_step`. Did you mean `local_steps`\\?$"),  # type: ignore[call-arg]
-        (lambda: FedAvg(5, xyz=3), "^FedAvg has no argument `xyz`.$"),  # type: ignore[call-arg]
+        (
+            lambda: FedAvg(5, xyz=3),  # type: ignore[call-arg]
+            "^FedAvg has no argument `xyz`. It takes `clients_per_round`, .*`local_epochs`, .*`seed`.$",
+        ),
         (
             lambda: DigitsDataModule(batchsize=8),  # type: ignore[call-arg]
             "^DigitsDataModule has no argument `batchsize`. Did you mean `batch_size`\\?$",
@@ -241,6 +246,34 @@ def test_an_unknown_argument_is_refused_in_the_name_of_the_class_that_was_called
         (
             lambda: FedAvg(fraction=0.1),  # type: ignore[call-arg]
             "FedAvg has no argument `fraction`. Did you mean `clients_per_round`? A float is a fraction.",
+        ),
+        (
+            lambda: FedProx(alpha=0.1),  # type: ignore[call-arg]
+            "FedProx has no argument `alpha`. Did you mean `mu`?",
+        ),
+        (
+            lambda: fl_lightning.FedDyn(mu=0.1),  # type: ignore[call-arg]
+            "FedDyn has no argument `mu`. Did you mean `alpha`?",
+        ),
+        (
+            lambda: DirichletPartitioner(num_partitions=10, alpha=0.1),  # type: ignore[call-arg]
+            "DirichletPartitioner has no argument `num_partitions`. Did you mean `num_clients`?",
+        ),
+        (
+            lambda: DirichletPartitioner(10, beta=0.1),  # type: ignore[call-arg]
+            "DirichletPartitioner has no argument `beta`. Did you mean `alpha`?",
+        ),
+        (
+            lambda: parts.DifferentialPrivacy(1.0, noise=1.0, delta=0.01),  # type: ignore[call-arg]
+            "DifferentialPrivacy has no argument `noise`. Did you mean `noise_multiplier` or `noise_cohort`?",
+        ),
+        (
+            lambda: ClientMetrics(mse=len),  # type: ignore[call-arg]
+            "ClientMetrics has no argument `mse`. Give the function as `metric` and its name as `name`.",
+        ),
+        (
+            lambda: ClientMetrics(xyz=3),  # type: ignore[call-arg]
+            "ClientMetrics has no argument `xyz`. It takes `metric`, `name`.",
         ),
         (
             lambda: DigitsDataModule(num_clients=5),  # type: ignore[call-arg]

@@ -37,7 +37,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
     Args:
         clip: Largest norm of a sample's gradient, greater than 0.
         noise_multiplier: z, at least 0.
-        delta: In (0, 1); well below 1 over the number of samples.
+        delta: Probability with which the guarantee may fail, in (0, 1); well below 1 over the number of samples.
 
     Raises:
         ModuleNotFoundError: If dp-accounting is not installed.

@@ -50,8 +50,7 @@ class PartitionView(ABC):
         number, samples = len(split.train), sum(map(len, split.train.values()))
         whole = split.partition.num_clients
         clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
-        sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
-        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {' and '.join(sets)}"
+        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {_evaluation(split)}"
 
     def describe_unused(self) -> str:
         """Return in a sentence how many samples belong to no client; an empty text if all belong to one."""
@@ -99,6 +98,20 @@ class PartitionView(ABC):
         known = [client for clients in sets.values() for client in clients if client != GLOBAL]
         several = sum(bool(set(clients) - {GLOBAL}) for clients in sets.values()) > 1
         return sets if several and len(known) == len(set(known)) else None
+
+
+def _evaluation(split: FederatedSplit) -> str:
+    """Return who validates and tests, the server or clients, in words."""
+    of_server = [GLOBAL in split.val, GLOBAL in split.test]
+    if all(of_server):
+        tested = counted(len(split.test[GLOBAL]), "sample")
+        return f"the server validates on {len(split.val[GLOBAL]):,} and tests on {tested}"
+    sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
+    if of_server[0] and not split.test:
+        return f"{sets[0]}, and there are no test samples"
+    if of_server[1] and not split.val:
+        return f"there are no validation samples, and {sets[1]}"
+    return " and ".join(sets)
 
 
 def _evaluators(parts: dict[int, np.ndarray], what: str) -> str:

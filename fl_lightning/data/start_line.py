@@ -24,8 +24,8 @@ def tell_of_clients(data: FederatedDataModule, sampler: ClientSampler, name: str
     rank_zero_info(f"{data.describe_clients()}; {each_round} in each round. {data.describe_unused()}".rstrip())
     if data.num_clients == 1:
         rank_zero_warn(
-            f"Only one client trains ({data.describe_clients()}), so this is not federated learning. Use more "
-            "clients, or a split that leaves more for training."
+            "Only one client trains, so this is not federated learning. Use more clients, or a split that leaves more "
+            "for training."
         )
     elif number == 1 and sampler.counts_clients and isinstance(_fraction_of(sampler), float):
         rank_zero_warn(

@@ -42,7 +42,8 @@ class ClasswiseDirichletPartitioner(Partitioner):
         seed: int = 0,
     ) -> None:
         super().__init__(num_clients, seed)
-        check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
+        hint = "Small values such as 0.01 give a client few classes; for equal mixes use `IIDPartitioner`."
+        check_positive("alpha", alpha, hint)
         check_count("min_partition_size", min_partition_size)
         check_bool("self_balancing", self_balancing)
         self.alpha = alpha

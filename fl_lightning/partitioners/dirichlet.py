@@ -46,7 +46,8 @@ class DirichletPartitioner(Partitioner):
         seed: int = 0,
     ) -> None:
         super().__init__(num_clients, seed)
-        check_positive("alpha", alpha, "For equal mixes use `IIDPartitioner`.")
+        hint = "Small values such as 0.01 give a client few classes; for equal mixes use `IIDPartitioner`."
+        check_positive("alpha", alpha, hint)
         check_not_negative("size_sigma", size_sigma, "Give 0 for equal sizes.")
         if max_classes_per_partition is not None:
             check_count("max_classes_per_partition", max_classes_per_partition)

@@ -16,19 +16,18 @@ from fl_lightning.representation import short
 PartitionFunction = Partitioner | Callable[[np.ndarray], Partition]
 """A partitioner, which a ``config.yaml`` may name in short, or any function from labels to a partition."""
 
-_EXAMPLE = "Give one, such as IIDPartitioner(num_clients=100)."
-
 
 def check_partitioner(partitioner: Any) -> None:
     """Raise ``TypeError`` unless the argument can be called with labels."""
     if inspect.isclass(partitioner):
         raise TypeError(
-            f"`partitioner` must be a function from labels to a partition, got the class {partitioner.__name__}. Make "
-            f"one first: {partitioner.__name__}(...)."
+            f"`partitioner` must be a partitioner, got the class {partitioner.__name__}. Make one first: "
+            f"{partitioner.__name__}(...)."
         )
     if not callable(partitioner):
         raise TypeError(
-            f"`partitioner` must be a function from labels to a partition, got {short(partitioner)}. {_EXAMPLE}"
+            "`partitioner` must be a partitioner, such as IIDPartitioner(num_clients=100), or a function from labels "
+            f"to a partition, got {short(partitioner)}."
         )
     try:
         signature = inspect.signature(partitioner)

@@ -31,9 +31,13 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
     if array.dtype == bool:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
+        hint = (
+            " Of numbers to predict, `numpy.digitize(y, numpy.quantile(y, [0.25, 0.5, 0.75]))` makes classes; "
+            "IIDPartitioner needs none."
+        )
         raise TypeError(
             f"`{name}` must be integers, got {array.dtype}. Number the classes, for example with "
-            "`numpy.unique(labels, return_inverse=True)[1]`."
+            f"`numpy.unique(labels, return_inverse=True)[1]`.{hint if array.dtype.kind == 'f' else ''}"
         )
     return array
 

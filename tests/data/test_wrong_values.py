@@ -547,12 +547,18 @@ def test_data_modules_take_numbers_of_numpy() -> None:
     [
         (lambda: DirichletPartitioner(0.3, 100), "`num_clients` must be a whole number of at least 1, got 0.3"),
         (lambda: ClientSplit(0, 5), "`num_folds` must be a whole number of at least 3, got 0"),
-        (lambda: CIFAR10DataModule(IID, "data"), r"`partitioner` must be a function .* got 'data'"),
+        (
+            lambda: CIFAR10DataModule(IID, "data"),
+            "`partitioner` must be a partitioner, .* got 'data'",
+        ),
         (lambda: CIFAR10DataModule(IID), r"`data_dir` must be a path, .* got IIDPartitioner\(.*argument `partitioner`"),
         (lambda: label_counts(LABELS, PARTITION), r"`partition` must be a Partition, got <ndarray of shape \(40,\)>"),
         (lambda: label_counts(IID, LABELS), r"must be a Partition, got IIDPartitioner\(.* A partitioner makes one"),
         (lambda: add_feature_noise(PARTITION, X, 0.1), r"`x` must be a Tensor, got Partition\(2 clients"),
-        (lambda: ClientSplit(3).apply(IID, LABELS), "`partitioner` must be a function .* got <ndarray of shape"),
+        (
+            lambda: ClientSplit(3).apply(IID, LABELS),
+            "`partitioner` must be a partitioner, .* got <ndarray of",
+        ),
         (lambda: ClientSplit(3).apply(LABELS, IIDPartitioner), "got the class IIDPartitioner. Make one first"),
         (lambda: next(diffuse(LABELS, GRAPH, 3)), "`graph` must be a TopicGraph, got <ndarray of shape"),
         (lambda: TensorDataModule(X, Y), r"`clients` must be a list with one tuple of tensors per client, got <Tensor"),

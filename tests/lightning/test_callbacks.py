@@ -387,6 +387,31 @@ def test_a_signal_says_how_to_resume(
     assert re.fullmatch(rf"{end} in round 2\. {hint}.*", line)
 
 
+@pytest.mark.parametrize(
+    ("max_epochs", "hint"),
+    [
+        (1, "Interrupted in round 1. No round was finished, so there is no checkpoint yet."),
+        (
+            3,
+            "Interrupted in round 2. There is no checkpoint yet; FederatedCheckpoint(last_every_n_epochs=1)",
+        ),
+    ],
+)
+def test_a_signal_before_the_first_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, max_epochs: int, hint: str
+) -> None:
+    class StoppedInTheLast(Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            if trainer.current_epoch == min(max_epochs, 2) - 1:
+                raise KeyboardInterrupt
+
+    callbacks = [StoppedInTheLast(), FederatedCheckpoint(tmp_path, every_n_epochs=5, last_every_n_epochs=5)]
+    with caplog.at_level("INFO"), pytest.raises(SystemExit):
+        train_federatedly(Classifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=max_epochs)
+    (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
+    assert line.startswith(hint)
+
+
 def test_a_job_that_is_queued_again_needs_no_hint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,8 +45,21 @@ def told(caplog: pytest.LogCaptureFixture, algorithm: Any, data: Any, rounds: in
             4,
             SampleSplit(0.1, 0.0),
             FedAvg(sampler=BernoulliSampler(0.5)),
-            "4 clients train (54 samples), the server validates on 6 samples and none tests; about 2 train in each "
-            "round.",
+            "4 clients train (54 samples), the server validates on 6 samples, and there are no test samples; "
+            "about 2 train in each round.",
+        ),
+        (
+            4,
+            SampleSplit(0.0, 0.1),
+            FedAvg(2),
+            "4 clients train (54 samples), there are no validation samples, and the server tests on 6 samples; "
+            "2 train in each round.",
+        ),
+        (
+            4,
+            SampleSplit(0.1, 0.1),
+            FedAvg(2),
+            "4 clients train (48 samples), the server validates on 6 and tests on 6 samples; 2 train in each round.",
         ),
         (
             3,
@@ -70,9 +83,7 @@ def test_it_comes_once_a_fit(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_single_training_client_is_a_warning() -> None:
     data = Rows(IIDPartitioner(5), split=ClientSplit(3))
-    with pytest.warns(
-        UserWarning, match=r"Only one client trains \(1 of 5 clients trains .* that leaves more for train"
-    ):
+    with pytest.warns(UserWarning, match="Only one client trains, so this .* split that leaves more for train"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Classifier(), datamodule=data)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Only one client")

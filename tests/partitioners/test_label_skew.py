@@ -185,7 +185,10 @@ def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:
         (lambda: PathologicalPartitioner(2, 1, "best"), "`class_assignment_mode` must be one of.*got 'best'"),  # type: ignore[arg-type]
         (lambda: QuantitySkewPartitioner(2, 0.0), "`alpha` must be a finite number.*use `IIDPartitioner`"),
         (lambda: QuantitySkewPartitioner(2, 1.0, 0), "`min_partition_size` must be a whole number of at least 1"),
-        (lambda: ClasswiseDirichletPartitioner(2, -1.0), "`alpha` must be a finite number.*use `IIDPartitioner`"),
+        (
+            lambda: ClasswiseDirichletPartitioner(2, -1.0),
+            "`alpha` must be a finite number.*Small.*use `IIDP",
+        ),
         (lambda: ClasswiseDirichletPartitioner(2, 1.0, 0), "`min_partition_size` must be a whole number of at least 1"),
         (lambda: LimitedClassesPartitioner(3, [3]), r"`limited_clients` must name.*of 0 to 2, got \[3\]"),
         (lambda: LimitedClassesPartitioner(3, [0, 0]), r"each once, of 0 to 2, got \[0, 0\]"),

@@ -151,7 +151,7 @@ def test_a_plain_function_is_a_partitioner(split: Any) -> None:
 @pytest.mark.parametrize(
     ("partitioner", "message"),
     [
-        ("iid", "`partitioner` must be a function from labels to a partition, got 'iid'. Give one, such as IID"),
+        ("iid", "must be a partitioner, such as IIDPartitioner.num_clients=100., or a function .* got 'iid'.$"),
         (IIDPartitioner, r"got the class IIDPartitioner. Make one first: IIDPartitioner\(...\)"),
         (lambda: IIDPartitioner(2), r"must be a function of one argument, the labels, got <lambda>\(\)"),
         (lambda labels, features: [labels], r"got <lambda>\(labels, features\) .*`functools.partial`"),

@@ -52,7 +52,7 @@ def epsilon_of(rounds: Sequence[tuple[Mechanism, int]], delta: float) -> float:
 
     Args:
         rounds: Mechanisms, and for how many rounds each ran.
-        delta: In (0, 1).
+        delta: Probability with which the guarantee may fail, in (0, 1).
 
     Raises:
         ValueError: If the two kinds of sampling are mixed: their neighbours differ.

@@ -52,7 +52,7 @@ class DifferentialPrivacy(Exchange):
         noise_multiplier: z, at least 0.
         epsilon: Instead of ``noise_multiplier``: the run takes the least noise with which ``Trainer(max_epochs=...)``
             rounds spend at most this epsilon.
-        delta: In (0, 1); well below 1 over the number of clients.
+        delta: Probability with which the guarantee may fail, in (0, 1); well below 1 over the number of clients.
         adaptive_quantile: The bound moves to this quantile of the updates' norms (Andrew et al. 2021): after each round
             by ``exp(-0.2 (b - quantile))``, b the share of unclipped updates, with noise of a 20th of m, which z pays
             for. ``None`` keeps the bound.

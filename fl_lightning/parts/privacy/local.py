@@ -26,7 +26,7 @@ class LocalDifferentialPrivacy(Exchange):
     Args:
         clip: Largest L2 norm of an update, greater than 0.
         noise_multiplier: z, at least 0.
-        delta: In (0, 1).
+        delta: Probability with which the guarantee may fail, in (0, 1).
 
     Raises:
         ModuleNotFoundError: If dp-accounting is not installed.
