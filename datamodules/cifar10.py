@@ -83,7 +83,8 @@ class CIFAR10DataModule(ImageDataModule):
                     self.files.url, self.data_dir, filename=archive.name, md5=self.files.tgz_md5
                 )
             except (OSError, RuntimeError) as error:
-                raise RuntimeError(f"{self._name} could not be downloaded ({error}). {self._way_out()}") from error
+                way_out = self._way_out(tried=True)
+                raise RuntimeError(f"{self._name} could not be downloaded ({error}). {way_out}") from error
 
     def load(self) -> Source:
         """Read all images as bytes, shape (60000, 3, 32, 32): training images, then test images."""
@@ -127,12 +128,13 @@ class CIFAR10DataModule(ImageDataModule):
             content: dict[str, Any] = pickle.load(file, encoding="latin1")
         return content
 
-    def _way_out(self) -> str:
-        folder, archive = self.data_dir / str(self.files.base_folder), self.data_dir / self.files.filename
+    def _way_out(self, *, tried: bool = False) -> str:
+        """Return what to do; a download that was tried is no way out."""
+        download = "" if tried else "; with network access, `download=True` fetches them in `prepare_data()`"
         return (
-            f"Put the folder {folder} or the archive {archive} (from {self.files.url}) there, or name their folder by "
-            f"`data_dir` or the environment variable {ENVIRONMENT_VARIABLE}; with network access, `download=True` "
-            "fetches them in `prepare_data()`."
+            f"Put the folder {self.files.base_folder} or the archive {self.files.filename} (from {self.files.url}) "
+            f"into {self.data_dir}, or name their folder by `data_dir` or the environment variable "
+            f"{ENVIRONMENT_VARIABLE}{download}."
         )
 
 

@@ -144,7 +144,9 @@ class CovertypeDataModule(FederatedDataModule):
                 folder.mkdir(parents=True, exist_ok=True)
                 torch.hub.download_url_to_file(URL, str(folder / URL.rpartition("/")[2]))
             except OSError as error:
-                raise RuntimeError(f"Covertype could not be downloaded ({error}). {self._way_out()}") from error
+                raise RuntimeError(
+                    f"Covertype could not be downloaded ({error}). {self._way_out(tried=True)}"
+                ) from error
         table = load_table(folder)
         with contextlib.suppress(OSError):  # a folder that may not be written to
             write_cache(folder, table)
@@ -202,10 +204,10 @@ class CovertypeDataModule(FederatedDataModule):
             kept.append(rng.choice(rows, count, replace=False, shuffle=False))
         return np.sort(np.concatenate(kept))
 
-    def _way_out(self) -> str:
-        folder = self.data_dir / "covertype"
+    def _way_out(self, *, tried: bool = False) -> str:
+        """Return what to do; a download that was tried is no way out."""
+        download = "" if tried else "; with network access, `download=True` fetches it in `prepare_data()`"
         return (
-            f"Put covtype.data.gz (from {URL}) into {folder}, or name that folder's parent by `data_dir` or the "
-            f"environment variable {ENVIRONMENT_VARIABLE}; with network access, `download=True` fetches it in "
-            "`prepare_data()`."
+            f"Put covtype.data.gz (from {URL}) into {self.data_dir / 'covertype'}, or name that folder's parent by "
+            f"`data_dir` or the environment variable {ENVIRONMENT_VARIABLE}{download}."
         )

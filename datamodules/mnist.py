@@ -63,7 +63,9 @@ class MNISTDataModule(FederatedDataModule):
         try:
             self.files(self.data_dir, download=True, **self.file_options)
         except (OSError, RuntimeError) as error:
-            raise RuntimeError(f"{self._name} could not be downloaded ({error}). {self._way_out()}") from error
+            raise RuntimeError(
+                f"{self._name} could not be downloaded ({error}). {self._way_out(tried=True)}"
+            ) from error
 
     def load(self) -> Source:
         """Read all images: training images, then test images."""
@@ -112,12 +114,13 @@ class MNISTDataModule(FederatedDataModule):
         raw = self.data_dir / self._name / "raw"
         return all((raw / name).exists() for name in self._file_names())
 
-    def _way_out(self) -> str:
+    def _way_out(self, *, tried: bool = False) -> str:
+        """Return what to do; a download that was tried is no way out."""
+        download = "" if tried else "; with network access, `download=True` fetches them in `prepare_data()`"
         return (
             f"Put {', '.join(self._file_names())}, as torchvision's {self._name} unpacks them, into "
             f"{self.data_dir / self._name / 'raw'}, or name the folder that holds `{self._name}` by `data_dir` or the "
-            f"environment variable {ENVIRONMENT_VARIABLE}; with network access, `download=True` fetches them in "
-            "`prepare_data()`."
+            f"environment variable {ENVIRONMENT_VARIABLE}{download}."
         )
 
 

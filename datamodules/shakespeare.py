@@ -123,7 +123,7 @@ class ShakespeareDataModule(FederatedDataModule):
                 with urlopen(URL, timeout=60) as response:
                     _write_atomically(archive, response)
         except (OSError, HTTPException) as error:
-            raise RuntimeError(f"{URL} could not be downloaded ({error}). {self._way_out()}") from error
+            raise RuntimeError(f"{URL} could not be downloaded ({error}). {self._way_out(tried=True)}") from error
         if archive.exists():
             try:
                 with zipfile.ZipFile(archive) as content, content.open(text.name) as member:
@@ -218,11 +218,12 @@ class ShakespeareDataModule(FederatedDataModule):
             "leaf": "leaf/train/*.json and leaf/test/*.json, or leaf/*.json, made by LEAF's preprocess.sh",
         }[self.source]
 
-    def _way_out(self) -> str:
+    def _way_out(self, *, tried: bool = False) -> str:
+        """Return what to do; a download that was tried is no way out."""
+        download = "; with network access, `source='gutenberg'` and `download=True` fetch the plays in `prepare_data()`"
         return (
             f"Put {self._expected()}, into {self.folder}, or name the folder above it by `data_dir` or the environment "
-            f"variable {ENVIRONMENT_VARIABLE}; with network access, `source='gutenberg'` and `download=True` fetch the "
-            "plays in `prepare_data()`."
+            f"variable {ENVIRONMENT_VARIABLE}{'' if tried else download}."
         )
 
 

@@ -104,13 +104,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: list[str]) -> int:
     given = _with_shipped_file(arguments, "tables")
     program = import_module("fl_lightning.experiment.__main__")
-    return int(program.table(given, prog="fl-lightning run", epilog=_of_the_package("tables")))
+    return int(program.table(given, prog="fl-lightning run", shipped=_shipped("tables")))
 
 
 def _sweep(arguments: list[str]) -> int:
     given = _with_shipped_file(arguments, "sweeps")
     program = import_module("fl_lightning.experiment.__main__")
-    return int(program.sweep(given, prog="fl-lightning sweep", epilog=_of_the_package("sweeps")))
+    return int(program.sweep(given, prog="fl-lightning sweep", shipped=_shipped("sweeps")))
 
 
 def _report(arguments: list[str]) -> int:
@@ -172,10 +172,6 @@ def _shipped(kind: str) -> list[str]:
     return sorted(path.stem for path in (RECIPES / kind).glob("*.yaml"))
 
 
-def _of_the_package(kind: str) -> str:
-    return f"{kind} that come with the package: {', '.join(_shipped(kind))}"
-
-
 def _meant(word: str, names: list[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1) or [name for name in names if word in name.split("_")][:1]
     return f"Did you mean {close[0]}?" if close else f"The package has {', '.join(names)}."
@@ -200,8 +196,8 @@ def completion(shell: str) -> str:
     parser.add_argument("--version", action="store_true", help="show the version")
     commands = parser.add_subparsers()
     for name, own in (
-        ("run", experiment.table_parser("")),
-        ("sweep", experiment.sweep_parser("")),
+        ("run", experiment.table_parser()),
+        ("sweep", experiment.sweep_parser()),
         ("report", report.parser("")),
         ("describe", data.describe_parser([], "")),
     ):

@@ -21,7 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return sweep(arguments[1:]) if arguments[:1] == ["sweep"] else table(arguments)
 
 
-def table(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment", epilog: str = "") -> int:
+_PROG = "python -m fl_lightning.experiment"
+
+
+def table(arguments: Sequence[str], prog: str = _PROG, shipped: Sequence[str] = ()) -> int:
     """Run a table and return the exit status.
 
     It is 1 if the table is wrong or a cell has failed or has no score, and 130 after Ctrl-C.
@@ -29,16 +32,16 @@ def table(arguments: Sequence[str], prog: str = "python -m fl_lightning.experime
     Args:
         arguments: Those of the command line.
         prog: What the help calls the program.
-        epilog: The last lines of the help.
+        shipped: Names of tables that come with the package, which the program takes in place of files.
     """
-    options = table_parser(prog, epilog).parse_args(arguments)
+    options = table_parser(prog, shipped).parse_args(arguments)
     return _guarded(lambda: _table(options))
 
 
-def sweep(arguments: Sequence[str], prog: str = "python -m fl_lightning.experiment sweep", epilog: str = "") -> int:
+def sweep(arguments: Sequence[str], prog: str = f"{_PROG} sweep", shipped: Sequence[str] = ()) -> int:
     """Run a sweep and return the exit status; arguments and status as of :func:`table`."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
-    options = sweep_parser(prog, epilog).parse_args(arguments[:place])
+    options = sweep_parser(prog, shipped).parse_args(arguments[:place])
     return _guarded(lambda: _sweep(options, arguments[place + 1 :]))
 
 
@@ -71,14 +74,14 @@ def _sweep(options: argparse.Namespace, further: Sequence[str]) -> int:
     return int(any(row["score"] is None for row in rows))
 
 
-def table_parser(prog: str, epilog: str = "") -> argparse.ArgumentParser:
+def table_parser(prog: str = _PROG, shipped: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the arguments of :func:`table`."""
     parser = CommandParser(
         prog=prog,
         description="Run the cells of a table that are not finished: methods x data sets x folds x seeds.",
-        epilog=epilog,
+        epilog=_examples(prog, "table", "mnist_methods", "--dry-run", shipped),
     )
-    parser.add_argument("table", type=Path, help="YAML file of the table")
+    parser.add_argument("table", type=Path, help=_help_of_file("table", shipped))
     add_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
@@ -89,18 +92,34 @@ def table_parser(prog: str, epilog: str = "") -> argparse.ArgumentParser:
     return parser
 
 
-def sweep_parser(prog: str, epilog: str = "") -> argparse.ArgumentParser:
+def sweep_parser(prog: str = f"{_PROG} sweep", shipped: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the arguments of :func:`sweep` before ``--``."""
     parser = CommandParser(
         prog=prog,
         description="Run the file of a Weights & Biases sweep. It needs no account and no network.",
-        epilog=f"arguments after -- are added to every run\n\n{epilog}",
+        epilog="arguments after -- are added to every run\n\n"
+        + _examples(prog, "sweep", "cifar_fedadam", "--count 20", shipped),
     )
-    parser.add_argument("file", type=Path, help="YAML file of the sweep")
+    parser.add_argument("file", type=Path, help=_help_of_file("sweep", shipped))
     parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
     parser.add_argument("--output", type=Path, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
     return parser
+
+
+def _help_of_file(kind: str, shipped: Sequence[str]) -> str:
+    return f"YAML file of a {kind}" + (", or the name of one that comes with the package" if shipped else "")
+
+
+def _examples(prog: str, kind: str, name: str, option: str, shipped: Sequence[str]) -> str:
+    """Return the last lines of the help: an example, and where the files of the package are."""
+    if shipped:
+        return f"example:\n  {prog} {name} {option}\n\n{kind}s that come with the package: {', '.join(shipped)}"
+    command = {"table": "run", "sweep": "sweep"}[kind]
+    return (
+        f"example:\n  {prog} {kind}.yaml {option}\n\n`fl-lightning {command}` also takes the names of {kind}s that "
+        "come with the package; its --help lists them."
+    )
 
 
 if __name__ == "__main__":

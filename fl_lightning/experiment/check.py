@@ -98,7 +98,7 @@ def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
     """Raise ``ValueError`` with all mistakes of a table; return a line for each thing that the user should know."""
     findings = check_table(table, with_data=with_data)
     if findings.mistakes:
-        raise ValueError(describe_mistakes(table.name, findings.mistakes))
+        raise ValueError(describe_mistakes(table.file or table.name, findings.mistakes))
     failing = [f"{obstacle}. These cells will fail." for obstacle in findings.obstacles]
     warned = [f"WARNING: {text}" for text in findings.warnings[:_SHOWN]]
     if more := len(findings.warnings[_SHOWN:]):

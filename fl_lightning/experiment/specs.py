@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -97,15 +98,29 @@ def locate(path: str) -> Any:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # the module exists, but it imports another one that does not
             continue
+        module = found
         for attribute in parts[length:]:
             found = getattr(found, attribute, None)
         if found is not None:
             return found
+        if meant := _similar(module, parts[length:]):
+            raise ValueError(f"{path!r} cannot be imported. Did you mean {name}.{meant}?")
         break
     raise ValueError(
         f"{path!r} cannot be imported. Give the full path of a class or function, such as 'fl_lightning.FedAvg', and "
         "run from a folder or with a PYTHONPATH where its package is found."
     )
+
+
+def _similar(found: Any, attributes: list[str]) -> str:
+    """Return the path within a module with a name that exists in place of the first one that does not."""
+    for place, attribute in enumerate(attributes):
+        within = getattr(found, attribute, None)
+        if within is None:
+            close = get_close_matches(attribute, [name for name in dir(found) if not name.startswith("_")], n=1)
+            return ".".join([*attributes[:place], *close, *attributes[place + 1 :]]) if close else ""
+        found = within
+    return ""
 
 
 def build(spec: Spec) -> Any:

@@ -186,6 +186,7 @@ class Table(ShowsSignature):
     comparisons: dict[str, list[str]] = field(default_factory=dict)
     reproduces: str = ""
     reference: dict[str, Any] = field(default_factory=dict)
+    file = ""  # that the table was read from; no field, because it is no entry of that file
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}: {', '.join(f'{len(things)} {kind}' for kind, things in self._axes().items())})"
@@ -242,7 +243,7 @@ class Table(ShowsSignature):
                 "is the same. Leave `folds` out, or give its data module a split with `fold: $fold`."
             )
         kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
-        return replace(
+        part = replace(
             self,
             data={name: entry for name, entry in self.data.items() if data is None or name in data},
             methods=kept,
@@ -250,6 +251,8 @@ class Table(ShowsSignature):
             seeds=list(self.seeds if seeds is None else seeds),
             baseline=self.baseline if self.baseline in kept else "",
         )
+        object.__setattr__(part, "file", self.file)
+        return part
 
 
 def check_file_name(argument: str, name: object, folder: str) -> None:

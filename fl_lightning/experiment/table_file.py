@@ -31,7 +31,9 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
         return source
     if isinstance(source, Mapping):
         return _make_table(_with_reference(dict(source)), "")
-    return _make_table(_read_with_base(Path(source), ()), str(source))
+    table = _make_table(_read_with_base(Path(source), ()), str(source))
+    object.__setattr__(table, "file", str(source))
+    return table
 
 
 def check_source(name: str, source: object) -> None:

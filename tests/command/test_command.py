@@ -267,3 +267,18 @@ def test_uploads_fill_rounds(uploads: str, capsys: pytest.CaptureFixture[str], m
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     assert f"argument --uploads: must be a multiple of 20, such as 100, got {uploads}" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "name"),
+    [("run", "table", "mnist_methods --dry-run"), ("sweep", "sweep", "cifar_fedadam --count")],
+)
+def test_help_lists_what_comes_with_the_package(
+    command: str, kind: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert f"YAML file of a {kind}, or the name of one that comes with the package" in " ".join(shown.split())
+    assert f"\nexample:\n  fl-lightning {command} {name}" in shown
+    assert f"\n{kind}s that come with the package: " in shown

@@ -137,7 +137,7 @@ def test_no_files_and_no_download(tmp_path, no_network):
     with pytest.raises(
         FileNotFoundError,
         match=r"There is no .*data_batch_1.*cifar-10-batches-py or the archive .*cifar-10-python.tar.gz"
-        r".*`data_dir` or the environment variable FL_LIGHTNING_DATA",
+        rf".* into {tmp_path}, .*`data_dir` or the environment variable FL_LIGHTNING_DATA",
     ):
         ready(tmp_path, download=False)
     assert no_network == []
@@ -146,7 +146,7 @@ def test_no_files_and_no_download(tmp_path, no_network):
 def test_no_files_and_no_network(tmp_path, no_network):
     with pytest.raises(
         RuntimeError,
-        match=r"could not be downloaded .*no route to host.*cifar-10-batches-py or the archive .*FL_LIGHTNING_DATA",
+        match=r"could not be downloaded .*no route to host.*cifar-10-batches-py or the archive .*FL_LIGHTNING_DATA.$",
     ):
         ready(tmp_path)
 

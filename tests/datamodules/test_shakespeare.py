@@ -184,7 +184,7 @@ def test_no_network(tmp_path, monkeypatch):
 
     monkeypatch.setattr(datamodules.shakespeare, "urlopen", urlopen)
     with pytest.raises(
-        RuntimeError, match=r"could not be downloaded .*no route to host.* Put 100.txt.*FL_LIGHTNING_DATA"
+        RuntimeError, match=r"could not be downloaded .*no route to host.* Put 100.txt.*FL_LIGHTNING_DATA.$"
     ):
         ready(tmp_path, source="gutenberg", download=True)
 

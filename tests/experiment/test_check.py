@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import yaml
 from helpers.small_table import small, with_methods
 
+from fl_lightning import FedProx
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
 from fl_lightning.experiment.__main__ import main
 
@@ -102,7 +104,7 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         (
             with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
             "digits, FedProx, fold 0, seed 0: `callback` fl_lightning.FedProx: TypeError: "
-            "FedProx has no argument `nu`.",
+            f"FedProx has no argument `nu`. It takes {', '.join(f'`{name}`' for name in signature(FedProx).parameters)}.",
         ),
         (
             with_methods(No={"callback": {"class_path": 3}}),

@@ -282,7 +282,16 @@ def test_a_dry_run_names_all_mistakes(tmp_path: Path, capsys: pytest.CaptureFixt
     for options in (["--dry-run"], []):
         assert main([str(path), "--output", str(tmp_path / "out"), *options]) == 1
         error = capsys.readouterr().err
-        assert "error: small has 2 mistakes:" in error
+        assert f"error: {path} has 2 mistakes:" in error
         assert "`trainer` has an unknown argument 'max_epoch'. Did you mean 'max_epochs'?" in error
         assert "`score` is 'nope', which is never logged" in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("command", "example"), [([], "table.yaml --dry-run"), (["sweep"], "sweep.yaml --count 20")])
+def test_help_has_an_example(command: list[str], example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    shown = capsys.readouterr().out
+    assert f"  {' '.join(['python -m fl_lightning.experiment', *command])} {example}\n" in shown
+    assert "also takes the names of" in shown

@@ -62,6 +62,19 @@ def test_paths_that_name_nothing(path: str) -> None:
     check_paths({"class_path": "$method"})
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("fl_lightning.FedProxx", "fl_lightning.FedProx"),
+        ("fl_lightning.parts.UniformSampelr", "fl_lightning.parts.UniformSampler"),
+        ("datamodules.CovertypeDataModul.named", "datamodules.CovertypeDataModule.named"),
+    ],
+)
+def test_a_misspelt_path_is_told_from_the_right_one(path: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"^'{path}' cannot be imported. Did you mean {meant}\?$"):
+        locate(path)
+
+
 def test_arguments_beside_init_args_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"got also mu for 'fl_lightning\.FedProx'.*under `init_args`"):
         build({"class_path": "fl_lightning.FedProx", "mu": 1})
