@@ -40,6 +40,8 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
     name = type(aggregation).__name__
     _refuse_data(trainer, name)
     _refuse_validation_inside_rounds(trainer)
+    if trainer.accumulate_grad_batches < 1:
+        raise UnsupportedError(f"`accumulate_grad_batches` must be at least 1, got {trainer.accumulate_grad_batches}.")
     for callback in trainer.callbacks:
         _refuse_callback(callback)
         _refuse_unfreezing(callback, trainer.max_epochs)

@@ -55,7 +55,7 @@ class ClientMetrics(ShowsSignature, Callback):
     ``val_acc_clients_max``, and the same for ``test``. Clients whose metric is NaN are left out, and
     ``val_acc_clients_left_out`` counts them.
     ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client;
-    a warning says so.
+    a warning says so. So does one where the module has no ``validation_step``.
     Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
     ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first element, and the
     second is the target.
@@ -96,6 +96,7 @@ class ClientMetrics(ShowsSignature, Callback):
         if stage == "fit":
             self._loaded = None
             warn_of_clients_without_values(trainer, self)
+            self._tell_of_no_step(trainer, pl_module)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -179,6 +180,14 @@ class ClientMetrics(ShowsSignature, Callback):
             rank_zero_warn(
                 f"ClientMetrics logs nothing: the {samples} samples belong to no client. Use a split that gives them "
                 "to clients, ClientSplit or WithinClientSplit, or log the metric of all samples in the module."
+            )
+
+    def _tell_of_no_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Warn that a fit evaluates no client, because the module does not validate."""
+        if _clients_of(trainer, "val") is not None and not is_overridden("validation_step", module):
+            rank_zero_warn(
+                f"ClientMetrics logs nothing in this fit: {type(module).__name__} has no `validation_step`. Define "
+                'one; it may return {"preds": ..., "target": ...}.'
             )
 
     def _places(self, trainer: pl.Trainer, number: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, cast
 
 import lightning as L
 import numpy as np
@@ -125,6 +125,9 @@ class FederatedDataModule(
     def __repr__(self) -> str:
         return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
 
+    def __str__(self) -> str:
+        return repr(self)  # Lightning's has four lines of loaders
+
     def _facts(self) -> list[str]:
         """Return what ``repr`` says before the arguments."""
         if self._federation is None:
@@ -242,17 +245,15 @@ class FederatedDataModule(
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
         """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""
-        seed = getattr(self.partitioner, "seed", 0)
-        features = self.standardized_features
-        return prepare_inputs(x, split, features, self.feature_noise, seed, self.standardize, self.impute)
+        how = (self.feature_noise, getattr(self.partitioner, "seed", 0), self.standardize, self.impute)
+        return prepare_inputs(x, split, self.standardized_features, *how)
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""
         if not isinstance(source.dataset, TensorDataset):
             raise ValueError(
                 f"`standardize`, `impute`, `feature_noise`, replaced inputs and fingerprints need a TensorDataset; the "
-                f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return a TensorDataset "
-                "from `load()`."
+                f"source of {type(self).__name__} is a {type(source.dataset).__name__}. Return one from `load()`."
             )
         return source.dataset.tensors
 
@@ -302,8 +303,7 @@ class FederatedDataModule(
         return np.repeat(list(parts), [len(indices) for indices in parts.values()])
 
     def _parts(self, stage: Stage) -> dict[int, np.ndarray]:
-        parts: dict[int, np.ndarray] = getattr(self._ready()[1], stage)
-        return parts
+        return cast("dict[int, np.ndarray]", getattr(self._ready()[1], stage))
 
     def _has(self, stage: Stage) -> bool:
         return bool(self._parts(stage))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import lightning as L
@@ -113,6 +114,26 @@ def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
     assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
     with pytest.raises(TypeError, match=r"Mute has no `forward`.*from `test_step`"):
         trainer.test(Mute(False), datamodule=pooled, verbose=False)
+
+
+def test_a_module_that_does_not_validate_is_told() -> None:
+    class Trains(Echo):
+        validation_step = L.LightningModule.validation_step
+
+    warned = r"ClientMetrics logs nothing in this fit: Trains has no `validation_step`. Define one; it"
+    with pytest.warns(UserWarning, match=warned):
+        ClientMetrics().setup(trainer_of(data(CLIENTS)), Trains(False), "fit")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "ClientMetrics")
+        ClientMetrics().setup(trainer_of(data(CLIENTS)), Echo(False), "fit")
+        ClientMetrics().setup(trainer_of(TensorDataModule([scores(1, 0)])), Trains(False), "fit")
+
+
+def trainer_of(datamodule: TensorDataModule) -> L.Trainer:
+    trainer = quiet_trainer()
+    datamodule.setup("fit")
+    trainer.datamodule = datamodule  # type: ignore[attr-defined]
+    return trainer
 
 
 def test_limited_validation_counts_what_was_seen() -> None:

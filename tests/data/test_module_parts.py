@@ -110,6 +110,7 @@ def test_a_split_of_ones_own() -> None:
 
 def test_the_representation_is_one_short_line() -> None:
     tensors = [(X[:4], Y[:4])] * 3
+    assert str(TensorDataModule(tensors, batch_size=4)) == "TensorDataModule(3 clients, 12 samples, batch_size=4)"
     assert repr(TensorDataModule(tensors, batch_size=4)) == "TensorDataModule(3 clients, 12 samples, batch_size=4)"
     assert repr(TensorDataModule(tensors[:1], shuffle=False)) == (
         "TensorDataModule(1 client, 4 samples, batch_size=32, shuffle=False)"

@@ -104,7 +104,7 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         (
             with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": 1, "nu": 1}}}),
             "digits, FedProx, fold 0, seed 0: `callback` fl_lightning.FedProx: TypeError: "
-            f"FedProx has no argument `nu`. It takes {', '.join(f'`{name}`' for name in signature(FedProx).parameters)}.",
+            f"FedProx has no argument `nu`. It takes `{'`, `'.join(signature(FedProx).parameters)}`.",
         ),
         (
             with_methods(No={"callback": {"class_path": 3}}),

@@ -68,6 +68,11 @@ def test_more_clients_a_round_than_there_are() -> None:
 # ---- the trainer ----
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_gradients_of_no_batches(number: int) -> None:
+    refused(f"`accumulate_grad_batches` must be at least 1, got {number}", accumulate_grad_batches=number)
+
+
 # 1 is one batch, 1.0 a whole round
 @pytest.mark.parametrize("interval", [0.5, 1, 2])
 def test_validation_inside_a_round(interval: Any) -> None:
