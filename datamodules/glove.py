@@ -72,7 +72,7 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
     vectors: list[np.ndarray] = []
     with path.open("rb") as lines:
         for line in tqdm(lines, desc=path.name, unit=" words", leave=False, disable=None):
-            # "replace" keeps a word that is no UTF-8 as one that no text has
+            # "replace" keeps a word that is not UTF-8 as one that no text has
             word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")
             vector = _vector(numbers, path, len(words) + 1, len(vectors[0]) if vectors else None)
             words.append(word)
@@ -89,7 +89,7 @@ def _vector(numbers: list[str], path: Path, line: int, dimensions: int | None) -
     try:
         vector = np.array(numbers, dtype=np.float32)
     except ValueError as error:
-        raise _damaged(path, f"line {line} has something that is no number ({error})") from error
+        raise _damaged(path, f"line {line} has something that is not a number ({error})") from error
     if len(vector) == 0 or (dimensions is not None and len(vector) != dimensions):
         raise _damaged(path, f"line {line} has {len(vector)} numbers, expected {dimensions or 'one or more'}")
     return vector

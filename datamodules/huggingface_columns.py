@@ -59,8 +59,8 @@ def converter(feature: Any, column: str, transform: Callable[[Any], Any] | None)
     if kind.startswith("float"):
         return partial(_features_by, partial(np.asarray, dtype=np.float32))
     raise ValueError(
-        f"Column {column!r} holds {kind or type(feature).__name__}, which is no number. Give a `transform` that makes "
-        "numbers of one value, such as a tokeniser: `lambda text: tokenizer(text)['input_ids']`."
+        f"Column {column!r} holds {kind or type(feature).__name__}, which is not a number. Give a `transform` that "
+        "makes numbers of one value, such as a tokeniser: `lambda text: tokenizer(text)['input_ids']`."
     )
 
 

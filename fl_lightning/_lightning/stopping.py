@@ -1,7 +1,7 @@
 """SIGTERM and SLURM's requeue signal: all processes leave a fit together, within moments. Ctrl-C waits for a commit.
 
 Lightning's own handler broadcasts from inside the signal, and its loops answer once a batch. In a round, processes
-train unequal numbers of batches, so both would wait for each other for ever. Here the handler only notes the signal. A
+train unequal numbers of batches, so both would wait for each other forever. Here the handler only notes the signal. A
 process that was signalled says so in the process group's store, where the others look between batches; no collective is
 needed for that. All then meet at the next :meth:`StopRequests.agree`, a collective that they reach in any case, and
 leave from there.

@@ -23,6 +23,8 @@ class FedAsync(AsynchronousCallback):
     ``x <- (1 - a) x + a x_new`` with ``a = mixing s(d)``; d is 0 for a result of the server's present model. Clients
     minimise ``F_k(w) + rho/2 |w - w'|^2``, w' the received model.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         clients_per_round: Results that arrive in a round.
         mixing: alpha in (0, 1]; a function of the round makes a schedule.

@@ -31,6 +31,8 @@ class FedAvg(AggregationCallback):
 
     With ``local_epochs=1`` and a data module of ``batch_size=None`` this is FedSGD.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.

@@ -23,8 +23,10 @@ class FedBuff(AsynchronousCallback):
     ``w <- w + server_lr / K sum s(d) omega Delta``. With ``wait_for_flush=True`` it is the PAPAYA baseline of Gao et
     al. 2024, in which a client waits until its update is used.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
-        buffer_size: K.
+        buffer_size: K, the results in the buffer with which the server moves.
         clients_per_round: Results that arrive in a round.
         server_lr: eta_g, greater than 0; a function of the round makes a schedule. It excludes ``server``.
         server: Server optimizer, such as ``Momentum(0.9, lr=0.7)`` or ``Adaptive(...)``. Its aggregate is the model
@@ -115,10 +117,12 @@ class DynamicWeightFedBuff(AsynchronousCallback):
     ``|D_b| exp(s_b / f_b)``: s_b falls with staleness, f_b counts the client's models in the buffer. The uploader gets
     the server's model at once. The same ``alpha`` is the exponent of staleness and the server's mixing weight.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
-        buffer_size: B.
+        buffer_size: B, the results in the buffer with which the server moves.
         clients_per_round: Results that arrive in a round.
-        alpha: In (0, 1].
+        alpha: Exponent of staleness and the server's mixing weight, in (0, 1].
         mu: Weight of the clients' proximal term, at least 0.
         stamp: What staleness counts. ``"upload"``: the results since the client received its model, 0 if there were
             none. ``"upload-literal"``: the same, as Algorithm 1 is written, where the counter is sent before it is

@@ -18,6 +18,8 @@ from fl_lightning.parts.synchronous import SynchronousAlgorithm
 class FedDyn(AggregationCallback):
     """FedDyn (Acar et al. 2021; eq. (5)-(12)): each client's objective is changed so that it has the server's optimum.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         alpha: Weight of the regulariser, greater than 0.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.

@@ -32,8 +32,8 @@ class FedNova(AggregationCallback):
         options: The other arguments of :class:`AggregationCallback`.
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if the module's optimizer is no SGD of this
-            momentum, or its learning rate changes within a round.
+        ValueError: If an argument is out of its range; when the fit begins, if the module's optimizer is not SGD of
+            this momentum, or its learning rate changes within a round.
     """
 
     def __init__(

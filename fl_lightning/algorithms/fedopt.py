@@ -13,6 +13,8 @@ from fl_lightning.parts.server_optimizers import Adaptive, Momentum, Rule, Serve
 class FedAvgM(FedAvg):
     """FedAvgM (Hsu et al. 2019; eq. (21)): momentum on the server.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         momentum: beta in [0, 1); with 0 and ``server_lr=1`` this is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
@@ -70,9 +72,9 @@ class FedAdagrad(_FedOpt):
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate, greater than 0; a function of the round makes a schedule.
-        beta1: In [0, 1); 0 as in the authors' code, 0.9 as in their Algorithm 2.
-        tau: Adaptivity, greater than 0.
-        v0: The initial v, at least 0.
+        beta1: Decay of the first moment, in [0, 1): 0 as in the authors' code, 0.9 as in their Algorithm 2.
+        tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
+        v0: The initial second moment, at least 0.
         bias_correction: Whether the moments are divided by ``1 - beta^t``. The paper does not divide them.
         options: The other arguments of :class:`FedAvg`.
 
@@ -103,10 +105,10 @@ class FedAdam(_FedOpt):
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         server_lr: Server learning rate, greater than 0; a function of the round makes a schedule.
-        beta1: In [0, 1).
-        beta2: In [0, 1).
-        tau: Adaptivity, greater than 0.
-        v0: The initial v, at least 0.
+        beta1: Decay of the first moment, in [0, 1).
+        beta2: Decay of the second moment, in [0, 1).
+        tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
+        v0: The initial second moment, at least 0.
         bias_correction: Whether the moments are divided by ``1 - beta^t``. The paper does not divide them.
         options: The other arguments of :class:`FedAvg`.
 

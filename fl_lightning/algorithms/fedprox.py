@@ -12,6 +12,8 @@ from fl_lightning.parts.objectives import LocalObjective, Proximal
 class FedProx(FedAvg):
     """FedProx (Li et al. 2020; eq. (4)): clients minimise ``F_k(w) + mu/2 |w - w_t|^2``; the server is FedAvg's.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         mu: Weight of the proximal term, at least 0; with 0 this is FedAvg. A function of the round makes a schedule.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.

@@ -21,6 +21,8 @@ class RADFed(AggregationCallback):
     A round is one inner round: each of the m circulating models trains on one client. Every S rounds the server moves
     to the plain mean of the models. With ``redistributions=1`` this is FedAvg with uniform weights, bit for bit.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         redistributions: S, local trainings of a circulating model between two aggregations.
         clients_per_round: Number of circulating models and of clients in a round: a float is the fraction C of the

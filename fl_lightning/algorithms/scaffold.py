@@ -25,6 +25,8 @@ class Scaffold(AggregationCallback):
     The local optimizer should be SGD: plain as in the paper, or with the ``momentum`` given here. Option 2 divides a
     client's update by how far its steps could reach. The model and the control variate are sent both ways.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         option: How a client's control variate is updated: 2 from its update, 1 from the gradient at the received model.

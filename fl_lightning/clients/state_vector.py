@@ -95,7 +95,7 @@ class StateVector:
                 raise ValueError(
                     f"`{name}` of {type(self.module).__name__} had the shape {tuple(shape)} when the fit began and "
                     f"has {tuple(tensor.shape)} now, so that clients' models cannot be averaged. Register a buffer "
-                    "that grows at its final size, or keep it in an attribute that is no buffer."
+                    "that grows at its final size, or keep it in an attribute that is not a buffer."
                 )
         with torch.no_grad():
             torch._foreach_copy_(self.views(vector), tensors)

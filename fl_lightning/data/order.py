@@ -22,7 +22,7 @@ def drawn_by(sampler: ClientOrder, client: int, dataset: Dataset[Any], generator
 
     Raises:
         TypeError: If it returns no whole numbers.
-        ValueError: If it returns other than n_k of them, or one that is no position.
+        ValueError: If it returns other than n_k of them, or one that is not a position.
     """
     size = len(dataset)  # type: ignore[arg-type]
     given = sampler(client, dataset, generator)

@@ -33,7 +33,7 @@ class Communication(RoundObserver):
         cost_to_target: The same in rounds of FedAvg.
 
     Raises:
-        TypeError: If ``monitor`` is no text.
+        TypeError: If ``monitor`` is not a text.
         ValueError: If ``mode`` is unknown, or ``target`` is no finite number; in a fit, if the validation does not log
             ``monitor``.
     """

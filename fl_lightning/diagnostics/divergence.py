@@ -17,6 +17,8 @@ from fl_lightning.parts.federation import ClientResult
 def pairwise_divergence(vectors: Tensor) -> float:
     """Return the mean of ``1 - cos`` over all pairs of rows (DL; eq. (57)), from one Gram matrix.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         vectors: Shape ``(m, d)``.
 

@@ -65,7 +65,7 @@ class AutoExecutor(Executor):
     """Chooses by what a client's step computes: the same script makes the same choice on every run.
 
     The operations of the fit's first client, which trains alone, are counted; nothing is timed. Steps of little
-    arithmetic are stacked, unless the trial of the next clients shows that a stack trains them otherwise. On a CPU
+    arithmetic are stacked, unless the trial of the next clients shows that a stack trains them differently. On a CPU
     larger steps train one client after the other, convolutions with channels last in memory unless somebody hooks into
     batches or clients, and steps of much arithmetic with several threads. The choice is part of a checkpoint, so that
     a resumed run ends as the uninterrupted one.

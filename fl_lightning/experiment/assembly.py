@@ -22,7 +22,7 @@ _DEFAULTS = {
     "num_sanity_val_steps": 0,
 }
 _SET_ELSEWHERE = {
-    "callbacks": "Callbacks belong into the list `callbacks` of the table, of a data set or of a method.",
+    "callbacks": "Callbacks belong in the list `callbacks` of the table, of a data set or of a method.",
     "logger": "Every fit is logged by Weights & Biases if the table has an entry `wandb`.",
     "default_root_dir": "Each fit has its own folder in the folder of the results.",
 }

@@ -8,6 +8,8 @@ import numpy as np
 def deal(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator, mix: bool = True) -> list[np.ndarray]:
     """Return samples for each client, in random order (eq. (49)).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         groups: The class, or another group, of each sample, 0 to G-1, shape (num_samples,).
         counts: Samples of each group that each client gets, shape (num_clients, G); no column sum may exceed the number

@@ -24,9 +24,9 @@ class DirichletPartitioner(Partitioner):
     Args:
         num_clients: Number of clients, K.
         alpha: Concentration of the prior: near 0 gives one class to a client, large values give each the same mix.
-        size_sigma: 0 gives every client floor(N/K) samples, so that N modulo K samples are of no client. Otherwise
-            sizes are drawn from a lognormal distribution with this standard deviation of the logarithm, scaled to N and
-            truncated; the first client gets the remainder.
+        size_sigma: 0 gives every client floor(N/K) samples, so that N modulo K samples belong to no client.
+            Otherwise sizes are drawn from a lognormal distribution with this standard deviation of the logarithm,
+            scaled to N and truncated; the first client gets the remainder.
         max_classes_per_partition: Priors and samples are drawn again until no client has samples of more classes.
         seed: Seed of sizes, priors and draws.
 

@@ -24,7 +24,7 @@ def add_feature_noise(x: Tensor, partition: Partition, level: float, seed: int =
         seed: Seed of the noise.
 
     Returns:
-        A copy of ``x``; samples of no client are as they were.
+        A copy of ``x``; samples that belong to no client are as they were.
 
     Raises:
         ValueError: If ``x`` is not floating point, an argument is out of range, or the partition has samples that are

@@ -51,7 +51,7 @@ def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -
 
     Raises:
         TypeError: If it cannot be called with labels, or returns neither of the two.
-        ValueError: If it returns something that is no partition of these samples.
+        ValueError: If it returns something that is not a partition of these samples.
     """
     check_partitioner(partitioner)
     result = partitioner(labels)

@@ -91,7 +91,7 @@ class Partition(ShowsSignature):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If the file is no partition of this version, or an invalid one.
+            ValueError: If the file is not a partition of this version, or an invalid one.
         """
         return cls(partition_file.read(Path(path)))
 

@@ -121,6 +121,8 @@ def c_score(counts: np.ndarray) -> float:
     It is ``1/K sum_k sum_c |r_ck - R_c|``, where r_ck is the share of class c on client k and R_c its share in all
     samples: 0 when all clients have the same mix, and at most 2 (1 - 1/C) with C equally frequent classes.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         counts: Samples of each class (columns) on each client (rows), shape (num_clients, num_classes).
 
@@ -143,6 +145,8 @@ def label_entropy(counts: np.ndarray) -> float:
 
     It is ``-sum_ky p_ky log p_ky`` with p_ky = n_ky / n, and grows as samples are spread more evenly: at most
     log(K C) for K clients and C classes.
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         counts: Samples of each class (columns) on each client (rows), shape (num_clients, num_classes).

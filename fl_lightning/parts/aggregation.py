@@ -56,6 +56,8 @@ class WeightedMean(Aggregation):
     ``sum_k p_k w_k / sum_k p_k`` with ``p_k = n_k`` (FedAvg, eq. (3a)) or ``p_k = 1`` (RADFed, eq. (37):
     no sizes are revealed).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         weighting: ``"samples"`` or ``"uniform"``.
 
@@ -122,6 +124,8 @@ class StaleMean(WeightedMean):
     """The mean over all clients; a client that did not train counts with its last local model (eq. (3b)).
 
     Before its first training, a client counts with the run's first model.
+
+    Equations are numbered as in ``docs/references.md``.
     """
 
     states: ClientStates

@@ -68,6 +68,8 @@ class Proximal(LocalObjective):
 
     With redistribution w' is the circulating model that the client received (RADFedp), not the server's.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         mu: Weight of the proximal term, at least 0; 0 is the plain objective. A function of the round makes a schedule.
         name: What the user calls the weight, for errors.
@@ -106,6 +108,8 @@ class DynamicRegularizer(LocalObjective):
 
     Client k keeps ``lambda_k = -g_k / alpha_k``, at first 0, and adds its drift ``w_k - w_t`` to it after training,
     which is (6). The mean over all clients, ``-h / alpha``, is the server's part of (7) and (8).
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         alpha: Greater than 0.
@@ -169,6 +173,8 @@ class ControlVariates(LocalObjective):
     """SCAFFOLD's corrected gradient ``grad F_k(w) - c_k + c`` (Karimireddy et al. 2020; eq. (13)-(16)).
 
     c is the mean of all clients' c_k, at first 0. Personal parameters have no control variates.
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         option: How c_k is updated: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the

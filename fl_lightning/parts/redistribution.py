@@ -53,6 +53,8 @@ class Redistribution(Schedule):
     ``delta`` the change since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the client is the
     last that trained the model (-1, with 0 steps, if none did).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         redistributions: S, the number of local trainings between two aggregations; 1 is FedAvg with uniform weights.
         evaluate: The model that is validated, checkpointed and tested between two aggregations: ``"virtual"`` is the

@@ -1,4 +1,4 @@
-"""Checks of what parts return that is no vector: sizes of rounds, scores, corrections and losses."""
+"""Checks of what parts return that is not a vector: sizes of rounds, scores, corrections and losses."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class BernoulliSampler(ClientSampler):
     """Draws each client independently with the same probability (Poisson sampling). A round may be empty.
 
     Args:
-        probability: In (0, 1].
+        probability: Probability that a client trains in a round, in (0, 1].
 
     Raises:
         ValueError: If ``probability`` is outside (0, 1].
@@ -196,6 +196,8 @@ class ImportanceSampler(UniformSampler):
     The score is the mean squared norm of the gradient at the locally trained weights. After training, a client's
     accumulated score becomes ``(1 - gamma) p + gamma p_new``. Clients are drawn one after the other; after each draw
     the probabilities of the others are scaled to sum to 1.
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         clients_per_round: As for :class:`UniformSampler`.

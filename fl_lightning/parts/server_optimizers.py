@@ -44,6 +44,8 @@ class ServerOptimizer(Part, ABC):
 class Mixing(ServerOptimizer):
     """``w_{t+1} = w_t + lr (aggregate - w_t)``: eq. (22), and with ``lr=1`` FedAvg's replacement (3a).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         lr: Server learning rate, greater than 0; a function of the round makes a schedule.
         name: What the user calls the learning rate, for errors.
@@ -70,6 +72,8 @@ class Mixing(ServerOptimizer):
 
 class Momentum(ServerOptimizer):
     """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, eq. (21)).
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         momentum: beta in [0, 1); with 0 and ``lr=1`` the aggregate replaces the model.
@@ -116,16 +120,18 @@ class Adaptive(ServerOptimizer):
     With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
     tau)``.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         rule: ``"adagrad"``: v + Delta^2; ``"adam"``: beta2 v + (1 - beta2) Delta^2; ``"yogi"``:
             v - (1 - beta2) Delta^2 sign(v - Delta^2).
         lr: Server learning rate, greater than 0; a function of the round makes a schedule. ``None`` takes 0.01, as
             :class:`~fl_lightning.FedAdam` and :class:`~fl_lightning.FedYogi` do, and for Adagrad 0.1, as
             :class:`~fl_lightning.FedAdagrad` does.
-        beta1: In [0, 1); ``None`` takes 0.9, and 0 for Adagrad.
-        beta2: In [0, 1); Adagrad has none.
-        tau: Adaptivity, greater than 0.
-        v0: The initial v, at least 0.
+        beta1: Decay of the first moment, in [0, 1); ``None`` takes 0.9, and 0 for Adagrad.
+        beta2: Decay of the second moment, in [0, 1); Adagrad has none.
+        tau: Added to the root of the second moment, greater than 0: the larger, the less the server adapts.
+        v0: The initial second moment, at least 0.
         bias_correction: Whether m is divided by ``1 - beta1^t`` and (except for Adagrad) v by ``1 - beta2^t`` in step
             t, as other implementations do; the paper does not.
         name: What the user calls the learning rate, for errors.
@@ -203,6 +209,8 @@ class Adaptive(ServerOptimizer):
 
 class DynamicServer(ServerOptimizer):
     """``theta <- mean of the active clients + mean of all lambda_k`` (FedDyn, eq. (7), (8), (11)).
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         objective: The clients' objective, which keeps lambda_k; the mean of all is ``-h / alpha``.

@@ -100,7 +100,7 @@ def _at_chance(experiment: Experiment) -> list[str]:
         if weak:
             shown = f"{number(experiment, data, constant)} {unit(experiment, data)}"
             found.append(
-                f"At the level of chance: {_listed(weak, experiment.methods)} on {data}. To predict one class for "
+                f"At the level of chance: {_listed(weak, experiment.methods)} on {data}. Predicting one class for "
                 f"every sample scores up to {shown}. Differences between such results mean nothing."
             )
     return found

@@ -186,7 +186,7 @@ def _check_row(path: Path, line: int, row: dict[str, str]) -> None:
             kind(text or 0)
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {line}: `{name}` is {text!r}, which is no number. Run the table again; it writes the "
+                f"{path}, line {line}: `{name}` is {text!r}, which is not a number. Run the table again; it writes the "
                 "file anew."
             ) from error
 
@@ -205,6 +205,6 @@ def _curve(path: Path) -> CurveColumns:
 
 
 def settings_as_text(experiment: Experiment) -> str:
-    """Return the settings of the table as a text; a table that it is compared with is no part of them."""
+    """Return the settings of the table as a text; a table that it is compared with is not part of them."""
     shown = {name: entry for name, entry in experiment.table.items() if name != "reference"}
     return json.dumps(shown, indent=1, ensure_ascii=False)

@@ -119,6 +119,8 @@ def partition_report(
     deviation, the C-score (eq. (52)), the joint entropy (eq. (53)) and the skew of categorical features. The figure has
     the label distribution of each client and a histogram of sizes. Both include the clients of validation and test.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         datamodule: The data module, after ``prepare_data()`` and ``setup()``.
         out: Folder for ``partition.png`` and ``partition.html``; ``None`` writes no files.

@@ -26,6 +26,8 @@ _PLAIN = (bool, int, float, str, type(None))
 class PartitionSummary:
     """The facts of a data module's partition.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Attributes:
         data: Class name of the data module.
         partitioner: The partitioner with its arguments.
@@ -142,7 +144,11 @@ def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test
         return "none"
     samples = _number(len(loader.dataset), "sample")
     clients = datamodule.eval_client_ids(stage)
-    return f"{samples} of no client" if clients is None else f"{_number(len(np.unique(clients)), 'client')}, {samples}"
+    return (
+        f"{samples} that belong to no client"
+        if clients is None
+        else f"{_number(len(np.unique(clients)), 'client')}, {samples}"
+    )
 
 
 def _number(count: int, noun: str) -> str:

@@ -59,8 +59,8 @@ def test_special_characters_are_detached(text: str, words: str) -> None:
         (b"the 1 2\nof 1\n", "line 2 has 1 numbers, expected 2"),
         (b"the 1 2\nof 1 2 3\n", "line 2 has 3 numbers, expected 2"),
         (b"the\n", "line 1 has 0 numbers, expected one or more"),
-        (b"the 1 2\nof x 3\n", "line 2 has something that is no number"),
-        (b"PK\x03\x04\xff \xfe\n", "line 1 has something that is no number"),
+        (b"the 1 2\nof x 3\n", "line 2 has something that is not a number"),
+        (b"PK\x03\x04\xff \xfe\n", "line 1 has something that is not a number"),
     ],
 )
 def test_a_damaged_table_is_named_with_its_problem(tmp_path: Path, content: bytes, problem: str) -> None:

@@ -118,7 +118,9 @@ def test_texts_through_a_tokeniser(tmp_path):
     path = write(tmp_path, "t.parquet")
     tokens = ready(path, "text", transform=lambda text: [len(word) for word in text.split()]).source_inputs()
     assert tokens[:3].tolist() == [[4, 0, 0], [4, 4, 0], [4, 4, 4]]
-    with pytest.raises(ValueError, match=r"Column 'text' holds string, which is no number. Give a `transform`.*token"):
+    with pytest.raises(
+        ValueError, match=r"Column 'text' holds string, which is not a number. Give a `transform`.*token"
+    ):
         ready(path, "text")
 
 

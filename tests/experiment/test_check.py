@@ -73,7 +73,7 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         ),
         (
             small(trainer={"max_epochs": 4, "callbacks": []}),
-            f"{HERE}`trainer` must not have 'callbacks'. Callbacks belong into the list `callbacks` of the table, of a "
+            f"{HERE}`trainer` must not have 'callbacks'. Callbacks belong in the list `callbacks` of the table, of a "
             "data set or of a method.",
         ),
         (

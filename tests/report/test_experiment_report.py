@@ -117,8 +117,8 @@ def test_runs_that_end_after_their_last_aggregation_are_told(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (",0.51,", ",0.5x,", r"results.csv, line 8: `score` is '0.5x', which is no number. Run the table again"),
-        ("easy,RADFed,0,", "easy,RADFed,?,", r"results.csv, line 8: `fold` is '\?', which is no number"),
+        (",0.51,", ",0.5x,", r"results.csv, line 8: `score` is '0.5x', which is not a number. Run the table again"),
+        ("easy,RADFed,0,", "easy,RADFed,?,", r"results.csv, line 8: `fold` is '\?', which is not a number"),
         ("easy", "\udcff", r"results.csv cannot be read \('utf-8' codec"),
     ],
 )

@@ -121,7 +121,7 @@ def test_sets_by_client_and_of_no_client() -> None:
     ]
     split = SampleSplit(val=0.1, test=0.1)
     rows = partition_report(ready(DigitsDataModule(IIDPartitioner(10), split=split))).summary.rows()
-    assert rows["validation"] == rows["test"] == "180 samples of no client"
+    assert rows["validation"] == rows["test"] == "180 samples that belong to no client"
     assert rows["samples of all clients"] == "1,437"
 
 

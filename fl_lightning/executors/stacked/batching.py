@@ -65,7 +65,7 @@ class StackedBatch:
 
 
 class Differing(Unusable):
-    """Stands in a batch for a value that is no tensor and differs among clients; using it is an error.
+    """Stands in a batch for a value that is not a tensor and differs among clients; using it is an error.
 
     Args:
         value: The value of one client.
@@ -141,7 +141,7 @@ def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
 
 
 def _in_common(values: Sequence[Any]) -> Any:
-    """Return what stands for a value that is no tensor in a batch of several clients."""
+    """Return what stands for a value that is not a tensor in a batch of several clients."""
     if all(value is values[0] for value in values):
         return values[0]
     if not all(isinstance(value, _PLAIN) for value in values):
@@ -156,7 +156,7 @@ class _LeafKind(type):
 
 
 class _Leaf(metaclass=_LeafKind):
-    """Anything that is no container."""
+    """Anything that is not a container."""
 
 
 def _leaves(batch: Any) -> list[Any]:

@@ -67,7 +67,7 @@ class StackTraining:
         self._done = [0] * len(stack.windows)  # batches on which each client has trained
         #: Whether the module has drawn random numbers.
         self.drew = False
-        #: Whether a mapped step on a copy has had a loss that is no number.
+        #: Whether a mapped step on a copy has had a loss that is not a number.
         self.lost = False
         #: Mapped steps, and batches on which they were taken.
         self.mapped, self.batches = 0, 0

@@ -60,6 +60,8 @@ class RandomSolution:
 def draw_sizes(num_clients: int, size_alpha: float, num_samples: int, rng: np.random.Generator) -> np.ndarray:
     """Draw whole sizes of at least 1 that sum to the number of samples (eq. (44), (45)).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Returns:
         int64, shape (num_clients,).
 

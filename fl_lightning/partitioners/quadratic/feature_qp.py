@@ -30,6 +30,8 @@ _MAX_ENTRIES = 200_000  # clients times configurations; the solver takes some mi
 class FeatureQPSolution(ShowsArguments):
     """The stages of a QP partition by classes and features; all numbers count samples.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Attributes:
         configurations: The combinations of a class and categories that occur, shape (U, 1 + J).
         target: Drawn sizes times drawn mixes, shape (num_clients, G): first the classes, then the categories of one
@@ -65,6 +67,8 @@ class FeatureQPPartitioner(ShowsArguments):
 
     It takes features besides the labels. A split or a data module passes only labels, so bind the features:
     ``functools.partial(partitioner, features=features)``.
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         num_clients: Number of clients, T in the paper.

@@ -21,6 +21,8 @@ def solve_grouped_qp(
     groups are unique at the optimum, ``alpha`` is not. CLARABEL, through cvxpy, solves it to about 1e-8 of the loss;
     the result is then shifted to meet the margins exactly.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         target: The wanted sums, shape (T, G).
         groups: The groups of each column, whole numbers from 0 to G-1, different within a row, shape (U, F).

@@ -51,6 +51,8 @@ class QPPartitioner(Partitioner):
 
     Every sample is given to exactly one client.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         num_clients: Number of clients, T in the paper.
         size_alpha: mu, concentration of the client sizes; large values make them equal.

@@ -63,6 +63,8 @@ class RectangleMoves:
     ) -> np.ndarray:
         """Return ``alpha`` after ``num_moves`` moves, or as soon as its loss has reached ``stop_at``.
 
+        Equations are numbered as in ``docs/references.md``.
+
         Args:
             alpha: Start, shape (T, K), not negative.
             target: The wanted matrix, shape (T, K); the loss is ``sum((alpha - target)**2)``.

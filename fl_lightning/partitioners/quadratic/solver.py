@@ -17,6 +17,8 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
     it is the solution. Otherwise CLARABEL, through cvxpy, finds which entries are positive, and the optimality
     conditions on those entries are solved exactly.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         target: The wanted matrix, shape (T, K).
         row_sums: Sums over the columns, not negative, shape (T,).

@@ -56,6 +56,8 @@ def entropy_curve(
 ) -> np.ndarray:
     """Return the joint entropy of client and class (eq. (53)), in nats, of d_0, d_1, ..., ``d_steps``.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         graph: Clients and their relations.
         homes: The client of each sample in d_0, integers, shape (num_samples,).

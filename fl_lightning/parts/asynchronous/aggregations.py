@@ -24,6 +24,8 @@ _EXAMPLES = {"uniform": lambda n: 1.0, "samples": float, "sqrt": math.sqrt, "log
 class StalenessMixing(Aggregation):
     """Mixes results into the server's model: ``x <- (1 - a) x + a x_new``, ``a = mixing s(d)`` (FedAsync; eq. (24)).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         mixing: alpha in (0, 1]; a function of the round makes a schedule.
         staleness: s, a name or a function of d.
@@ -67,6 +69,8 @@ class StalenessWeightedDeltas(Aggregation):
     ``Delta = w_k - w'`` is the difference between the trained and the received model. Buffers of the module, such as
     running statistics, become the weighted mean of the clients' buffers, because a sum of differences could make a
     variance negative.
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         staleness: s, a name or a function of d.
@@ -130,6 +134,8 @@ class DynamicWeightMean(Aggregation):
 
     ``beta_b`` is in proportion to ``|D_b| exp(s_b / f_b)``, with ``s_b = (1 + d_b)^-alpha`` and f_b the number of the
     client's results in the buffer.
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         alpha: Exponent of staleness, in [0, 1].

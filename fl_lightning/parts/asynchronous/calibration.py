@@ -33,7 +33,7 @@ def calibrate_staleness(
     Args:
         clients_per_round: m, the clients of a synchronous round.
         durations: Time of a task: ``"exponential"``, a sequence from which it is drawn, or a function of a generator.
-        quantile: In (0, 1).
+        quantile: Which quantile of the staleness to return, in (0, 1).
         arrivals: Results to simulate; the first tenth is left out.
         seed: Seed of the simulation.
 

@@ -150,7 +150,7 @@ class VirtualClock(ShowsSignature):
         try:
             given = {"speeds": [Fraction(speeds[k]) for k in order], "delay": [Fraction(delays[k]) for k in order]}
         except ValueError as error:
-            raise ValueError(f"{path} has a speed or delay that is no number: {error}.") from error
+            raise ValueError(f"{path} has a speed or delay that is not a number: {error}.") from error
         return cls(**{**given, "online": online, **options})
 
     # ---- a fit ----

@@ -22,6 +22,8 @@ class SampledStaleness(Asynchronous):
     Each result comes from a client drawn uniformly and from a model drawn uniformly among the last ``history`` ones,
     including the present one. A model is added to the history at each result, whether or not the server moved.
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
         history: D, at least 1; staleness is 0 to D - 1.
         options: Further arguments of :class:`Asynchronous`, without ``clock``, ``concurrency`` and ``stamp``.

@@ -55,8 +55,10 @@ def constant(staleness: int) -> float:
 def polynomial(a: float = 0.5) -> StalenessFunction:
     """Return ``s(d) = (1 + d)^-a`` (Xie et al. 2019; eq. (25)); with a = 0.5 it is FedBuff's 1/sqrt(1 + d).
 
+    Equations are numbered as in ``docs/references.md``.
+
     Args:
-        a: In [0, 1].
+        a: Exponent, in [0, 1]; 0 ignores staleness.
 
     Raises:
         ValueError: If ``a`` is outside [0, 1].
@@ -68,6 +70,8 @@ def polynomial(a: float = 0.5) -> StalenessFunction:
 
 def hinge(a: float = 10.0, b: int = 4) -> StalenessFunction:
     """Return ``s(d) = 1`` for d <= b, then ``1 / (a (d - b) + 1)`` (Xie et al. 2019; eq. (25)).
+
+    Equations are numbered as in ``docs/references.md``.
 
     Args:
         a: Greater than 0.

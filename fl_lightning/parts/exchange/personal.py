@@ -24,7 +24,7 @@ class PersonalParameters(Exchange):
             patterns of names (``"*.bn*"``); one or a list.
 
     Raises:
-        TypeError: If a pattern is no text.
+        TypeError: If a pattern is not a text.
         ValueError: If there is no pattern; when the fit begins, if one matches nothing, or all parameters are personal.
     """
 

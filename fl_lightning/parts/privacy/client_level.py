@@ -56,8 +56,8 @@ class DifferentialPrivacy(Exchange):
         adaptive_quantile: The bound moves to this quantile of the updates' norms (Andrew et al. 2021): after each round
             by ``exp(-0.2 (b - quantile))``, b the share of unclipped updates, with noise of a 20th of m, which z pays
             for. ``None`` keeps the bound.
-        noise_cohort: Scales the noise by ``m / noise_cohort``, as if so many clients had joined a round, to see what a
-            larger federation would reach. The logged epsilon is the true one of this run.
+        noise_cohort: Scales the noise by ``m / noise_cohort``, as if this many clients had joined a round, to see what
+            a larger federation would reach. The logged epsilon is the true one of this run.
 
     Raises:
         TypeError: If neither or both of ``noise_multiplier`` and ``epsilon`` are given.
