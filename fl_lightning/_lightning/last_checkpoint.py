@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 
-class ChoosesLast(ModelCheckpoint):
+class ChoosesLast(ModelCheckpoint, ABC):
     """A ``ModelCheckpoint`` whose subclass chooses among the files that ``ckpt_path="last"`` finds."""
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import lightning.pytorch as pl
@@ -28,7 +28,7 @@ from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_
 from fl_lightning._lightning.stopping import StopRequests
 
 
-class RoundLoop(_FitLoop):
+class RoundLoop(_FitLoop, ABC):
     """Lightning's fit loop with rounds for epochs.
 
     A checkpoint is always one of a round's boundary: a round counts as done when the server has acted and the schedules

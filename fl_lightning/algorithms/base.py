@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +38,7 @@ from fl_lightning.super_calls import keep_super_calls, rely_on
 
 
 @rely_on(RELIED_ON)
-class AggregationCallback(ShowsSignature, Callback):
+class AggregationCallback(ShowsSignature, Callback, ABC):
     """Trains federatedly: one trainer epoch is one round, in which some clients train locally.
 
     A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. :attr:`sampler` draws clients.

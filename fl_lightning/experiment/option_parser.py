@@ -14,14 +14,14 @@ class _HelpFormatter(KeepsExamples, jsonargparse.DefaultHelpFormatter):
 
 
 class OptionParser(jsonargparse.ArgumentParser):
-    """jsonargparse's parser, which keeps examples as lines and names the option that a typo meant.
+    """jsonargparse's parser with a usage of one line, which keeps examples as lines and names what a typo meant.
 
     Args:
         options: The arguments of ``jsonargparse.ArgumentParser``.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _HelpFormatter, **options})
+        super().__init__(**{"formatter_class": _HelpFormatter, "usage": "%(prog)s [options]", **options})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End the program with the message."""
