@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LABEL_WIDTH = 0.09  # inches of a client's number; where they do not fit they are left out
+_LABEL_WIDTH = 0.09  # inches of a client's number; where they do not fit, every second, fifth or tenth is there
+_LETTER_WIDTH = 0.066  # inches of a letter of a set's name, at most
 _MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
 #: Ten colours that can be told apart without full colour vision (Petroff 2021).
 _COLORS = (
@@ -148,11 +150,9 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     from matplotlib.ticker import MaxNLocator
 
     size = len(table)
-    room = axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
-    if size * _LABEL_WIDTH <= room:
-        axes.set_xticks(np.arange(size), [str(client) for client in table.index])
-    else:
-        axes.set_xticks([])
+    least = size * _LABEL_WIDTH / _width(axes)  # clients for each number that is there
+    step = next(digit * 10**power for power in range(10) for digit in (1, 2, 5) if digit * 10**power >= least)
+    axes.set_xticks(np.arange(0, size, step), [str(client) for client in table.index[::step]])
     axes.tick_params(axis="x", labelsize=7 if size > 25 else 9, rotation=90 if size > 25 else 0, length=2)
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))
@@ -167,14 +167,24 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def _width(axes: Axes) -> float:
+    """Return the width of axes in inches."""
+    return axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
+
+
 def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]]) -> None:
     """Write the name of each set above its clients, with a line between two sets."""
     drawn = {name: where for name, where in places.items() if where}
-    for number, (name, where) in enumerate(drawn.items()):
+    centres = [(min(where) + max(where)) / 2 for where in drawn.values()]
+    texts = [f"{name} ({len(where)})" for name, where in drawn.items()]
+    gaps = np.diff(centres) * _width(axes) / sum(map(len, drawn.values()))
+    needed = [(len(left) / 2 + len(right) / 2 + 2) * _LETTER_WIDTH for left, right in itertools.pairwise(texts)]
+    touch = any(gap < width for gap, width in zip(gaps, needed, strict=True))
+    for number, where in enumerate(drawn.values()):
         axes.text(
-            (min(where) + max(where)) / 2,
+            centres[number],
             1.0,
-            f"{name} ({len(where)})",
+            texts[number].replace(" (", "\n(") if touch else texts[number],
             transform=axes.get_xaxis_transform(),
             ha="center",
             va="bottom",
@@ -182,4 +192,4 @@ def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]]) -> None:
         )
         if number:
             axes.axvline(min(where) - 0.5, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_title(axes.get_title(), fontsize=11, pad=18)
+    axes.set_title(axes.get_title(), fontsize=11, pad=29 if touch else 18)

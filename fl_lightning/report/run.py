@@ -25,6 +25,7 @@ Curves = dict[str, list[tuple[int, float]]]
 _SPREADS = ("_std", "_min", "_max")  # of clients; the panel of the clients' scores shows more
 _STAGES = ("train", "val", "test")  # each has one colour in all panels
 _FEW_POINTS = 30  # a curve of fewer points has marks
+_MOST_METRICS = 3  # with panels of their own, beside shares and losses
 _WIDTH, _HEIGHT = 5.2, 3.8  # inches of a panel
 
 
@@ -86,7 +87,7 @@ def plot_run(
     shares = [name for name in curves if is_share(name) and not name.endswith(_SPREADS)]
     losses = [name for name in curves if "loss" in name]
     others = [name for name in curves if _stage(name) < len(_STAGES) and not name.endswith(_SPREADS)]
-    kinds = [shares, losses, [name for name in others if name not in {*shares, *losses}]]
+    kinds = [shares, losses, *_by_metric([name for name in others if name not in {*shares, *losses}])]
     drawn = [names for names in kinds if names]
     scores = {stage: values for stage, values in (clients or {}).items() if values}
     panels = (data is not None) + len(drawn) + bool(scores)
@@ -105,7 +106,7 @@ def plot_run(
     for names in drawn:
         _draw_curves(next(places), {name: curves[name] for name in names}, unit)
     if scores:
-        _draw_scores(next(places), scores)
+        _draw_scores(next(places), scores, _metric_of_clients(curves))
     for unused in places:
         unused.set_axis_off()
     return RunPicture(figure)
@@ -194,12 +195,26 @@ def _draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
     share = is_share(next(iter(curves)))
     if share:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    kinds = {metric_name(name) for name in curves}
+    kinds = {metric_name(name.removesuffix("_clients")) for name in curves}
     several = "score" if share else "loss" if all("loss" in name for name in curves) else "value"
     axes.set(xlabel=unit, ylabel=kinds.pop() if len(kinds) == 1 else several)
     axes.spines[["top", "right"]].set_visible(False)
     whole_rounds(axes)
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+
+
+def _by_metric(names: Sequence[str]) -> list[list[str]]:
+    """Return the curves of each metric, for panels of their own; all in one panel if the metrics are many."""
+    metrics: dict[str, list[str]] = {}
+    for name in names:
+        metrics.setdefault(metric_name(name.removesuffix("_clients")), []).append(name)
+    return list(metrics.values()) if len(metrics) <= _MOST_METRICS else [list(names)]
+
+
+def _metric_of_clients(names: Iterable[str]) -> str | None:
+    """Return a log's name of the one metric of clients; ``None`` if there are several, or none."""
+    found = {metric_name(name): name for name in names if name.endswith("_clients")}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
@@ -220,8 +235,8 @@ def _stage(name: str) -> int:
     return next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), len(_STAGES))
 
 
-def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
-    """Draw the score of each client, sorted within each set."""
+def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None) -> None:
+    """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
     names = {"val": "validation", "test": "test"}
     start, ticks = 0, []
     for stage, values in scores.items():
@@ -236,8 +251,10 @@ def _draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]]) -> None:
         start += len(heights) + 1
     axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
     axes.tick_params(axis="x", labelsize=7, rotation=90 if len(ticks) > 25 else 0, length=2)
-    axes.set(xlabel="client (line: mean)", ylabel="score of the last evaluation")
-    if all(0 <= value <= 1 for values in scores.values() for value in values.values()):
+    name = "score" if metric is None else metric_name(metric.removesuffix("_clients"))
+    axes.set(xlabel="client (line: mean)", ylabel=f"{name} of the last evaluation")
+    in_unit = all(0 <= value <= 1 for values in scores.values() for value in values.values())
+    if in_unit and (metric is None or is_share(metric)):
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.spines[["top", "right"]].set_visible(False)

@@ -40,7 +40,7 @@ def test_many_classes_get_a_colour_bar_instead_of_a_legend(tmp_path: Path, num_c
     assert len(figure.axes) == (1 if legend else 2)
 
 
-def test_numbers_of_clients_that_do_not_fit_are_left_out() -> None:
+def test_of_numbers_of_clients_that_do_not_fit_every_fifth_is_there() -> None:
     from matplotlib.figure import Figure
 
     labels = np.arange(100)
@@ -49,7 +49,9 @@ def test_numbers_of_clients_that_do_not_fit_are_left_out() -> None:
     for axes in (narrow, wide):
         plot_label_distributions(IIDPartitioner(100)(labels), labels % 2, axes=axes)
     # 2 inches and 9.2 inches for a hundred numbers
-    assert [len(axes.get_xticklabels()) for axes in (narrow, wide)] == [0, 100]
+    assert [len(axes.get_xticklabels()) for axes in (narrow, wide)] == [20, 100]
+    assert [text.get_text() for text in narrow.get_xticklabels()][:3] == ["0", "5", "10"]
+    assert list(narrow.get_xticks())[:3] == [0, 5, 10]
 
 
 def test_pyplot_is_left_alone() -> None:

@@ -47,7 +47,8 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     assert repr(figure) == "RunPicture(4 panels; `.savefig(path)` writes it)"
     assert figure._repr_png_().startswith(b"\x89PNG")
     clients, accuracies, losses, scores = figure.figure.axes
-    assert [text.get_text() for text in clients.texts] == ["train (6)", "validation (2)", "test (2)"]
+    # in one line they would touch
+    assert [text.get_text() for text in clients.texts] == ["train\n(6)", "validation\n(2)", "test\n(2)"]
     assert (accuracies.get_ylabel(), losses.get_ylabel()) == ("accuracy", "loss")
     [line] = accuracies.lines
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 2], [0.25, 0.5])  # type: ignore[arg-type]
@@ -59,10 +60,22 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
 def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     log = "epoch,round,step,train_mse,val_rmse_clients,val_rmse_clients_min,val_rmse_clients_max,fed/clients\n"
     (tmp_path / "metrics.csv").write_text(log + "0,1,1,4.0,2.0,1.0,3.0,5\n1,2,2,1.0,1.0,0.5,1.5,5\n")
+    axes = plot_run(tmp_path, clients={"val": {0: 0.5, 1: 0.75}}).figure.axes
+    assert [[line.get_label() for line in each.lines] for each in axes[:2]] == [
+        ["training mse"],
+        ["validation rmse (clients)"],
+    ]
+    assert [list(each.lines[0].get_ydata()) for each in axes[:2]] == [[4.0, 1.0], [2.0, 1.0]]  # type: ignore[arg-type]
+    assert [each.get_ylabel() for each in axes] == ["mse", "rmse", "rmse of the last evaluation"]
+    # an error below 1 is no share
+    assert axes[2].get_ylim()[1] < 1
+    assert "%" not in axes[2].yaxis.get_major_formatter()(0.5)
+
+
+def test_many_other_metrics_share_a_panel(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,round,step,val_a,val_b,val_c,val_d\n0,1,1,1.0,2.0,3.0,4.0\n")
     [metrics] = plot_run(tmp_path).figure.axes
-    assert [line.get_label() for line in metrics.lines] == ["training mse", "validation rmse (clients)"]
-    assert [list(line.get_ydata()) for line in metrics.lines] == [[4.0, 1.0], [2.0, 1.0]]  # type: ignore[arg-type]
-    assert metrics.get_ylabel() == "value"
+    assert (len(metrics.lines), metrics.get_ylabel()) == (4, "value")
 
 
 def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
