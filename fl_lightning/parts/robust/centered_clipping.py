@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_count, check_positive
@@ -53,8 +52,7 @@ class CenteredClipping(RobustAggregation):
         """Return the new center."""
         center = self._center if self._moved is None else self._moved
         for _ in range(self.iterations):
-            start = torch.zeros(updates.size, dtype=torch.float64) if center is None else center
-            start = start.to(next(updates.blocks()))
+            start = updates.zeros() if center is None else center.to(updates.zeros())
             weights = (self.radius / updates.distances_to(start)).clamp(max=1.0) / len(updates)
             center = start * (1 - weights.sum()) + updates.combined(weights)
         assert center is not None

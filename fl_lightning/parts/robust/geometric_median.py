@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_count, check_not_negative, check_positive
-from fl_lightning.parts.federation import accumulator
 from fl_lightning.parts.robust.base import PreAggregation, RobustAggregation
 from fl_lightning.parts.robust.updates import Updates
 
@@ -43,8 +42,7 @@ class GeometricMedian(RobustAggregation):
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the geometric median."""
-        first = next(updates.blocks())
-        center = torch.zeros(updates.size, dtype=accumulator(first), device=first.device)
+        center = updates.zeros()
         for _ in range(self.max_iterations):
             weights = 1 / updates.distances_to(center).clamp(min=self.smoothing)
             moved = updates.combined(weights / weights.sum())

@@ -61,8 +61,7 @@ class NormBounding(PreAggregation):
 
     def mix(self, updates: Updates) -> Updates:
         """Return the bounded updates."""
-        first = next(updates.blocks())
-        lengths = updates.distances_to(torch.zeros(updates.size, dtype=first.dtype, device=first.device))
+        lengths = updates.distances_to(updates.zeros())
         return updates.mixed(torch.diag((self.norm / lengths).clamp(max=1.0)))
 
 

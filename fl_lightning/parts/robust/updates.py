@@ -12,12 +12,14 @@ from fl_lightning.signatures import ShowsSignature
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16
+_KEPT = 256 * 2**20  # bytes of rows that are kept for the next look at them
 
 
 class Updates(ShowsSignature):
     """``delta`` of each result, or weighted sums of them, as rows; computed in blocks of columns.
 
-    Beside the results themselves, which hold a model each, only one block is in memory: m times 65,536 numbers.
+    Beside the results themselves, which hold a model each, only one block is in memory: m times 65,536 numbers. Rows of
+    256 MiB in whole, or less, are kept.
 
     Args:
         results: The clients' results, at least one.
@@ -31,6 +33,7 @@ class Updates(ShowsSignature):
 
     def __init__(self, results: Sequence[ClientResult], matrix: Tensor | None = None) -> None:
         self.results, self._matrix = list(results), matrix
+        self._kept: list[Tensor] | None = None
         self.size = len(self.results[0].parameters)
 
     def __len__(self) -> int:
@@ -41,7 +44,17 @@ class Updates(ShowsSignature):
         return Updates(self.results, matrix if self._matrix is None else matrix @ self._matrix)
 
     def blocks(self) -> Iterator[Tensor]:
-        """Yield the columns in blocks of shape ``(rows, columns)``, float64."""
+        """Yield the columns in blocks of shape ``(rows, columns)``, float64; they are not to be changed."""
+        if self._kept is None and len(self) * self.size * 8 <= _KEPT:
+            self._kept = list(self._computed())
+        yield from self._computed() if self._kept is None else self._kept
+
+    def zeros(self) -> Tensor:
+        """Return a row of zeros, shape ``(size,)``, in the blocks' type and on their device."""
+        vector = self.results[0].vector
+        return torch.zeros(self.size, dtype=accumulator(vector), device=vector.device)
+
+    def _computed(self) -> Iterator[Tensor]:
         for begin in range(0, self.size, BLOCK):
             columns = slice(begin, min(begin + BLOCK, self.size))
             block = torch.stack([_moved(result, columns) for result in self.results])
