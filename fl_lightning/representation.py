@@ -30,9 +30,11 @@ class ShowsArguments(ShowsSignature):
 
     Attributes:
         shown_always: Arguments that are shown even where they have their default values, such as a seed.
+        stored_as: The attribute of an argument whose own name is that of a method.
     """
 
     shown_always: ClassVar[tuple[str, ...]] = ()
+    stored_as: ClassVar[Mapping[str, str]] = {}
 
     def __repr__(self) -> str:
         return represent(self, always=self.shown_always)
@@ -72,7 +74,7 @@ def arguments(instance: object) -> dict[str, Any]:
     values = {}
     for parameter in _parameters(type(instance)):
         try:
-            values[parameter.name] = getattr(instance, parameter.name)
+            values[parameter.name] = _value(instance, parameter.name)
         except Exception:  # no such attribute, or a property that is not ready yet
             continue
     return values
@@ -96,12 +98,16 @@ def who_train(number: int) -> str:
     return f"{counted(number, 'client')} train{'s' * (number == 1)}"
 
 
+def _value(instance: object, name: str) -> Any:
+    return getattr(instance, getattr(type(instance), "stored_as", {}).get(name, name))
+
+
 def _arguments(instance: object, always: Sequence[str], leave_out: Sequence[str]) -> Iterator[str]:
     for parameter in _parameters(type(instance)):
         if parameter.name in leave_out:
             continue
         try:
-            value = getattr(instance, parameter.name)
+            value = _value(instance, parameter.name)
         except Exception:  # no such attribute, or a property that is not ready yet
             continue
         if parameter.kind is _Parameter.VAR_POSITIONAL:

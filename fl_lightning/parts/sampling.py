@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fl_lightning.parts.contracts import raise_flags, returns
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.returned import checked_score, checked_size
-from fl_lightning.representation import represent, who_train
+from fl_lightning.representation import who_train
 
 Rounding = Literal["floor", "round", "ceil"]
 _ROUND = {"floor": np.floor, "round": np.rint, "ceil": np.ceil}
@@ -217,6 +217,7 @@ class ImportanceSampler(UniformSampler):
     """
 
     needs_scores = True
+    stored_as: ClassVar[Mapping[str, str]] = {"score": "kind"}  # `score` is a method
 
     def __init__(
         self,
@@ -298,9 +299,6 @@ class ImportanceSampler(UniformSampler):
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Take the scores of a checkpoint."""
         self.scores, self._counts = np.array(state["scores"]), np.array(state["counts"])
-
-    def __repr__(self) -> str:
-        return represent(self, *([] if self.kind == "batch" else [f"score={self.kind!r}"]), leave_out=("score",))
 
     def _squared_norm(self, gradients: Mapping[str, object]) -> float:
         chosen = [

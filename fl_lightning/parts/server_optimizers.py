@@ -41,7 +41,18 @@ class ServerOptimizer(Part, ABC):
         """
 
 
-class Mixing(ServerOptimizer):
+class _Scheduled(ServerOptimizer):
+    """A server optimizer whose settings may be functions of the round."""
+
+    _round = 0
+
+    def on_round_start(self, round_index: int) -> None:
+        """Note the round, whose settings hold."""
+        super().on_round_start(round_index)
+        self._round = round_index
+
+
+class Mixing(_Scheduled):
     """``w_{t+1} = w_t + lr (aggregate - w_t)``: eq. (22), and with ``lr=1`` FedAvg's replacement (3a).
 
     Equations are numbered as in ``docs/references.md``.
@@ -56,21 +67,18 @@ class Mixing(ServerOptimizer):
 
     def __init__(self, lr: Scheduled = 1.0, *, name: str = "lr") -> None:
         self._lr = Hyperparameter(name, lr, check_positive, "1.0 replaces the server's model by the aggregate.")
-        self.lr = self._lr.at(0)
-
-    def on_round_start(self, round_index: int) -> None:
-        """Take the round's learning rate."""
-        self.lr = self._lr.at(round_index)
+        self.lr = plain(lr)
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the mixed parameters."""
-        if self.lr == 1.0:
+        lr = self._lr.at(self._round)
+        if lr == 1.0:
             return aggregate.to(model.dtype)
         current = model.to(aggregate.dtype)
-        return (current + self.lr * (aggregate - current)).to(model.dtype)
+        return (current + lr * (aggregate - current)).to(model.dtype)
 
 
-class Momentum(ServerOptimizer):
+class Momentum(_Scheduled):
     """``v <- momentum v + Delta; w <- w + lr v`` with ``Delta = aggregate - w`` (FedAvgM, eq. (21)).
 
     Equations are numbered as in ``docs/references.md``.
@@ -87,23 +95,20 @@ class Momentum(ServerOptimizer):
     def __init__(self, momentum: Scheduled = 0.9, lr: Scheduled = 1.0, *, name: str = "lr") -> None:
         self._momentum = Hyperparameter("momentum", momentum, check_fraction)
         self._lr = Hyperparameter(name, lr, check_positive)
+        self.momentum, self.lr = plain(momentum), plain(lr)
         self._velocity: Tensor | None = None
-        self.on_round_start(0)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Stand still."""
         self._velocity = None
 
-    def on_round_start(self, round_index: int) -> None:
-        """Take the round's momentum and learning rate."""
-        self.momentum, self.lr = self._momentum.at(round_index), self._lr.at(round_index)
-
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the parameters after one step along the velocity."""
         current = model.to(aggregate.dtype)
         delta = aggregate - current
-        self._velocity = delta if self._velocity is None else self.momentum * self._velocity + delta
-        return (current + self.lr * self._velocity).to(model.dtype)
+        momentum, lr = self._momentum.at(self._round), self._lr.at(self._round)
+        self._velocity = delta if self._velocity is None else momentum * self._velocity + delta
+        return (current + lr * self._velocity).to(model.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the velocity."""
@@ -114,7 +119,7 @@ class Momentum(ServerOptimizer):
         self._velocity = self._to_device(state["velocity"])
 
 
-class Adaptive(ServerOptimizer):
+class Adaptive(_Scheduled):
     """Adagrad, Adam or Yogi on the server (FedOpt, Reddi et al. Algorithm 2; eq. (17)-(20)).
 
     With ``Delta = aggregate - w``: ``m <- beta1 m + (1 - beta1) Delta``; v by the rule; ``w <- w + lr m / (sqrt(v) +
@@ -161,7 +166,7 @@ class Adaptive(ServerOptimizer):
         check_not_negative("v0", v0)
         check_bool("bias_correction", bias_correction)
         self._lr = Hyperparameter(name, lr, check_positive)
-        self.lr = self._lr.at(0)
+        self.lr = plain(lr)
         self.rule, self.bias_correction = rule, bool(bias_correction)
         self.beta1, self.beta2, self.tau, self.v0 = plain(beta1), plain(beta2), plain(tau), plain(v0)
         self._m: Tensor | None = None
@@ -172,10 +177,6 @@ class Adaptive(ServerOptimizer):
         """Return to m = 0 and v = v0."""
         self._m = self._v = None
         self._steps = 0
-
-    def on_round_start(self, round_index: int) -> None:
-        """Take the round's learning rate."""
-        self.lr = self._lr.at(round_index)
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the parameters after one adaptive step."""
@@ -196,7 +197,7 @@ class Adaptive(ServerOptimizer):
         if self.bias_correction:
             m = m / (1 - self.beta1**self._steps)
             v = v if self.rule == "adagrad" else v / (1 - self.beta2**self._steps)
-        return (current + self.lr * m / (v.sqrt() + self.tau)).to(model.dtype)
+        return (current + self._lr.at(self._round) * m / (v.sqrt() + self.tau)).to(model.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """Return both moments and the number of steps."""

@@ -35,9 +35,13 @@ from fl_lightning.data import (
 )
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.parts import (
+    Adaptive,
     Clip,
     DifferentialPrivacy,
     Exchange,
+    ImportanceSampler,
+    Mixing,
+    Momentum,
     Proximal,
     Redistribution,
     TopK,
@@ -212,8 +216,13 @@ def test_after_an_aggregation_a_cycle_may_have_another_length(tmp_path: Path, ca
             Federated(sampler=UniformSampler(2), objective=Proximal(0.2), aggregation=WeightedMean("uniform")),
             r"objective Proximal\(mu=0.1\) -> Proximal\(mu=0.2\)",
         ),
+        (
+            FedAvg(sampler=ImportanceSampler(2, score="batch")),
+            FedAvg(sampler=ImportanceSampler(2, score="sum")),
+            r"sampler ImportanceSampler\(clients_per_round=2\) -> .*score='sum'",
+        ),
     ],
-    ids=["alpha", "clients", "speeds", "objective"],
+    ids=["alpha", "clients", "speeds", "objective", "score"],
 )
 def test_other_settings_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, line: str
@@ -222,6 +231,23 @@ def test_other_settings_are_told(
         resume(tmp_path, first, second)
     (message,) = told(caplog)
     assert re.search(line, message), message
+
+
+def shrinking(round_index: int) -> float:
+    return 0.9**round_index
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(Mixing, shrinking), partial(Momentum, 0.5, shrinking), partial(Adaptive, "adam", shrinking)],
+    ids=["mixing", "momentum", "adaptive"],
+)
+def test_a_schedule_of_the_server_is_the_same_setting_in_every_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Any
+) -> None:
+    with caplog.at_level("INFO"):
+        resume(tmp_path, Federated(2, server=make(), seed=1), Federated(2, server=make(), seed=1))
+    assert told(caplog) == []
 
 
 @pytest.mark.parametrize(
