@@ -1,4 +1,4 @@
-"""Copies of tensors, arrays and containers of them, in which all other objects stay themselves."""
+"""Copies of tensors, arrays and containers of them, in which all other objects stay themselves; and comparisons."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 
@@ -37,3 +38,20 @@ def plain_copy(value: Any, *, of_parameters: bool = True) -> Any:
         copies = tuple(plain_copy(item, of_parameters=of_parameters) for item in value)
         return value if all(new is old for new, old in zip(copies, value, strict=True)) else copies
     return value.copy() if isinstance(value, set) else value
+
+
+def same_content(before: Any, now: Any) -> bool:
+    """Return whether two values are of one type and hold the same; of other objects, whether they are one."""
+    if before is now:
+        return True
+    if type(before) is not type(now):
+        return False
+    if isinstance(now, Tensor):
+        return before.dtype == now.dtype and torch.equal(before, now)
+    if isinstance(now, np.ndarray):
+        return before.dtype == now.dtype and np.array_equal(before, now)
+    if isinstance(now, dict):
+        return list(before) == list(now) and all(map(same_content, before.values(), now.values()))
+    if isinstance(now, (list, tuple, deque)):
+        return len(before) == len(now) and all(map(same_content, before, now))
+    return isinstance(now, (set, int, float, complex, str, bytes)) and bool(before == now)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.exchange import Exchange, PersonalParameters
+from fl_lightning.parts.exchange import PersonalParameters
+from fl_lightning.parts.saved_state import CLIENT_STATES, HELD_PARTS
 
 OwnValues = dict[int, dict[str, Tensor]]  # by client id and by the tensor's name
 
@@ -23,8 +24,8 @@ def personal_exchanges(trainer: pl.Trainer) -> dict[str, PersonalParameters]:
     algorithm = next((each for each in algorithms if isinstance(each, Algorithm)), None)
     if algorithm is None:
         return {}
-    members = enumerate(algorithm.exchange.members)
-    return {_key(place, each): each for place, each in members if isinstance(each, PersonalParameters)}
+    held = algorithm.exchange.held_parts_by_place
+    return {key: each for key, each in held.items() if isinstance(each, PersonalParameters)}
 
 
 def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValues:
@@ -32,13 +33,13 @@ def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValu
 
     Args:
         trainer: The trainer.
-        loaded: The exchanges' states in the checkpoint that is evaluated; ``None`` if the fit's are.
+        loaded: The exchanges' vectors in the checkpoint that is evaluated; ``None`` if the fit's are.
     """
     data, found = trainer.datamodule, OwnValues()
     for key, exchange in personal_exchanges(trainer).items():
         if exchange.states is None:  # no fit has begun
             continue
-        state = exchange.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
+        state = exchange.states.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
         shapes = dict(zip(exchange.federation.names, exchange.federation.shapes, strict=True))
         names = exchange.federation.matching(exchange.pattern)
         for client, vector in state["clients"].items():
@@ -49,12 +50,12 @@ def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValu
 
 
 def states_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states of the exchanges in a checkpoint that keep parameters on clients, by their keys."""
+    """Return the clients' vectors in a checkpoint of the exchanges that keep parameters on clients, by their keys."""
     states = (state for state in checkpoint.get("callbacks", {}).values() if isinstance(state, Mapping))
     return {
-        key: kept
+        key: kept[CLIENT_STATES]["states"]
         for state in states
-        for key, kept in (state.get("exchange") or {}).items()
+        for key, kept in state.get("exchange", {}).get(HELD_PARTS, {}).items()
         if key.endswith(f"-{PersonalParameters.__name__}")
     }
 
@@ -132,7 +133,3 @@ def warn_of_unknown_values(reader: object) -> None:
         f"The checkpoint holds personal parameters, but this trainer has not trained, so {type(reader).__name__} "
         "evaluates all clients with their mean. Call `trainer.test(ckpt_path=...)` with the trainer that has trained."
     )
-
-
-def _key(place: int, exchange: Exchange) -> str:
-    return f"{place}-{type(exchange).__name__}"

@@ -9,14 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice
-from fl_lightning.parts.client_states import ClientStates, StatefulPart
+from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 
 Weighting = Literal["samples", "uniform"]
 
 
-class Aggregation(StatefulPart, ABC):
+class Aggregation(Part, ABC):
     """Merges the results of clients into the model to which the server moves.
 
     :meth:`update` is called once for each result that the server takes: in synchronous rounds for each client, with

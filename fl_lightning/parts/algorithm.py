@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole, warn_of_other_weights
-from fl_lightning.parts.client_states import StatefulPart
 from fl_lightning.parts.composition import Composition
 from fl_lightning.parts.contracts import are_finite, call_for_vector
 from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
 from fl_lightning.parts.guard import call
 from fl_lightning.parts.logged_values import counts, joined_values
+from fl_lightning.parts.own_parts import keep_late_vectors
 from fl_lightning.parts.received import ReceivedModels, check_start, refuse_result
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
@@ -154,11 +154,7 @@ class Algorithm(Composition, ABC):
         return self.server.model if self._model_before is None else self._model_before
 
     def _join(self, federation: Federation, *, fresh: bool) -> None:
-        self._federation = federation
-        self.unsaved.on_fit_start()
-        for part in self.parts.values():
-            everywhere = part is self.aggregation and not self.aggregation.reduces_over_ranks
-            part.attach(replace(federation, replicates_states=True) if everywhere else federation, fresh=fresh)
+        self.attach(federation, fresh=fresh)
         if self._server is not None:
             self._server.federation = federation
 
@@ -189,7 +185,7 @@ class Algorithm(Composition, ABC):
 
     def owner(self, task: Task, num_ranks: int) -> int | None:
         """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
-        return task.client % num_ranks if self.keeps_client_states else None
+        return task.client % num_ranks if self._clients_stay else None
 
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
@@ -238,13 +234,16 @@ class Algorithm(Composition, ABC):
             shown: What the module holds, shape ``(size,)``.
         """
         self.shown, self._model_before = shown, None
+        for part in self.all_parts:
+            part.forget_kept_state()
         self.unsaved.on_round_end(self.all_parts)
         self.is_half_changed = False
 
     def _publish(self, model: Tensor) -> Tensor:
-        """Return the model that the user sees."""
+        """Return the model that the user sees, at the end of a round."""
         shown = self.changing_buffers.keep_constant(model, self.server.model)
         self._published = self.exchange.published(shown)
+        keep_late_vectors(self.all_parts, self.federation)
         return self._published
 
     def rounds_under_way(self) -> Collection[int]:
@@ -273,15 +272,12 @@ class Algorithm(Composition, ABC):
         self.is_half_changed = False
 
     def _abort(self) -> None:
-        for part in self.parts.values():
-            part.on_round_abort()
-        for part in self.all_parts:
-            if isinstance(part, StatefulPart) and part.states is not None:
-                part.states.on_round_abort()  # even where a hook of the user's own does not call its base's
+        self.abort_parts()
         self._received.forget()
         if self._server is not None:
             self._server.on_round_abort()
             self._server.model, self._model_before = self._boundary_model, None
+        self.return_to_kept_states()
 
     # ---- checkpoints ----
 
@@ -317,4 +313,4 @@ class Algorithm(Composition, ABC):
         self.traffic = Traffic(**state["traffic"])
         self._showed_other = state["shows_other"]
         for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+            part.restore(state[name])

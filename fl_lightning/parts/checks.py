@@ -40,7 +40,7 @@ def refuse_idle(part: Part) -> None:
     base = type(part).__mro__[len(own)]
     if not own or base not in (LocalObjective, Exchange):
         return
-    names = {name for cls in own for name in vars(cls)} - {"is_of_library"}
+    names = {name for cls in own for name in vars(cls)} - {"is_of_library", "defines_state"}
     if any(name in names for name in dir(base) if not name.startswith("_")):
         return
     methods = sorted(name for cls in own for name, value in vars(cls).items() if callable(value) and name[0] != "_")

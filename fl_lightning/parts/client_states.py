@@ -15,8 +15,6 @@ from fl_lightning.arguments import got
 from fl_lightning.atomic_file import reserve
 from fl_lightning.parts.federation import Federation, accumulator
 from fl_lightning.parts.guard import version_of
-from fl_lightning.parts.part import Part
-from fl_lightning.super_calls import relied_on
 
 
 class VectorStore(Protocol):
@@ -95,6 +93,9 @@ class ClientStates:
     k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. The mean is on all
     processes, in float64. Each round updates it with one reduction.
 
+    Keep it in an attribute of a part, or in a list, tuple or dict there: then its vectors are kept when a round ends,
+    dropped when one breaks off, and saved.
+
     Args:
         federation: The run.
         initial: Every client's first vector, floating-point of shape ``(length,)``.
@@ -111,7 +112,7 @@ class ClientStates:
                 f"`initial` must be a floating-point tensor of shape (length,), got {got(initial)}. Give, for example, "
                 "`torch.zeros_like(federation.model[: federation.num_parameters])`."
             )
-        self._federation = federation
+        self.attach(federation)
         self._initial = initial
         self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, dtype=np.float64)
         folder = federation.state_dir
@@ -121,6 +122,16 @@ class ClientStates:
         self._lent: tuple[int, Tensor, int] | None = None  # the vector that was handed out last, and its version
         self.mean = initial.to(accumulator(initial))
         """The mean over all K clients, shape ``(length,)``, float64."""
+
+    def attach(self, federation: Federation) -> None:
+        """Take the federation of a fit."""
+        self._federation = federation
+        federation.client_states.add(self)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there are vectors that no round's end has kept, on this process."""
+        return bool(self._new)
 
     def __getitem__(self, client: int) -> Tensor:
         """Return the vector that the client handed in last, shape ``(length,)``; not to be written to."""
@@ -218,47 +229,3 @@ def _refuse_changed(client: int, how: str) -> NoReturn:
         "`states[client] + update` or `states[client].clone()`, and hand it in with `states.put(client, vector)`. Go "
         "on from a checkpoint that was written before this round, or anew."
     )
-
-
-def _keeps_states(part: StatefulPart) -> bool:
-    return part.states is not None
-
-
-def _keeps_states_or_holds_parts(part: StatefulPart) -> bool:
-    return _keeps_states(part) or bool(part.held_parts)
-
-
-class StatefulPart(Part):
-    """A part whose clients may keep a vector each: set :attr:`states` in ``on_fit_start`` and hand vectors in."""
-
-    #: The vectors that clients keep between rounds; ``None`` if they keep none.
-    states: ClientStates | None = None
-
-    @property
-    def keeps_client_states(self) -> bool:
-        """Whether there are :attr:`states`."""
-        return self.states is not None
-
-    @relied_on("keeps the vectors in `states` that clients handed in", _keeps_states_or_holds_parts)
-    def on_round_end(self) -> None:
-        """Keep the clients' new vectors."""
-        super().on_round_end()
-        if self.states is not None:
-            self.states.on_round_end()
-
-    def on_round_abort(self) -> None:
-        """Forget the clients' new vectors."""
-        super().on_round_abort()
-        if self.states is not None:
-            self.states.on_round_abort()
-
-    @relied_on("returns the vectors in `states`; add your own state to it", _keeps_states)
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' vectors."""
-        return {} if self.states is None else self.states.state_dict()
-
-    @relied_on("takes the vectors in `states`", _keeps_states)
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the clients' vectors of a checkpoint."""
-        if self.states is not None:
-            self.states.load_state_dict(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
@@ -15,6 +16,7 @@ from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, Changin
 from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
+from fl_lightning.parts.own_parts import check_attributes
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
@@ -62,6 +64,7 @@ class Composition(ShowsSignature):
         self.changing_buffers = ChangingBuffers()
         self.unsaved = UnsavedState()
         self._own_draws, self._round = OwnDraws(), 0
+        self._clients_stay = False  # on their processes, in this round
         self._federation: Federation | None = None
 
     def configure(
@@ -106,6 +109,7 @@ class Composition(ShowsSignature):
             for each in part.with_held_parts:
                 refuse_idle(each)
             part.check_beside(parts)
+        check_attributes(self.all_parts, self.participation)
 
     @property
     def federation(self) -> Federation:
@@ -142,6 +146,11 @@ class Composition(ShowsSignature):
         return any(part.keeps_client_states for part in self.parts.values())
 
     @property
+    def changing_parts(self) -> list[Part]:
+        """The parts whose own states may change before the round's end: those whose class is a user's, with a state."""
+        return [part for part in self.all_parts if part.defines_state and not part.gathers_state]
+
+    @property
     def needs_summed_lr(self) -> bool:
         """Whether a part needs :attr:`ClientResult.summed_lr`."""
         return self.objective.needs_summed_lr or self.aggregation.needs_summed_lr
@@ -152,8 +161,10 @@ class Composition(ShowsSignature):
 
     def start_round(self, round_index: int) -> None:
         """Let all parts start a round, from 0."""
-        self._round = round_index
+        self._round, self._clients_stay = round_index, self.keeps_client_states
         self._own_draws.look_at(self.parts)
+        for part in self.changing_parts:
+            part.keep_state()
         with self.unsaved.set_anew(), self.drawing(Moment.ROUND_START, round_index):
             for part in self.parts.values():
                 part.on_round_start(round_index)
@@ -184,7 +195,34 @@ class Composition(ShowsSignature):
             self._check_parts()  # parts may have kept the rejected one
             raise
         if self._federation is not None:
-            sampler.attach(self._federation)
+            self._attach(sampler, self._federation, fresh=True)
+            check_attributes(self.all_parts, self.participation)
+
+    def attach(self, federation: Federation, *, fresh: bool) -> None:
+        """Let all parts take the federation of a fit."""
+        self._federation = federation
+        self.unsaved.on_fit_start()
+        for part in self.parts.values():
+            self._attach(part, federation, fresh=fresh)
+        check_attributes(self.all_parts, self.participation)
+
+    def _attach(self, part: Part, federation: Federation, *, fresh: bool) -> None:
+        # all processes ask these parts for any client
+        asked = part is self.sampler or part is self.server_optimizer
+        asked = asked or (part is self.aggregation and not self.aggregation.reduces_over_ranks)
+        part.attach(replace(federation, replicates_states=True) if asked else federation, fresh=fresh)
+
+    def abort_parts(self) -> None:
+        """Let all parts forget a round that breaks off."""
+        for part in self.parts.values():
+            part.on_round_abort()
+        for states in self.federation.client_states if self._federation is not None else ():
+            states.on_round_abort()
+
+    def return_to_kept_states(self) -> None:
+        """Let parts return to their states at the start of a round that breaks off."""
+        for part in self.all_parts:
+            part.return_to_kept_state()
 
     def __repr__(self) -> str:
         parts = [f"{name}={type(part).__name__}" for name, part in self.parts.items() if name != "changing_buffers"]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.parts.known import Known
 from fl_lightning.parts.traffic import Payload
 from fl_lightning.representation import short
 
@@ -213,6 +214,7 @@ class Federation:
         bits_per_value: Bits of a parameter's number, as the module holds it.
         replicates_states: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
+        client_states: Every :class:`ClientStates` of the fit.
     """
 
     sizes: np.ndarray
@@ -230,6 +232,7 @@ class Federation:
     bits_per_value: int = 32
     replicates_states: bool = False
     max_rounds: int | None = None
+    client_states: Known = field(default_factory=Known, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""

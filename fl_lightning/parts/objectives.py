@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
-from fl_lightning.parts.client_states import ClientStates, StatefulPart
+from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.contracts import returns
 from fl_lightning.parts.correction import Correction as Correction
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.fednova_norm import fednova_norm
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.returned import checked_correction, checked_loss
 
 
-class LocalObjective(StatefulPart):
+class LocalObjective(Part):
     """The plain objective F_k, and the base of all others."""
 
     #: Vectors of the model's length that travel each way for a client: SCAFFOLD sends its control variate too.

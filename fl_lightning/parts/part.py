@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fl_lightning.parts.attributes import held_in
+from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.misspelt import refuse_misspelt
-from fl_lightning.parts.saved_state import readable, refuse_half_state
+from fl_lightning.parts.saved_state import (
+    CLIENT_STATES,
+    HELD_PARTS,
+    defines_state,
+    readable,
+    refuse_half_state,
+    refuse_lost_state,
+)
+from fl_lightning.plain_copies import plain_copy, same_content
 from fl_lightning.representation import ShowsArguments
 from fl_lightning.super_calls import is_of_library, keep_super_calls, relied_on, rely_on
 
@@ -29,8 +40,14 @@ def _holds_parts(part: Part) -> bool:
     return bool(part.held_parts)
 
 
+def _keeps_vectors_or_holds_parts(part: Part) -> bool:
+    return bool(part.client_states or part.held_parts)
+
+
 #: Marks hooks that subclasses which hold parts must call.
 passes_on = relied_on("passes this on to the parts that it holds", _holds_parts)
+#: What the library calls and no part may replace.
+_RESERVED = ("client_states", "with_held_parts", "readable_state", "restore", "keep_state", "return_to_kept_state")
 
 
 class Part(ShowsArguments):
@@ -44,22 +61,36 @@ class Part(ShowsArguments):
 
     #: Whether the class comes with the library, so that its methods need no guard.
     is_of_library: ClassVar[bool] = True
+    #: Whether ``state_dict`` is a user's own.
+    defines_state: ClassVar[bool] = False
+    #: Whether ``state_dict`` collects what other processes keep.
+    gathers_state: ClassVar[bool] = False
+    #: The usual name of the vectors that clients keep between rounds; ``None`` if they keep none.
+    states: ClientStates | None = None
     _federation: Federation | None = None
+    _kept: Callable[[], dict[str, Any]] | None = None  # returns the own state at the start of the round under way
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         refuse_misspelt(cls, Part)
         refuse_half_state(cls)
         keep_contracts(cls)
-        cls.is_of_library = is_of_library(cls)
+        cls.is_of_library, cls.defines_state = is_of_library(cls), defines_state(cls)
         if cls.is_of_library:
             rely_on(_RELIED_ON)(cls)
+        else:
+            _refuse_reserved(cls)
         keep_super_calls(cls)
 
     @property
     def held_parts(self) -> Sequence[Part]:
-        """Other parts that this one holds: hooks are passed on to them, and their states are part of its own."""
+        """Other parts that this one holds: hooks are passed on to them, and their states are saved with its own."""
         return ()
+
+    @property
+    def held_parts_by_place(self) -> dict[str, Part]:
+        """:attr:`held_parts` by place and class, as in ``"0-Clip"``: their keys in checkpoints."""
+        return {f"{place}-{type(held).__name__}": held for place, held in enumerate(self.held_parts)}
 
     @property
     def with_held_parts(self) -> list[Part]:
@@ -88,9 +119,12 @@ class Part(ShowsArguments):
             federation: The run.
             fresh: Whether to start anew; otherwise the part continues from an earlier fit.
         """
-        self._federation = federation
+        self._federation, self._kept = federation, None
         if fresh:
             self.on_fit_start(federation)
+        else:
+            for states in self.client_states.values():
+                states.attach(federation)
         for held in self.held_parts:
             held.attach(federation, fresh=fresh)
 
@@ -106,9 +140,14 @@ class Part(ShowsArguments):
             held.check_beside(parts)
 
     @property
+    def client_states(self) -> dict[str, ClientStates]:
+        """The vectors that clients keep for this part: each :class:`ClientStates`, by attribute."""
+        return held_in(self, ClientStates)
+
+    @property
     def keeps_client_states(self) -> bool:
         """Whether clients keep vectors between rounds; each client then belongs to one process."""
-        return False
+        return any(part.client_states for part in self.with_held_parts)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Called when a fit begins: return to the state of a new fit."""
@@ -119,11 +158,19 @@ class Part(ShowsArguments):
         for held in self.held_parts:
             held.on_round_start(round_index)
 
-    @passes_on
+    @relied_on(
+        "keeps the vectors that clients handed in, and passes this on to the parts that it holds",
+        _keeps_vectors_or_holds_parts,
+    )
     def on_round_end(self) -> None:
-        """Called on all processes when every client of the round is done, before the server acts."""
+        """Called on all processes when every client of the round is done, before the server acts.
+
+        Keeps the new vectors of :attr:`client_states`.
+        """
         for held in self.held_parts:
             held.on_round_end()
+        for states in self.client_states.values():
+            states.on_round_end()
 
     def on_round_abort(self) -> None:
         """Called when a round breaks off: forget what clients handed in since the last round's end."""
@@ -135,23 +182,78 @@ class Part(ShowsArguments):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state at the last round's end that a resumed run needs.
+        """Return the part's own state that a resumed run needs; :attr:`client_states` and held parts are saved anyway.
 
-        It may hold tensors, numbers, texts, None, and lists, tuples, sets and dicts of these.
+        It may hold tensors, numbers, texts, None, and lists, tuples, sets and dicts of these. It asks no other process.
         """
         return {}
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`state_dict` returned: of a checkpoint, or at the start of a round that breaks off."""
+
+    # ---- for the library: all that a checkpoint holds of a part ----
+
     def readable_state(self) -> dict[str, Any]:
-        """Return :meth:`state_dict` for a checkpoint.
+        """Return the own state, clients' vectors and the states of held parts; those at the start of a round under way.
 
         Raises:
             TypeError: If it holds anything that cannot be read again; see ``docs/extending.md``.
         """
-        return readable(self, self.state_dict())
+        own = readable(self, self.state_dict() if self._kept is None else self._kept())
+        vectors = {name: states.state_dict() for name, states in self.client_states.items()}
+        held = {key: part.readable_state() for key, part in self.held_parts_by_place.items()}
+        beside = {CLIENT_STATES: vectors, HELD_PARTS: held}
+        return {**own, **{name: state for name, state in beside.items() if state}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a checkpoint, after :meth:`on_fit_start`."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`readable_state` returned, after :meth:`on_fit_start`.
+
+        Raises:
+            ValueError: If the checkpoint and the part do not keep the same vectors of clients, or it holds the state of
+                a part that this one does not hold.
+        """
+        own = state.copy()
+        vectors, held = own.pop(CLIENT_STATES, {}), own.pop(HELD_PARTS, {})
+        states, parts = self.client_states, self.held_parts_by_place
+        refuse_lost_state(self, vectors, states, held, parts)
+        for name, saved in vectors.items():
+            states[name].load_state_dict(saved)
+        for key in parts.keys() & held.keys():
+            parts[key].restore(held[key])
+        self.load_state_dict(own)
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that gives the present :meth:`state_dict`, whatever changes later."""
+        # parts of the library change nothing in place
+        state = self.state_dict() if self.is_of_library else plain_copy(self.state_dict())
+        return lambda: state
+
+    def keep_state(self) -> None:
+        """Keep the own state until the round is over."""
+        self._kept = None
+        with suppress(AttributeError):  # what its first round makes is not there yet
+            self._kept = self.freeze()
+
+    def forget_kept_state(self) -> None:
+        """Let the state be the present one, since the round is over."""
+        self._kept = None
+
+    def return_to_kept_state(self) -> None:
+        """Return to the own state at the start of a round that breaks off."""
+        kept, self._kept = self._kept, None
+        if kept is not None and (self.is_of_library or not same_content(kept(), self.state_dict())):
+            self.load_state_dict(kept())
 
     def _to_device(self, tensor: Tensor | None) -> Tensor | None:
         """Return a checkpoint's tensor on the device of the fit's model."""
         return None if tensor is None else tensor.to(self.federation.model.device)
+
+
+def _refuse_reserved(cls: type) -> None:
+    """Raise ``TypeError`` if a class of a user's own replaces a method that only the library calls."""
+    for name in _RESERVED:
+        if name in vars(cls):
+            raise TypeError(
+                f"`{cls.__name__}.{name}` replaces a method of the library that no part may replace. Give it another "
+                "name; to save a state, define `state_dict` and `load_state_dict`."
+            )

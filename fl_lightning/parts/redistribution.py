@@ -71,6 +71,7 @@ class Redistribution(Schedule):
     """
 
     keeps_models = True
+    gathers_state = True
 
     def __init__(
         self,

@@ -15,6 +15,10 @@ from torch import Tensor
 from fl_lightning.arguments import got, plain
 from fl_lightning.super_calls import is_of_library
 
+#: Where a part's state holds the vectors that clients keep for it, by attribute.
+CLIENT_STATES = "fl_lightning.client_states"
+#: Where it holds the states of the parts that it holds, by place and class.
+HELD_PARTS = "fl_lightning.held_parts"
 _SINGLE = {
     *(type(None), bool, int, float, complex, str, bytes, bytearray),
     *(Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.dtype, torch.device, torch.Size),
@@ -78,6 +82,53 @@ def _readable(name: str, path: str, value: Any) -> Any:
     )
 
 
+def defines_state(cls: type) -> bool:
+    """Return whether ``state_dict`` of a class is a user's own, not one of the library's."""
+    return not is_of_library(next(base for base in cls.__mro__ if "state_dict" in vars(base)))
+
+
+def refuse_lost_state(
+    part: object,
+    vectors: Mapping[str, Any],
+    states: Mapping[str, Any],
+    held: Mapping[str, Any],
+    parts: Mapping[str, Any],
+) -> None:
+    """Raise ``ValueError`` if a part cannot take what a checkpoint holds beside its own state.
+
+    Args:
+        part: The part.
+        vectors: The saved vectors of clients, by attribute.
+        states: Those that it keeps now.
+        held: The saved states of the parts that it held.
+        parts: Those that it holds now.
+    """
+    name = type(part).__name__
+    if vectors.keys() != states.keys():
+        raise ValueError(
+            f"The checkpoint holds clients' vectors of {name} in {_listed(vectors)}, but this run's {name} keeps them "
+            f"in {_listed(states)}. Resume with the arguments of the run that wrote it, and make each `ClientStates` "
+            "in `on_fit_start`."
+        )
+    for name_, saved in vectors.items():
+        now, then = len(states[name_].mean), len(saved["mean"])
+        if now != then:
+            raise ValueError(
+                f"The checkpoint holds {then:,} values of each client in `{name}.{name_}`, but this run keeps {now:,}. "
+                "Resume with the arguments of the run that wrote it."
+            )
+    lost = [key.partition("-")[2] for key, state in held.items() if state and key not in parts]
+    if lost:
+        raise ValueError(
+            f"The checkpoint holds the state of {', '.join(lost)}, which {name} no longer holds. Resume with the "
+            "arguments of the run that wrote it."
+        )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "no attribute"
+
+
 def refuse_half_state(cls: type) -> None:
     """Raise ``TypeError`` if a class defines how its state is saved, or how it is loaded, but not both.
 
@@ -90,7 +141,7 @@ def refuse_half_state(cls: type) -> None:
             "without the state that it saves. Define both."
         )
     bases = (base for base in cls.__mro__[1:] if "state_dict" in vars(base))
-    if loads and not saves and next(bases).__name__ in ("Part", "StatefulPart"):
+    if loads and not saves and next(bases).__name__ == "Part":
         raise TypeError(
             f"{cls.__name__} defines `load_state_dict`, but no `state_dict()`, so that checkpoints hold nothing that "
             "it could load. Define both."

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Weighting
-from fl_lightning.parts.client_states import ClientStates, StatefulPart
+from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server import Server
@@ -24,7 +25,7 @@ from fl_lightning.parts.server import Server
 EvaluatedModel = Literal["server", "active", "all"]
 
 
-class Schedule(StatefulPart, ABC):
+class Schedule(Part, ABC):
     """Decides which model each slot of a round starts from and when the server acts."""
 
     #: Whether a slot keeps its model from round to round, so that it belongs to one process.
@@ -135,11 +136,9 @@ class Synchronous(Schedule):
         self._active.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the evaluated model, unless it is the server's, and what it is made of."""
-        return {"shown": self._shown, "clients": None if self.states is None else self.states.state_dict()}
+        """Return the evaluated model, unless it is the server's."""
+        return {"shown": self._shown}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint."""
         self._shown = self._to_device(state["shown"])
-        if self.states is not None:
-            self.states.load_state_dict(state["clients"])

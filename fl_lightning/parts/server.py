@@ -112,9 +112,9 @@ class Server:
         if aggregate is not None and len(aggregate) < size:
             kept = self.model[n:] if buffers is None else buffers
             aggregate = torch.cat([aggregate, kept.to(aggregate.dtype)])
-        states = self._aggregation.states
-        if states is not None and not self._aggregation.reduces_over_ranks:
-            states.on_round_end()  # `update` came after the parts' own
+        if self._end_of_round is None:  # the parts' own came before this move
+            for states in self._aggregation.client_states.values():
+                states.on_round_end()
         self.complete_round()
         if aggregate is None:
             return False

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.plain_copies import plain_copy
+from fl_lightning.parts.part import Part
+from fl_lightning.plain_copies import plain_copy, same_content
 
 _ABSENT = object()
 
@@ -24,12 +19,12 @@ class Undo:
     none.
 
     Args:
-        aggregation: The aggregation; others that it holds as attributes are remembered, too.
+        aggregation: The aggregation; parts that it holds are remembered, too.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:
         self._aggregation = aggregation
-        self._before: list[tuple[Aggregation, dict[str, Any]]] = []
+        self._before: list[tuple[Part, dict[str, Any]]] = []
         self._knows_changes = False
 
     def remember(self) -> None:
@@ -37,7 +32,7 @@ class Undo:
         if not self._before:
             self._before = [
                 (owner, {name: plain_copy(value) for name, value in vars(owner).items()})
-                for owner in _with_wrapped(self._aggregation)
+                for owner in self._aggregation.with_held_parts
             ]
 
     def end_results(self) -> None:
@@ -61,31 +56,8 @@ class Undo:
         self.forget()
 
 
-def _with_wrapped(aggregation: Aggregation) -> Iterator[Aggregation]:
-    yield aggregation
-    for value in vars(aggregation).values():
-        if isinstance(value, Aggregation):
-            yield from _with_wrapped(value)
-
-
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of ``before`` that are not the same now; those that are new now are absent there."""
     names = [*before, *(name for name in now if name not in before)]
     pairs = ((name, before.get(name, _ABSENT)) for name in names)
-    return {name: value for name, value in pairs if not _same(value, now.get(name, _ABSENT))}
-
-
-def _same(before: Any, now: Any) -> bool:
-    if before is now:
-        return True
-    if type(before) is not type(now):
-        return False
-    if isinstance(now, Tensor):
-        return before.dtype == now.dtype and torch.equal(before, now)
-    if isinstance(now, np.ndarray):
-        return before.dtype == now.dtype and np.array_equal(before, now)
-    if isinstance(now, dict):
-        return list(before) == list(now) and all(map(_same, before.values(), now.values()))
-    if isinstance(now, (list, deque)):
-        return len(before) == len(now) and all(map(_same, before, now))
-    return isinstance(now, (set, int, float, str)) and bool(before == now)
+    return {name: value for name, value in pairs if not same_content(value, now.get(name, _ABSENT))}

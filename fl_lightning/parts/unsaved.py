@@ -87,12 +87,12 @@ class UnsavedState:
 
 def _saves_nothing(part: Part) -> bool:
     """Whether a part of a user's own has no ``state_dict`` of its own, whatever the library's classes save."""
-    return not part.is_of_library and is_of_library(_definer_of_state(type(part)))
+    return not part.is_of_library and not part.defines_state
 
 
 def _check_same_everywhere(part: Part) -> None:
     """Raise ``RuntimeError`` if the state that a part of a user's own saves differs between processes."""
-    if part.is_of_library or part.federation.num_ranks == 1 or is_of_library(_definer_of_state(type(part))):
+    if part.federation.num_ranks == 1 or not part.defines_state:
         return
     states = part.federation.gather(_mark(part.state_dict(), _DEPTH))
     if any(state != states[0] for state in states):
@@ -102,10 +102,6 @@ def _check_same_everywhere(part: Part) -> None:
             "one process. Keep what belongs to clients in a `ClientStates`, whose clients stay on their processes; "
             "join counts and sums in `on_round_end` by `self.federation.gather`; or train in one process."
         )
-
-
-def _definer_of_state(cls: type) -> type:
-    return next(base for base in cls.__mro__ if "state_dict" in vars(base))
 
 
 @functools.cache

@@ -350,7 +350,7 @@ def test_scaffold_counts_double() -> None:
 def test_clients_keep_nothing_that_they_did_not_train() -> None:
     callback = FedDyn(1.0, 1, participation=alternating(0, 2), local_steps=5)
     fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]), rounds=4)
-    assert list(callback.algorithm.objective.state_dict()["clients"]) == [0, 2]
+    assert list(callback.algorithm.objective.duals.state_dict()["clients"]) == [0, 2]
 
 
 @pytest.mark.parametrize("objective", [DynamicRegularizer(0.1), ControlVariates()], ids=["feddyn", "scaffold"])

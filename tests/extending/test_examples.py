@@ -140,6 +140,15 @@ def test_the_server_moves_by_signs() -> None:
     assert fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 1).tolist() == [0.5, -0.5]
 
 
+def test_the_server_goes_no_further_than_the_bound() -> None:
+    # momentum wants (3, 4) at first; then, with velocity (3, 4) and 0.9 of the way left: (2.7, 3.6) + 0.5 * (3, 4)
+    clients = clients_that_reach([[3.0, 4.0]], [1])
+    for rounds, expected in ((1, [0.3, 0.4]), (2, [0.6, 0.8])):
+        callback = Federated(1.0, server=example("bounded").Bounded(Momentum(0.5), most=0.5))
+        weights = fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, rounds)
+        assert weights.tolist() == pytest.approx(expected)
+
+
 def test_clients_train_in_reversed_order() -> None:
     forward, backward = Quadratic(1.0), Quadratic(1.0)
     clients = quadratic_clients([1.0] * 3, [1.0, 2.0, 6.0])

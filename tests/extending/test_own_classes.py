@@ -151,7 +151,7 @@ class Summing(Exchange):
 
 def test_hooks_that_keep_the_vectors_of_clients_are_not_replaced() -> None:
     # without the base's hook, every round would begin without sums
-    with pytest.raises(TypeError, match=r"`Mine.on_round_end` does not call .* keeps the vectors in `states`"):
+    with pytest.raises(TypeError, match=r"`Mine.on_round_end` does not call .* keeps the vectors"):
         fit(FedAvg(1.0, exchange=type("Mine", (Summing,), {"on_round_end": nothing})()))
     # an exchange without such vectors has nothing to call
     assert fit(FedAvg(1.0, exchange=type("Mine", (Exchange,), {"on_round_end": nothing})())) == 3.0

@@ -288,6 +288,10 @@ class Around(Aggregation):
     def __init__(self) -> None:
         self.inner, self.fails = Mean("list", SimpleNamespace(at=None)), True
 
+    @property
+    def held_parts(self) -> list[Aggregation]:
+        return [self.inner]
+
     def update(self, result: ClientResult) -> None:
         self.inner.update(result)
 

@@ -294,7 +294,8 @@ def test_epsilon_is_logged_shown_and_kept(tmp_path: Path) -> None:
     assert torch.equal(whole.w, resumed.w)
     assert again.spent == exchange.spent
     state = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]["FedAvg"]
-    [kept] = [value for key, value in state["exchange"].items() if "DifferentialPrivacy" in key]
+    members = state["exchange"]["fl_lightning.held_parts"]
+    [kept] = [value for key, value in members.items() if "DifferentialPrivacy" in key]
     assert kept["epsilon"] == exchange.spent
     assert kept["delta"] == 1e-5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from fl_lightning.parts.asynchronous.report import ArrivalRecord, ArrivalReport,
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.received import check_due, refuse_missing
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
@@ -96,11 +97,18 @@ class AsynchronousAlgorithm(Algorithm):
             )
         super().replace_sampler(sampler)
 
+    @property
+    def changing_parts(self) -> list[Part]:
+        """The parts whose own states may change before the round's end, those that move with the server among them."""
+        moving = self.aggregation, self.server_optimizer, self.changing_buffers, self.schedule
+        held = [part for each in moving for part in each.with_held_parts]
+        return held + [part for part in super().changing_parts if not any(part is other for other in held)]
+
     # ---- a round ----
 
     def on_round_start(self, round_index: int, full_work: int = 1) -> None:
         """Begin a round; its tasks come in :meth:`task_groups`."""
-        self._boundary = self._changing_state(self.schedule.freeze())
+        self._boundary = self._own_state()
         self.start_round(round_index)
         schedule, federation = self.schedule, self.federation
         self._arrivals = self.sampler.cohort_size(federation.num_clients)
@@ -166,7 +174,8 @@ class AsynchronousAlgorithm(Algorithm):
         super()._abort()
         if self._boundary is not None:
             boundary, self._boundary = self._boundary, None
-            self._restore_changing({**boundary, "schedule": boundary["schedule"]()})
+            self.server.model, self.server.aggregations = boundary["model"], boundary["aggregations"]
+            self.traffic, self.broadcasts = Traffic(**boundary["traffic"]), boundary["broadcasts"]
 
     def _counts(self) -> dict[str, float]:
         """Return the counts of the round, the staleness of its results, and the results in the buffer."""
@@ -284,29 +293,10 @@ class AsynchronousAlgorithm(Algorithm):
 
     def _state(self) -> dict[str, Any]:
         """Return the state at the last round boundary, with all work under way."""
-        state = self._boundary or self._changing_state(self.schedule.state_dict)
-        rest = {name: part.readable_state() for name, part in self.parts.items() if name not in state}
-        return {**rest, **state, "schedule": state["schedule"]()}
-
-    def _changing_state(self, schedule: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the present state of all that changes inside a round; the schedule's is yet to be written out."""
-        return {
-            **self._own_state(),
-            "aggregation": self.aggregation.readable_state(),
-            "server_optimizer": self.server_optimizer.readable_state(),
-            "changing_buffers": self.changing_buffers.readable_state(),
-            "schedule": schedule,
-        }
+        return {**super()._state(), **(self._boundary or {})}
 
     def _own_state(self) -> dict[str, Any]:
         return {**super()._own_state(), "broadcasts": self.broadcasts}
-
-    def _restore_changing(self, state: dict[str, Any]) -> None:
-        server = self.server
-        server.model, server.aggregations = state["model"], state["aggregations"]
-        self.traffic, self.broadcasts = Traffic(**state["traffic"]), state["broadcasts"]
-        for name in ("aggregation", "server_optimizer", "changing_buffers", "schedule"):
-            self.parts[name].load_state_dict(state[name])
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)

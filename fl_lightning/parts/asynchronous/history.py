@@ -86,6 +86,10 @@ class SampledStaleness(Asynchronous):
         rest, models = super().freeze(), self._models.copy()
         return lambda: {**rest(), "models": models}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is under way, with the last models."""
+        return {**super().state_dict(), "models": self._models.copy()}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the last models of a checkpoint."""
         super().load_state_dict(state)

@@ -269,12 +269,14 @@ class Asynchronous(Part):
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present state, which costs little before it is called."""
+        if self.defines_state:
+            return super().freeze()
         uploads, simulation = self.uploads, self.simulation.copy()
         return lambda: {"uploads": uploads, "simulation": simulation.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is under way."""
-        return self.freeze()()
+        return {"uploads": self.uploads, "simulation": self.simulation.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what was under way at a checkpoint."""

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.client_states import StatefulPart
 from fl_lightning.parts.contracts import raise_flags
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.traffic import Payload
 
 
-class Exchange(StatefulPart):
+class Exchange(Part):
     """Decides from which model a client starts, how the server sees its result, and how much traffic that takes.
 
     The defaults send the whole model both ways. A subclass overrides the methods that it needs. :meth:`merged` and

@@ -13,6 +13,7 @@ from fl_lightning.parts.exchange.buffers import BufferExchange
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.guard import call
+from fl_lightning.parts.saved_state import HELD_PARTS
 from fl_lightning.parts.traffic import Payload
 
 
@@ -42,11 +43,6 @@ class Chain(Exchange):
     def held_parts(self) -> list[Exchange]:
         """The members."""
         return self.members
-
-    @property
-    def keeps_client_states(self) -> bool:
-        """Whether a member keeps vectors of clients."""
-        return any(member.keeps_client_states for member in self.members)
 
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Let all members take the federation."""
@@ -156,19 +152,14 @@ class Chain(Exchange):
             payload = member.payload_up(payload)
         return payload
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return each member's state, by its place and its class."""
-        return {self._key(place): member.readable_state() for place, member in enumerate(self.members)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Take the members' states of a checkpoint.
 
         Raises:
             ValueError: If the checkpoint was written with other exchanges.
         """
-        check_same_exchanges([key.partition("-")[2] for key in state], self.names)
-        for place, member in enumerate(self.members):
-            member.load_state_dict(state[self._key(place)])
+        check_same_exchanges([key.partition("-")[2] for key in state[HELD_PARTS]], self.names)
+        super().restore(state)
 
     def overriding(self, *methods: str) -> list[str]:
         """Return the methods, of these names, that members define, such as ``"Mine.download"``; buffers aside."""
@@ -183,6 +174,3 @@ class Chain(Exchange):
     def names(self) -> list[str]:
         """The members' classes, from the client to the server."""
         return [type(member).__name__ for member in self.members]
-
-    def _key(self, place: int) -> str:
-        return f"{place}-{self.names[place]}"

@@ -67,7 +67,7 @@ def _sampler(parts: Mapping[str, Any]) -> str:
 
 def _objective(parts: Mapping[str, Any]) -> str:
     objective: LocalObjective = parts["objective"]
-    if objective.vectors_sent == 1 and not objective.starts_from_server and not parts["aggregation"].states:
+    if objective.vectors_sent == 1 and not objective.starts_from_server and not parts["aggregation"].client_states:
         return ""
     return (
         f"with {type(objective).__name__} vectors of clients reach the server beside their noised updates. Use FedAvg, "

@@ -13,7 +13,7 @@ from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.contracts import call_for_vector, returns
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator
 from fl_lightning.parts.guard import call
-from fl_lightning.parts.part import Part, passes_on
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.robust.updates import Updates
 
 
@@ -71,18 +71,6 @@ class RobustAggregation(Aggregation):
         """Forget the round's results."""
         super().on_round_abort()
         self._results = []
-
-    @passes_on
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of :attr:`before`."""
-        return {**super().state_dict(), "before": [member.readable_state() for member in self.held_parts]}
-
-    @passes_on
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of :attr:`before`."""
-        super().load_state_dict(state)
-        for member, saved in zip(self.held_parts, state.get("before", ()), strict=False):
-            member.load_state_dict(saved)
 
     def update(self, result: ClientResult) -> None:
         """Keep a result until the server moves."""

@@ -1,0 +1,81 @@
+"""Checks of parts of a user's own: that the library calls, keeps and saves all that their attributes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fl_lightning.arguments import got
+from fl_lightning.parts.attributes import held_in
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.part import Part
+from fl_lightning.super_calls import is_of_library
+
+
+def check_attributes(parts: Sequence[Part], *others: Any) -> None:
+    """Raise ``TypeError`` if an attribute hides a method, or holds a part that would not be called.
+
+    Args:
+        parts: All parts of an algorithm, with those that they hold.
+        *others: What else parts may know.
+    """
+    known = {id(part) for part in (*parts, *others)}
+    for part in parts:
+        if not part.is_of_library:
+            _refuse_hidden_methods(part)
+            for name, held in held_in(part, Part).items():
+                if id(held) not in known:
+                    _refuse_unknown(part, name, held)
+
+
+def _refuse_hidden_methods(part: Part) -> None:
+    bases = [base for base in type(part).__mro__ if is_of_library(base)]
+    for name, value in vars(part).items():
+        if not callable(value) and any(callable(vars(base).get(name)) for base in bases):
+            raise TypeError(
+                f"`{type(part).__name__}` sets its attribute `{name}` to {got(value)}, which hides the method `{name}` "
+                f"of {bases[0].__name__}. Give the attribute another name, such as `_{name}`."
+            )
+    if not isinstance(part.states, ClientStates | None):
+        raise TypeError(
+            f"`{type(part).__name__}.states` must be a ClientStates or None, got {got(part.states)}. Give what is none "
+            "another name."
+        )
+
+
+def _refuse_unknown(part: Part, name: str, held: Part) -> None:
+    raise TypeError(
+        f"`{type(part).__name__}` holds a {type(held).__name__} in `self.{name}`, whose hooks would not be called and "
+        f"whose state would not be saved. Tell of it in {type(part).__name__}:\n"
+        "    @property\n"
+        "    def held_parts(self):\n"
+        f"        return [self.{name}]"
+    )
+
+
+def keep_late_vectors(parts: Sequence[Part], federation: Federation) -> None:
+    """Keep the vectors of clients that users' parts took after their ``on_round_end``; call it on all processes.
+
+    Args:
+        parts: All parts of an algorithm, with those that they hold.
+        federation: The run.
+
+    Raises:
+        RuntimeError: If a :class:`ClientStates` that is in no part has new vectors.
+    """
+    own = [part for part in parts if not part.is_of_library]
+    if not own:
+        return
+    late = [states for part in own for states in part.client_states.values()]
+    if late:
+        shares = federation.gather([states.has_new for states in late])
+        for states, have_new in zip(late, zip(*shares, strict=True), strict=True):
+            if any(have_new):
+                states.on_round_end()
+    if any(states.has_new for states in federation.client_states):
+        raise RuntimeError(
+            "A `ClientStates` has taken vectors of clients in this round, but no part has it in an attribute, so that "
+            "they would be neither kept nor saved. Keep it in an attribute of a part, or in a list, tuple or dict "
+            f"there. The parts of your own are {', '.join(type(part).__name__ for part in own)}."
+        )

@@ -1,0 +1,213 @@
+"""A part of a user's own that holds another: its hooks are called, its state is saved, and it must be told of.
+
+Two clients reach their optima 2 and 4 in one step, so that each round's aggregate is 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
+from torch import Tensor
+
+from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
+from fl_lightning.parts import (
+    Aggregation,
+    Bucketing,
+    ClientResult,
+    Clip,
+    Exchange,
+    Federation,
+    LocalObjective,
+    Median,
+    Momentum,
+    Part,
+    ServerOptimizer,
+    TopK,
+    WeightedMean,
+)
+
+CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
+
+
+def run(callback: Any, rounds: int, path: Path | None = None) -> tuple[float, Any]:
+    module, trainer = Quadratic(1.0, [0.0]), quiet_trainer(max_epochs=rounds, callbacks=[callback])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None), ckpt_path=path)
+    return float(module.w), trainer
+
+
+class Halved(ServerOptimizer):
+    """Goes half of the way that another optimizer goes; counts its steps, and saves their number."""
+
+    def __init__(self, inner: ServerOptimizer) -> None:
+        self.inner, self.count = inner, 0
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        self.count += 1
+        return model + (self.inner.step(model, aggregate) - model) / 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state.keys() == {"count"}  # its own state alone
+        self.count = state["count"]
+
+
+MAKERS: dict[str, Callable[[ServerOptimizer], Any]] = {
+    "FedAvg": lambda server: Federated(1.0, server=server),
+    "FedBuff": lambda server: FedBuff(2, 2, speeds=[1, 2], server=server),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_state_of_a_held_part_is_saved(name: str, tmp_path: Path) -> None:
+    make = MAKERS[name]
+    run(make(Halved(Momentum(0.9))), 2)[1].save_checkpoint(tmp_path / "last.ckpt")
+    server = Halved(Momentum(0.9))
+    assert run(make(server), 4, tmp_path / "last.ckpt")[0] == run(make(Halved(Momentum(0.9))), 4)[0]
+    assert server.count == 4
+
+
+def test_a_held_part_has_hooks_and_a_federation() -> None:
+    calls: list[str] = []
+
+    class Told(ServerOptimizer):
+        def on_fit_start(self, federation: Federation) -> None:
+            calls.append(f"fit of {self.federation.num_clients}")
+
+        def on_round_start(self, round_index: int) -> None:
+            calls.append(f"start {round_index}")
+
+        def on_round_end(self) -> None:
+            calls.append("end")
+
+        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+            return aggregate
+
+    assert run(Federated(1.0, server=Halved(Told())), 2)[0] == 1.5 + 0.75
+    assert calls == ["fit of 2", "start 0", "end", "start 1", "end"]
+
+
+class Around(Aggregation):
+    """Another aggregation, in a list."""
+
+    def __init__(self) -> None:
+        self.all = [Median()]
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return self.all
+
+    def update(self, result: ClientResult) -> None:
+        self.all[0].update(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        return self.all[0].merge(model)
+
+
+def test_an_aggregation_may_hold_one_in_a_list() -> None:
+    assert run(FedAvg(1.0, aggregation=Around()), 1)[0] == 3.0
+
+
+def attribute(name: str, value: Any) -> type:
+    return type("Silent", (Exchange,), {"__init__": lambda self: setattr(self, name, value), "upload": lambda s, r: r})
+
+
+@pytest.mark.parametrize("held", [Clip(1.0), [Clip(1.0)], (None, Clip(1.0)), {"clip": Clip(1.0)}])
+def test_a_part_that_is_not_told_of_is_an_error(held: Any) -> None:
+    with pytest.raises(TypeError, match=r"`Silent` holds a Clip in `self.inner[^`]*`, whose hooks would not be called"):
+        FedAvg(1.0, exchange=attribute("inner", held)())
+
+
+def test_a_part_that_is_made_when_the_fit_starts_is_told_of_too() -> None:
+    class Late(Exchange):
+        def on_fit_start(self, federation: Federation) -> None:
+            self.inner = TopK(0.5)
+
+        def upload(self, result: ClientResult) -> ClientResult:
+            return result
+
+    with pytest.raises(TypeError, match=r"return \[self.inner\]"):
+        run(FedAvg(1.0, exchange=Late()), 1)
+
+
+def test_a_part_may_know_the_other_parts() -> None:
+    class Knows(LocalObjective):
+        def check_beside(self, parts: Any) -> None:
+            self.beside = dict(parts)
+
+        def correction(self, client: Any) -> None:
+            return None
+
+    assert run(Federated(1.0, objective=Knows()), 1)[0] == 3.0
+
+
+@pytest.mark.parametrize("base", [ServerOptimizer, Exchange, WeightedMean])
+@pytest.mark.parametrize("name", ["restore", "readable_state", "client_states"])
+def test_what_the_library_calls_is_not_replaced(base: type, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"`Mine.{name}` replaces a method of the library that no part may replace"):
+        type("Mine", (base,), {name: lambda self: {}})
+
+
+def test_a_state_that_nobody_would_take_is_an_error(tmp_path: Path) -> None:
+    run(Federated(1.0, server=Halved(Momentum(0.9))), 1)[1].save_checkpoint(tmp_path / "last.ckpt")
+
+    class Alone(Halved):
+        @property
+        def held_parts(self) -> Sequence[Part]:
+            return []
+
+        def __init__(self) -> None:
+            self.count = 0
+
+        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+            return aggregate
+
+    Alone.__name__ = Alone.__qualname__ = "Halved"
+    with pytest.raises(ValueError, match=r"holds the state of Momentum, which Halved no longer holds"):
+        run(Federated(1.0, server=Alone()), 2, tmp_path / "last.ckpt")
+
+
+def test_a_robust_rule_holds_its_step(tmp_path: Path) -> None:
+    run(FedAvg(1.0, aggregation=Median(Bucketing(1))), 1)[1].save_checkpoint(tmp_path / "last.ckpt")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]["FedAvg"]["aggregation"]
+    assert state == {"fl_lightning.held_parts": {"0-Bucketing": {}}}
+
+
+# ---- attributes that hide methods ----
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "value", "message"),
+    [
+        (
+            ServerOptimizer,
+            "step",
+            0,
+            r"sets its attribute `step` to 0, which hides the method `step` of Server",
+        ),
+        (Exchange, "values", [], r"sets its attribute `values` to \[\], which hides the method `values` of Exchange"),
+        (Exchange, "states", {}, r"`Mine.states` must be a ClientStates or None, got \{\}"),
+    ],
+)
+@pytest.mark.parametrize("when", ["__init__", "on_fit_start"])
+def test_an_attribute_hides_no_method(base: type, name: str, value: Any, message: str, when: str) -> None:
+    own: dict[str, Any] = {when: lambda self, *args: setattr(self, name, value), "upload": lambda self, result: result}
+    kind = type("Mine", (base,), {**own, **({} if base is Exchange else {"step": lambda self, model, new: new})})
+    option = {"exchange" if base is Exchange else "server": kind}
+    if when == "__init__":
+        with pytest.raises(TypeError, match=message):
+            Federated(1.0, **{key: make() for key, make in option.items()})
+    else:
+        callback = Federated(1.0, **{key: make() for key, make in option.items()})
+        with pytest.raises(TypeError, match=message):
+            run(callback, 1)
