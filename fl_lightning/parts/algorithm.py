@@ -236,7 +236,8 @@ class Algorithm(Composition, ABC):
         self.shown, self._model_before = shown, None
         for part in self.all_parts:
             part.forget_kept_state()
-        self.unsaved.on_round_end(self.all_parts)
+        self.same.on_round_end(self.all_parts, self.server.model, self.federation)
+        self.unsaved.on_round_end(self.all_parts, self.server.aggregations)
         self.is_half_changed = False
 
     def _publish(self, model: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.own_parts import check_attributes
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
+from fl_lightning.parts.same_everywhere import SameEverywhere
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.summed_updates import of_sums
@@ -62,7 +63,7 @@ class Composition(ShowsSignature):
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
         self.changing_buffers = ChangingBuffers()
-        self.unsaved = UnsavedState()
+        self.unsaved, self.same = UnsavedState(), SameEverywhere()
         self._own_draws, self._round = OwnDraws(), 0
         self._clients_stay = False  # on their processes, in this round
         self._federation: Federation | None = None
@@ -202,6 +203,7 @@ class Composition(ShowsSignature):
         """Let all parts take the federation of a fit."""
         self._federation = federation
         self.unsaved.on_fit_start()
+        self.same.on_fit_start()
         for part in self.parts.values():
             self._attach(part, federation, fresh=fresh)
         check_attributes(self.all_parts, self.participation)

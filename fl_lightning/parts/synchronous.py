@@ -92,6 +92,7 @@ class SynchronousAlgorithm(Algorithm):
         available = self.participation.reachable(round_index, len(sizes), chances)
         with self.drawing(Moment.COHORT, round_index):
             drawn = draw_cohort(self.sampler, len(sizes), rng, available)
+        self.same.check_cohort(self.sampler, drawn, self.federation)
         clients, work = self.participation.outcome(drawn, full_work, chances)
         chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
         slots = checked_slots(self.schedule, chosen, len(clients))

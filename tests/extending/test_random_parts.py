@@ -165,3 +165,63 @@ def test_states_of_clients_that_differ_between_processes_are_an_error() -> None:
     text = r"state of Feedback differs between the 2 processes.*`ClientStates`"
     with pytest.raises(Exception, match=text):
         trainer.fit(Module(nn.Linear(6, 3)), datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
+
+
+class ForgetsOthers(Aggregation):
+    """Sums the clients of its own process alone."""
+
+    reduces_over_ranks = True
+
+    def __init__(self) -> None:
+        self.deltas: list[Tensor] = []
+
+    def update(self, result: ClientResult) -> None:
+        self.deltas.append(result.delta)
+
+    def merge(self, model: Tensor) -> Tensor:
+        deltas, self.deltas = self.deltas, []
+        return model + sum(deltas)
+
+
+class Unseeded(ServerOptimizer):
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        noise = np.random.default_rng(None).standard_normal(len(model))
+        return aggregate + 0.01 * torch.as_tensor(noise).to(aggregate)
+
+
+class Adapts(Exchange):
+    """Scales what the server moves to by the number of this process's clients."""
+
+    count = 0
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        self.count += result.task.client
+        return result
+
+    def merged(self, aggregate: Tensor) -> Tensor:
+        return aggregate * (1 + 0.01 * self.count)
+
+
+class UnseededDraw(ClientSampler):
+    def cohort_size(self, num_clients: int) -> int:
+        return 3
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
+        return np.random.default_rng(None).choice(num_clients, 3, replace=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aggregation": ForgetsOthers()}, "server's model differs between the 2 processes.*Look at ForgetsOthers"),
+        ({"server": Unseeded()}, "server's model differs between the 2 processes.*Look at Unseeded"),
+        ({"exchange": Adapts()}, "server's model differs between the 2 processes.*Look at Adapts"),
+        ({"sampler": UnseededDraw()}, "`UnseededDraw.draw` drew other clients on each of the 2 processes"),
+    ],
+)
+def test_what_differs_between_processes_is_an_error(options: dict[str, Any], message: str) -> None:
+    chosen = {} if "sampler" in options else {"clients_per_round": 4}
+    callback = Federated(**chosen, seed=1, **options)
+    trainer = quiet_trainer(max_epochs=6, devices=2, strategy="ddp_fork", callbacks=[callback])
+    with pytest.raises(Exception, match=message):
+        trainer.fit(Module(nn.Linear(6, 3)), datamodule=TensorDataModule(clients_of((6,)), batch_size=4))

@@ -13,10 +13,19 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, TensorDataModule
-from fl_lightning.parts import Aggregation, ClientResult, ClientSampler, Exchange, Momentum, ServerOptimizer
+from fl_lightning.parts import (
+    Aggregation,
+    ClientResult,
+    ClientSampler,
+    Exchange,
+    Momentum,
+    Part,
+    Redistribution,
+    ServerOptimizer,
+)
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
 
@@ -187,6 +196,65 @@ class Emptied(Aggregation):
     def merge(self, model: Tensor) -> Tensor | None:
         results, self.results = self.results, []
         return torch.stack(results).mean(0) * self.mask if results else None
+
+
+def test_what_changes_when_a_server_acts_that_acts_seldom_is_named(tmp_path: Path) -> None:
+    callback = Federated(1.0, schedule=Redistribution(12), server=Velocity(*FORMS["number"]))
+    [text] = warnings_of(callback, tmp_path, saved=(12,))
+    assert text.startswith("Velocity changes `kept` from round to round")
+
+
+class Later(ServerOptimizer):
+    """Makes an attribute in round 3, which changes in each round after that, and one that stays."""
+
+    def __init__(self) -> None:
+        self.steps = Restored(0, lambda kept, delta: kept + 1)
+
+    @property
+    def held_parts(self) -> list[Part]:
+        return [self.steps]
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        self.steps.step(model, aggregate)
+        if self.steps.kept >= 3:
+            self.late, self.cache = self.steps.kept, "made once"
+        return aggregate
+
+
+def test_an_attribute_that_appears_later_is_named(tmp_path: Path) -> None:
+    [text] = warnings_of(Federated(1.0, server=Later()), tmp_path, saved=(6,))
+    assert text.startswith("Later changes `late` from round to round")
+
+
+class LaterInTurn(InTurn):
+    """Begins in round 3 to set an attribute anew."""
+
+    def on_round_start(self, round_index: int) -> None:
+        super().on_round_start(round_index)
+        if round_index >= 2:
+            self.later = round_index
+
+
+def test_an_attribute_that_is_set_anew_later_is_no_state(tmp_path: Path) -> None:
+    assert not warnings_of(FedAvg(sampler=LaterInTurn()), tmp_path, saved=(6,))
+
+
+class Normalizes(Exchange):
+    """Has a module that counts in a buffer, or keeps its own parameters."""
+
+    def __init__(self, counts: bool) -> None:
+        self.norm = nn.BatchNorm1d(1, dtype=torch.float64)
+        self.norm.train(counts)
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        self.norm(torch.stack([result.delta, -result.delta]))
+        return result
+
+
+def test_buffers_of_a_module_count(tmp_path: Path) -> None:
+    [text] = warnings_of(FedAvg(1.0, exchange=Normalizes(True)), tmp_path)
+    assert text.startswith("Normalizes changes `norm` from round to round")
+    assert not warnings_of(FedAvg(1.0, exchange=Normalizes(False)), tmp_path)
 
 
 def test_what_is_no_state_is_not_warned_of(tmp_path: Path) -> None:
