@@ -10,6 +10,7 @@ import numpy as np
 
 from fl_lightning.arguments import got
 from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.sampling import ClientSampler
@@ -50,6 +51,17 @@ def refuse_idle(part: Part) -> None:
         f"{type(part).__name__} overrides no method of {base.__name__}, so it would change nothing{unused}. Define "
         f"{hooks}, or leave the part out. The methods of {base.__name__} are: {', '.join(_methods(base))}."
     )
+
+
+def refuse_own_exchange(objective: LocalObjective) -> None:
+    """Raise ``TypeError`` if an objective of a user's own has an attribute ``exchange``, which the algorithm sets."""
+    own = itertools.takewhile(lambda cls: not is_of_library(cls), type(objective).__mro__)
+    held = vars(objective).get("exchange")
+    if not isinstance(held, Chain | None) or any("exchange" in vars(cls) for cls in own):
+        raise TypeError(
+            f"`{type(objective).__name__}` has an attribute `exchange`, which would be replaced by the algorithm's "
+            "exchanges. Give it another name."
+        )
 
 
 def _methods(base: type) -> list[str]:

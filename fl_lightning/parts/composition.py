@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.checks import as_list, check_part, refuse_idle
+from fl_lightning.parts.checks import as_list, check_part, refuse_idle, refuse_own_exchange
 from fl_lightning.parts.draws import Moment, OwnDraws
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
@@ -100,6 +100,7 @@ class Composition(ShowsSignature):
         check_part("aggregation", self.aggregation, Aggregation)
         check_part("server", self.server_optimizer, ServerOptimizer)
         self.aggregation = of_sums(self.exchange, self.aggregation)
+        refuse_own_exchange(self.objective)
         self.objective.exchange = self.exchange
         self._check_parts()
 

@@ -16,7 +16,7 @@ from fl_lightning.parts.misspelt import refuse_misspelt
 from fl_lightning.parts.saved_state import (
     CLIENT_STATES,
     HELD_PARTS,
-    defines_state,
+    defines,
     readable,
     refuse_half_state,
     refuse_lost_state,
@@ -47,7 +47,10 @@ def _keeps_vectors_or_holds_parts(part: Part) -> bool:
 #: Marks hooks that subclasses which hold parts must call.
 passes_on = relied_on("passes this on to the parts that it holds", _holds_parts)
 #: What the library calls and no part may replace.
-_RESERVED = ("client_states", "with_held_parts", "readable_state", "restore", "keep_state", "return_to_kept_state")
+_RESERVED = (
+    *("client_states", "with_held_parts", "held_parts_by_place", "readable_state", "restore", "join_chain"),
+    *("frozen_state", "keep_state", "forget_kept_state", "return_to_kept_state"),
+)
 
 
 class Part(ShowsArguments):
@@ -68,14 +71,15 @@ class Part(ShowsArguments):
     #: The usual name of the vectors that clients keep between rounds; ``None`` if they keep none.
     states: ClientStates | None = None
     _federation: Federation | None = None
-    _kept: Callable[[], dict[str, Any]] | None = None  # returns the own state at the start of the round under way
+    _state_at_round_start: Callable[[], dict[str, Any]] | None = None  # of the round under way
+    _state_at_first_fit: dict[str, Any] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         refuse_misspelt(cls, Part)
         refuse_half_state(cls)
         keep_contracts(cls)
-        cls.is_of_library, cls.defines_state = is_of_library(cls), defines_state(cls)
+        cls.is_of_library, cls.defines_state = is_of_library(cls), defines(cls, "state_dict")
         if cls.is_of_library:
             rely_on(_RELIED_ON)(cls)
         else:
@@ -119,9 +123,10 @@ class Part(ShowsArguments):
             federation: The run.
             fresh: Whether to start anew; otherwise the part continues from an earlier fit.
         """
-        self._federation, self._kept = federation, None
+        self._federation, self._state_at_round_start = federation, None
         if fresh:
             self.on_fit_start(federation)
+            self._return_to_first_state()
         else:
             for states in self.client_states.values():
                 states.attach(federation)
@@ -199,7 +204,7 @@ class Part(ShowsArguments):
         Raises:
             TypeError: If it holds anything that cannot be read again; see ``docs/extending.md``.
         """
-        own = readable(self, self.state_dict() if self._kept is None else self._kept())
+        own = readable(self, self.state_dict() if self._state_at_round_start is None else self._state_at_round_start())
         vectors = {name: states.state_dict() for name, states in self.client_states.items()}
         held = {key: part.readable_state() for key, part in self.held_parts_by_place.items()}
         beside = {CLIENT_STATES: vectors, HELD_PARTS: held}
@@ -222,25 +227,37 @@ class Part(ShowsArguments):
             parts[key].restore(held[key])
         self.load_state_dict(own)
 
-    def freeze(self) -> Callable[[], dict[str, Any]]:
+    def frozen_state(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present :meth:`state_dict`, whatever changes later."""
         # parts of the library change nothing in place
         state = self.state_dict() if self.is_of_library else plain_copy(self.state_dict())
         return lambda: state
 
+    def _return_to_first_state(self) -> None:
+        """Return to the own state at the first fit's start, where a class of a user's own does not do so itself."""
+        if not self.defines_state or defines(type(self), "on_fit_start"):
+            return
+        if self._state_at_first_fit is None:
+            with suppress(AttributeError):  # what its first round makes is not there yet
+                self._state_at_first_fit = plain_copy(self.state_dict())
+        else:
+            of_library: Any = next(base for base in type(self).__mro__ if is_of_library(base))
+            # a class of the library has returned to the state of a new fit
+            self.load_state_dict({**plain_copy(self._state_at_first_fit), **of_library.state_dict(self)})
+
     def keep_state(self) -> None:
         """Keep the own state until the round is over."""
-        self._kept = None
+        self._state_at_round_start = None
         with suppress(AttributeError):  # what its first round makes is not there yet
-            self._kept = self.freeze()
+            self._state_at_round_start = self.frozen_state()
 
     def forget_kept_state(self) -> None:
         """Let the state be the present one, since the round is over."""
-        self._kept = None
+        self._state_at_round_start = None
 
     def return_to_kept_state(self) -> None:
         """Return to the own state at the start of a round that breaks off."""
-        kept, self._kept = self._kept, None
+        kept, self._state_at_round_start = self._state_at_round_start, None
         if kept is not None and (self.is_of_library or not same_content(kept(), self.state_dict())):
             self.load_state_dict(kept())
 

@@ -82,9 +82,9 @@ def _readable(name: str, path: str, value: Any) -> Any:
     )
 
 
-def defines_state(cls: type) -> bool:
-    """Return whether ``state_dict`` of a class is a user's own, not one of the library's."""
-    return not is_of_library(next(base for base in cls.__mro__ if "state_dict" in vars(base)))
+def defines(cls: type, method: str) -> bool:
+    """Return whether a method of a class is a user's own, not one of the library's."""
+    return not is_of_library(next(base for base in cls.__mro__ if method in vars(base)))
 
 
 def refuse_lost_state(

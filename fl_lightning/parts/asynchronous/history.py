@@ -81,9 +81,9 @@ class SampledStaleness(Asynchronous):
         """Return nothing: there is no time."""
         return {}
 
-    def freeze(self) -> Callable[[], dict[str, Any]]:
+    def frozen_state(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present state, with the last models."""
-        rest, models = super().freeze(), self._models.copy()
+        rest, models = super().frozen_state(), self._models.copy()
         return lambda: {**rest(), "models": models}
 
     def state_dict(self) -> dict[str, Any]:

@@ -267,10 +267,10 @@ class Asynchronous(Part):
 
     # ---- checkpoints ----
 
-    def freeze(self) -> Callable[[], dict[str, Any]]:
+    def frozen_state(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present state, which costs little before it is called."""
         if self.defines_state:
-            return super().freeze()
+            return super().frozen_state()
         uploads, simulation = self.uploads, self.simulation.copy()
         return lambda: {"uploads": uploads, "simulation": simulation.state_dict()}
 

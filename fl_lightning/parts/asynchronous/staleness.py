@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fl_lightning.arguments import check_choice, check_interval, check_not_negative, check_positive, first_value, plain
+from fl_lightning.representation import short
 
 StalenessFunction = Callable[[int], float]
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | StalenessFunction
@@ -98,8 +99,26 @@ def exponential(a: float = 0.5) -> StalenessFunction:
     return ExponentialDecay(plain(a))
 
 
+@dataclass(frozen=True)
+class CheckedWeights:
+    """A function of a user's own, each of whose values is checked."""
+
+    function: StalenessFunction
+
+    def __call__(self, staleness: int) -> float:
+        """Return s(d).
+
+        Raises:
+            ValueError: If it is no finite number of at least 0.
+        """
+        weight = plain(self.function(staleness))
+        hint = f"It is the weight that {short(self.function)} gives a result of staleness {staleness}."
+        check_not_negative(f"staleness({staleness})", weight, hint)
+        return float(weight)
+
+
 def staleness_function(staleness: Staleness) -> StalenessFunction:
-    """Return the function of a name, with its usual constants; a function is returned unchanged.
+    """Return the function of a name, with its usual constants; the values of a user's own are checked.
 
     Raises:
         TypeError: If the function fails for a staleness of 0.
@@ -107,7 +126,8 @@ def staleness_function(staleness: Staleness) -> StalenessFunction:
     """
     if callable(staleness):
         check_positive("staleness(0)", first_value("staleness", staleness, 0), "It is the weight of a fresh result.")
-        return staleness
+        of_library = isinstance(staleness, (PolynomialDecay, HingeDecay, ExponentialDecay)) or staleness is constant
+        return staleness if of_library else CheckedWeights(staleness)
     check_choice(
         "staleness",
         staleness,

@@ -56,7 +56,7 @@ class LocalAttack(Attack, ABC):
         task = result.task
         if task.client not in self.attackers:
             return result
-        generator = torch_generator(self.federation.seed, Stream.ATTACK, self.place, *task.seeds)
+        generator = torch_generator(self.federation.seed, Stream.ATTACK, self._place_in_chain, *task.seeds)
         update = self.sent_update(result)
         what = f"({len(update)},), what the attacker sends"
         watch, lengths = (update,), (len(update),)

@@ -30,10 +30,8 @@ class Exchange(Part):
     colludes = False
     #: Whether it changes values that are 0, so that after a compression on the way up more is sent than is counted.
     fills_zeros = False
-    #: The exchanges of which this is one; none outside of an algorithm.
-    chain: Exchange | None = None
-    #: Its place among them, from the client to the server.
-    place = 0
+    _whole_chain: Exchange | None = None  # the exchanges of which this is one; none outside of an algorithm
+    _place_in_chain = 0  # from the client to the server
     _traveling: Tensor | None = None
     _knows_places = False
 
@@ -45,6 +43,10 @@ class Exchange(Part):
         """Take the federation of a fit."""
         self._knows_places = False
         super().attach(federation, fresh=fresh)
+
+    def join_chain(self, chain: Exchange, place: int) -> None:
+        """Become one of several exchanges, at a place from the client to the server."""
+        self._whole_chain, self._place_in_chain = chain, place
 
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if no fit may begin at round 0 with the model that an earlier fit of this part left."""
@@ -107,7 +109,7 @@ class Exchange(Part):
     def sent_places(self) -> Tensor | None:
         """Return the places of the parameters that all exchanges of the chain send; ``None`` if that is all of them."""
         if not self._knows_places:
-            federation, chain = self.federation, self.chain or self
+            federation, chain = self.federation, self._whole_chain or self
             sent = [chain.travels(name) for name in federation.names[: len(federation.lengths)]]
             self._traveling, self._knows_places = None, True
             if not all(sent):

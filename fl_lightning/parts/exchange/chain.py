@@ -27,6 +27,7 @@ class Chain(Exchange):
 
     Raises:
         TypeError: If a member is no :class:`Exchange`.
+        ValueError: If one is given twice.
     """
 
     def __init__(self, members: Sequence[Exchange]) -> None:
@@ -36,6 +37,11 @@ class Chain(Exchange):
                 raise TypeError(
                     "`exchange` must be an Exchange of fl_lightning.parts, such as Clip(1.0), or a list of them, got "
                     f"{member!r}.{hint}"
+                )
+            if sum(member is other for other in members) > 1:
+                raise ValueError(
+                    f"{member!r} is given twice in `exchange`: one object, whose state both places would change. Make "
+                    "another one for the second place."
                 )
         self.members: list[Exchange] = list(members)
 
@@ -47,7 +53,7 @@ class Chain(Exchange):
     def attach(self, federation: Federation, *, fresh: bool = True) -> None:
         """Let all members take the federation."""
         for place, member in enumerate(self.members):
-            member.chain, member.place = self, place
+            member.join_chain(self, place)
         super().attach(federation, fresh=fresh)
 
     @property

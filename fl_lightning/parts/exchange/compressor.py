@@ -160,7 +160,7 @@ class Compressor(Exchange, ABC):
 
     def _sent(self, values: Tensor, number: int, task: Task) -> Tensor:
         """Compress the ``number`` values that exchanges before this one send; the others are 0."""
-        seeds = (self.place, ("up", "down").index(self.link), *task.seeds)
+        seeds = (self._place_in_chain, ("up", "down").index(self.link), *task.seeds)
         generator = torch_generator(self.federation.seed, Stream.COMPRESSION, *seeds)
         kept = values.nonzero().squeeze(1) if number < len(values) else None
         given = values if kept is None else values[kept]

@@ -53,7 +53,7 @@ class LowRank(Compressor):
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and columns of each tensor that is sent; one column for a vector."""
         if self._shapes is None:
-            chain, federation = self.chain or self, self.federation
+            chain, federation = self._whole_chain or self, self.federation
             known = zip(federation.names, federation.shapes, federation.lengths, strict=False)  # parameters come first
             sent = [tuple(shape) for name, shape, _ in known if chain.travels(name)]
             self._shapes = [(shape[0], prod(shape[1:])) if len(shape) > 1 else (prod(shape), 1) for shape in sent]

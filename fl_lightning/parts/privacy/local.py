@@ -79,7 +79,7 @@ class LocalDifferentialPrivacy(Exchange):
         update, task = self.sent_update(result), result.task
         exact = update.double()
         clipped = exact * (self.clip / torch.linalg.vector_norm(exact)).clamp(max=1.0)
-        generator = torch_generator(self.federation.seed, Stream.PRIVACY, self.place, *task.seeds)
+        generator = torch_generator(self.federation.seed, Stream.PRIVACY, self._place_in_chain, *task.seeds)
         noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64).to(exact)
         self._new.append(task.client)
         return self.with_sent_update(result, (clipped + self.noise_multiplier * self.clip * noise).to(update.dtype))
