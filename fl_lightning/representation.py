@@ -10,6 +10,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ _MAX_ITEMS = 4  # of a list, a dict or a set
 _MAX_TEXT = 60  # characters of a text, such as a path
 _MAX_OBJECT = 160  # characters of an object within another
 _MAX_DEPTH = 3  # lists within lists
+_KEPT = "_arguments_given"  # the attribute with the arguments that are kept
 
 _Parameter = inspect.Parameter
 _running = threading.local()
@@ -43,9 +45,9 @@ class ShowsArguments(ShowsSignature):
 def represent(instance: object, *facts: str, always: Sequence[str] = (), leave_out: Sequence[str] = ()) -> str:
     """Return the class and the constructor arguments of an object that differ from their defaults, in one line.
 
-    The value of an argument is the attribute of the same name; an argument without such an attribute is left out. Where
-    a constructor has ``**options``, the arguments of the base class's constructor follow. Nothing that an attribute
-    does can make this fail.
+    The value of an argument is the attribute of the same name. An argument without such an attribute is left out,
+    unless :func:`keep_arguments` has kept it. Where a constructor has ``**options``, the arguments of the base class's
+    constructor follow. Nothing that an attribute does can make this fail.
 
     Args:
         instance: The object.
@@ -70,14 +72,30 @@ def represent(instance: object, *facts: str, always: Sequence[str] = (), leave_o
 
 
 def arguments(instance: object) -> dict[str, Any]:
-    """Return the values of an object's constructor arguments by name, where an attribute has them."""
-    values = {}
+    """Return the values of an object's constructor arguments by name, where an attribute has them or they are kept."""
+    values = dict(_kept_arguments(instance))
+    stored_as = getattr(type(instance), "stored_as", {})
     for parameter in _parameters(type(instance)):
-        try:
-            values[parameter.name] = _value(instance, parameter.name)
-        except Exception:  # no such attribute, or a property that is not ready yet
-            continue
+        with suppress(Exception):  # no such attribute, or a property that is not ready yet
+            values[parameter.name] = getattr(instance, stored_as.get(parameter.name, parameter.name))
     return values
+
+
+def keep_arguments(instance: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Keep the arguments with which an object is made, for those that no attribute of the same name has."""
+    signature = inspect.signature(type(instance).__init__)
+    with suppress(TypeError):  # its constructor tells what is wrong
+        _, *given_items = signature.bind_partial(instance, *args, **kwargs).arguments.items()
+        given = dict(given_items)
+        for parameter in signature.parameters.values():
+            if parameter.kind is _Parameter.VAR_KEYWORD:
+                given.update(given.pop(parameter.name, {}))
+        vars(instance)[_KEPT] = given
+
+
+def _kept_arguments(instance: object) -> Mapping[str, Any]:
+    kept: Mapping[str, Any] = getattr(instance, "__dict__", {}).get(_KEPT, {})
+    return kept
 
 
 def short(value: object, depth: int = 0) -> str:
@@ -98,18 +116,14 @@ def who_train(number: int) -> str:
     return f"{counted(number, 'client')} train{'s' * (number == 1)}"
 
 
-def _value(instance: object, name: str) -> Any:
-    return getattr(instance, getattr(type(instance), "stored_as", {}).get(name, name))
-
-
 def _arguments(instance: object, always: Sequence[str], leave_out: Sequence[str]) -> Iterator[str]:
+    values = arguments(instance)
     for parameter in _parameters(type(instance)):
         if parameter.name in leave_out:
             continue
-        try:
-            value = _value(instance, parameter.name)
-        except Exception:  # no such attribute, or a property that is not ready yet
+        if parameter.name not in values:
             continue
+        value = values[parameter.name]
         if parameter.kind is _Parameter.VAR_POSITIONAL:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 yield from (short(item) for item in value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from fl_lightning.parts.saved_state import (
     refuse_lost_state,
 )
 from fl_lightning.plain_copies import plain_copy, same_content
-from fl_lightning.representation import ShowsArguments
+from fl_lightning.representation import ShowsArguments, keep_arguments
 from fl_lightning.super_calls import is_of_library, keep_super_calls, relied_on, rely_on
 
 #: What parts of the library must do in subclasses, too.
@@ -57,9 +57,9 @@ class Part(ShowsArguments):
     """One part of an algorithm. All hooks are optional.
 
     Hooks come in this order: :meth:`on_fit_start`, then in each round :meth:`on_round_start` and :meth:`on_round_end`,
-    or :meth:`on_round_abort` where the round breaks off. A part changes its state only when a round ends, so that a
-    round that breaks off leaves no trace. If a part raises an error while states change, the fit ends, and that state
-    is never saved.
+    or :meth:`on_round_abort` where the round breaks off. A part of the library changes its state only when a round
+    ends; one of a user's own may change at any time what its ``state_dict`` returns, because a round that breaks off
+    takes it back. If a part raises an error while states change, the fit ends, and that state is never saved.
     """
 
     #: Whether the class comes with the library, so that its methods need no guard.
@@ -73,6 +73,13 @@ class Part(ShowsArguments):
     _federation: Federation | None = None
     _state_at_round_start: Callable[[], dict[str, Any]] | None = None  # of the round under way
     _state_at_first_fit: dict[str, Any] | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return a part that knows the arguments with which it is made, whatever its attributes are called."""
+        part = super().__new__(cls, *args, **kwargs)
+        if not cls.is_of_library:
+            keep_arguments(part, args, kwargs)
+        return part
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -231,7 +238,7 @@ class Part(ShowsArguments):
         """Return a function that gives the present :meth:`state_dict`, whatever changes later."""
         # parts of the library change nothing in place
         state = self.state_dict() if self.is_of_library else plain_copy(self.state_dict())
-        return lambda: state
+        return state.copy
 
     def _return_to_first_state(self) -> None:
         """Return to the own state at the first fit's start, where a class of a user's own does not do so itself."""

@@ -14,7 +14,7 @@ from fl_lightning.parts.marks import mark
 from fl_lightning.parts.part import Part
 from fl_lightning.super_calls import is_of_library
 
-_PRIVATE = ("_federation", "_guarded_calls")
+_PRIVATE = ("_federation", "_guarded_calls", "_arguments_given")
 #: So many rounds of a fit are compared, and so many in which the server acts, if it acts seldom.
 _COMPARED_ROUNDS, _COMPARED_ACTIONS = 10, 4
 

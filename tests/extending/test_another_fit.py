@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,3 +173,47 @@ def test_each_weight_of_a_stale_result_is_checked(late: Any, text: str, name: st
         ValueError, match=rf"`staleness\(\d\)` must be a finite number .* got {text}.*weight that mine gives"
     ):
         run(make[name](), 4)
+
+
+class Scaled(ServerOptimizer):
+    """Keeps its argument under another name."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = scale
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return model + self._scale * (aggregate - model)
+
+
+class ScaledByName(Scaled):
+    def __init__(self, **options: float) -> None:
+        self._scale = options["by"]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "line"),
+    [
+        (lambda: Scaled(0.5), lambda: Scaled(0.25), r"server Scaled\(scale=0.5\) -> Scaled\(scale=0.25\)"),
+        (
+            lambda: ScaledByName(by=0.5),
+            lambda: ScaledByName(by=0.25),
+            r"server ScaledByName\(.*\) \(in part\)|server .*",
+        ),
+        (lambda: Scaled(0.5), lambda: Scaled(scale=0.5), ""),
+        (lambda: Scaled(0.5), lambda: copy.deepcopy(Scaled(0.5)), ""),
+        (lambda: Scaled(0.5), lambda: pickle.loads(pickle.dumps(Scaled(0.5))), ""),
+    ],
+)
+def test_a_changed_argument_is_told_whatever_its_attribute_is_called(
+    then: Callable[[], ServerOptimizer],
+    now: Callable[[], ServerOptimizer],
+    line: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run(Federated(1.0, server=then()))[1].save_checkpoint(tmp_path / "last.ckpt")
+    with caplog.at_level("INFO"):
+        run(Federated(1.0, server=now()), 3, tmp_path / "last.ckpt")
+    told = [record.getMessage() for record in caplog.records if "other settings" in record.getMessage()]
+    assert len(told) == bool(line)
+    assert re.search(line, "".join(told))
