@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, TypeVar
 
 _Kind = TypeVar("_Kind")
@@ -15,11 +16,13 @@ def held_in(part: Any, kind: type[_Kind]) -> dict[str, _Kind]:
         part: The part. Parts of a user's own may hold them in a list, a tuple or a dict, too.
         kind: The class.
     """
+    pairs: Iterable[tuple[str, Any]] = vars(part).items()
+    if not part.is_of_library:
+        pairs = (pair for name, value in pairs for pair in _items(name, value))
     found: dict[str, _Kind] = {}
-    for name, value in sorted(vars(part).items()):
-        for key, item in [(name, value)] if part.is_of_library else _items(name, value):
-            if isinstance(item, kind) and not any(item is known for known in found.values()):
-                found[key] = item
+    for name, item in sorted((pair for pair in pairs if isinstance(pair[1], kind)), key=itemgetter(0)):
+        if not any(item is known for known in found.values()):
+            found[name] = item
     return found
 
 

@@ -163,7 +163,8 @@ class Composition(ShowsSignature):
 
     def start_round(self, round_index: int) -> None:
         """Let all parts start a round, from 0."""
-        self._round, self._clients_stay = round_index, self.keeps_client_states
+        self._round = round_index
+        self._clients_stay = self.federation.num_ranks > 1 and self.keeps_client_states
         self._own_draws.look_at(self.parts)
         for part in self.changing_parts:
             part.keep_state()
