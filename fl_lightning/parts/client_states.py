@@ -218,6 +218,17 @@ class ClientStates:
         self.mean = state["mean"].to(self.mean.device)
 
 
+def states_of_fit(states: ClientStates | None) -> ClientStates:
+    """Return the vectors that a part keeps in a fit.
+
+    Raises:
+        RuntimeError: Before the fit has begun.
+    """
+    if states is None:
+        raise RuntimeError("Clients have no states before `trainer.fit` has begun.")
+    return states
+
+
 def _is_vector(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 1
 

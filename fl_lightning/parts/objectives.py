@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
-from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.client_states import ClientStates, states_of_fit
 from fl_lightning.parts.contracts import returns
 from fl_lightning.parts.correction import Correction as Correction
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
@@ -151,7 +151,7 @@ class DynamicRegularizer(LocalObjective):
         Raises:
             RuntimeError: Before the fit has begun.
         """
-        return _known(self.states)
+        return states_of_fit(self.states)
 
     def alpha_of(self, client: int) -> float:
         """Return alpha_k."""
@@ -214,7 +214,7 @@ class ControlVariates(LocalObjective):
         Raises:
             RuntimeError: Before the fit has begun.
         """
-        return _known(self.states)
+        return states_of_fit(self.states)
 
     def correction(self, client: LocalClient) -> Correction:
         """Return ``<c - c_k, w>``; with option 1, take the gradient at the received model first."""
@@ -238,12 +238,6 @@ class ControlVariates(LocalObjective):
         renewed = own - variates.mean + moved / lr.where(lr > 0, 1.0)
         # what was never stepped, or with a learning rate of 0, keeps its control variate
         variates.put(client, self.of_shared(renewed.where(lr > 0, own.to(lr.dtype)).to(own.dtype)))
-
-
-def _known(states: ClientStates | None) -> ClientStates:
-    if states is None:
-        raise RuntimeError("Clients have no states before `trainer.fit` has begun.")
-    return states
 
 
 def full_gradient(client: LocalClient, like: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ def _refuse_hidden_methods(part: Part) -> None:
             )
     if not isinstance(part.states, ClientStates | None):
         raise TypeError(
-            f"`{type(part).__name__}.states` must be a ClientStates or None, got {got(part.states)}. Give what is none "
-            "another name."
+            f"`{type(part).__name__}.states` must be a ClientStates or None, got {got(part.states)}. Call an attribute "
+            "for anything else by another name."
         )
 
 

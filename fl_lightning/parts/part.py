@@ -175,7 +175,7 @@ class Part(ShowsArguments):
         _keeps_vectors_or_holds_parts,
     )
     def on_round_end(self) -> None:
-        """Called on all processes when every client of the round is done, before the server acts.
+        """Called on all processes when every client of the round is done, before the server optimizer steps.
 
         Keeps the new vectors of :attr:`client_states`.
         """

@@ -226,5 +226,4 @@ class DynamicServer(ServerOptimizer):
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the corrected mean."""
-        assert self._objective.states is not None
-        return (aggregate + self._objective.states.mean).to(model.dtype)
+        return (aggregate + self._objective.duals.mean).to(model.dtype)

@@ -38,7 +38,7 @@ def test_the_split_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert row("split", output).startswith("SampleSplit(val=0.0, test=0.5, seed=2")
     # half of 1,797, rounded half to even
-    assert row("test", output) == "898 samples of no client"
+    assert row("test", output) == "898 samples that belong to no client"
 
 
 def test_another_report_is_replaced_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

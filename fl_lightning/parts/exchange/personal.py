@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fl_lightning.arguments import check_names
-from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.client_states import ClientStates, states_of_fit
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 
@@ -48,20 +48,17 @@ class PersonalParameters(Exchange):
 
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the model that is sent, with the client's own values."""
-        assert self.states is not None
-        return self._insert(model, self.states[task.client])
+        return self._insert(model, states_of_fit(self.states)[task.client])
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Keep the client's values; the server sees the first model's, and no change."""
-        assert self.states is not None
-        self.states.put(result.task.client, result.vector[self._places])
+        states_of_fit(self.states).put(result.task.client, result.vector[self._places])
         start, vector = (self._insert(model, self._first) for model in (result.start, result.vector))
         return replace(result, start=start, vector=vector)
 
     def published(self, model: Tensor) -> Tensor:
         """Return the server's model with the mean of all clients' values."""
-        assert self.states is not None
-        return self._insert(model, self.states.mean)
+        return self._insert(model, states_of_fit(self.states).mean)
 
     def _insert(self, model: Tensor, values: Tensor) -> Tensor:
         return model.index_copy(0, self._places, values.to(model.dtype))
@@ -77,6 +74,5 @@ class PersonalParameters(Exchange):
             RuntimeError: Before the fit has begun.
         """
         federation = self.federation
-        assert self.states is not None
-        model = self._insert(federation.model, self.states[client])
+        model = self._insert(federation.model, states_of_fit(self.states)[client])
         return {name: view for name, view in federation.tensors(model).items() if name in self._names}
