@@ -47,7 +47,8 @@ def same_content(before: Any, now: Any) -> bool:
     if type(before) is not type(now):
         return False
     if isinstance(now, Tensor):
-        return before.dtype == now.dtype and torch.equal(before, now)
+        strided = before.layout is now.layout is torch.strided
+        return strided and before.dtype == now.dtype and torch.equal(before, now)
     if isinstance(now, np.ndarray):
         return before.dtype == now.dtype and np.array_equal(before, now)
     if isinstance(now, dict):

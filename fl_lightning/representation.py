@@ -90,7 +90,8 @@ def keep_arguments(instance: object, args: Sequence[Any], kwargs: Mapping[str, A
         for parameter in signature.parameters.values():
             if parameter.kind is _Parameter.VAR_KEYWORD:
                 given.update(given.pop(parameter.name, {}))
-        vars(instance)[_KEPT] = given
+        # what is read once would be of no use later, and cannot be copied
+        vars(instance)[_KEPT] = {name: value for name, value in given.items() if not isinstance(value, Iterator)}
 
 
 def _kept_arguments(instance: object) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import lightning.pytorch as pl
@@ -109,7 +110,8 @@ def tell_of_unused(trainer: pl.Trainer, data: FederatedDataModule) -> None:
     _tell_of_unused_loader(data)
     for callback in trainer.callbacks:
         for name in dir(type(callback)):
-            if name.startswith(("on_client_", "on_round_")) and name not in _HOOKS:
+            is_method = inspect.isfunction(inspect.getattr_static(callback, name))
+            if is_method and name.startswith(("on_client_", "on_round_")) and name not in _HOOKS:
                 _tell_of_uncalled(callback, name)
         monitor = getattr(callback, "monitor", None)
         if isinstance(monitor, str) and monitor.startswith("val_") and not data.federated_split.val:

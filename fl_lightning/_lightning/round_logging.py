@@ -117,7 +117,7 @@ def tell_of_step_values(loop: _FitLoop) -> None:
     """Warn after the first round of what is logged for single batches only and has no value in such a round."""
     trainer = loop.trainer
     steps, every = trainer.global_step, trainer.log_every_n_steps
-    if trainer.current_epoch or not trainer.loggers or steps >= every:
+    if trainer.current_epoch or not trainer.loggers or trainer.fast_dev_run or steps >= every:
         return
     logged = [metric.meta for _, metric in loop.epoch_loop._results.valid_items()]
     of_steps = {meta.name: meta for meta in logged if meta.logger and meta.on_step and not meta.on_epoch}

@@ -52,10 +52,11 @@ def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValu
 def states_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the clients' vectors in a checkpoint of the exchanges that keep parameters on clients, by their keys."""
     states = (state for state in checkpoint.get("callbacks", {}).values() if isinstance(state, Mapping))
+    exchanges = (state["exchange"] for state in states if isinstance(state.get("exchange"), Mapping))
     return {
         key: kept[CLIENT_STATES]["states"]
-        for state in states
-        for key, kept in state.get("exchange", {}).get(HELD_PARTS, {}).items()
+        for exchange in exchanges
+        for key, kept in exchange.get(HELD_PARTS, {}).items()
         if key.endswith(f"-{PersonalParameters.__name__}")
     }
 

@@ -42,6 +42,7 @@ def refuse_idle(part: Part) -> None:
     if not own or base not in (LocalObjective, Exchange):
         return
     names = {name for cls in own for name in vars(cls)} - {"is_of_library", "defines_state"}
+    names |= {name for name, value in vars(part).items() if callable(value)}
     if any(name in names for name in dir(base) if not name.startswith("_")):
         return
     methods = sorted(name for cls in own for name, value in vars(cls).items() if callable(value) and name[0] != "_")

@@ -73,7 +73,7 @@ def keep_late_vectors(parts: Sequence[Part], federation: Federation) -> None:
         for states, have_new in zip(late, zip(*shares, strict=True), strict=True):
             if any(have_new):
                 states.on_round_end()
-    if any(states.has_new for states in federation.client_states):
+    if any(federation.gather(any(states.has_new for states in federation.client_states))):
         raise RuntimeError(
             "A `ClientStates` has taken vectors of clients in this round, but no part has it in an attribute, so that "
             "they would be neither kept nor saved. Keep it in an attribute of a part, or in a list, tuple or dict "

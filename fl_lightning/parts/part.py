@@ -73,6 +73,7 @@ class Part(ShowsArguments):
     _federation: Federation | None = None
     _state_at_round_start: Callable[[], dict[str, Any]] | None = None  # of the round under way
     _state_at_first_fit: dict[str, Any] | None = None
+    _first_state_is_unknown = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Return a part that knows the arguments with which it is made, whatever its attributes are called."""
@@ -244,9 +245,17 @@ class Part(ShowsArguments):
         """Return to the own state at the first fit's start, where a class of a user's own does not do so itself."""
         if not self.defines_state or defines(type(self), "on_fit_start"):
             return
+        if self._first_state_is_unknown:
+            raise RuntimeError(
+                f"{type(self).__name__} begins another fit, and how it began the first one is not known: its "
+                "`state_dict` failed then, because an attribute was not there yet. Define `on_fit_start`, which sets "
+                "the attributes to those of a new fit."
+            )
         if self._state_at_first_fit is None:
-            with suppress(AttributeError):  # what its first round makes is not there yet
+            try:
                 self._state_at_first_fit = plain_copy(self.state_dict())
+            except AttributeError:  # what its first round makes is not there yet
+                self._first_state_is_unknown = True
         else:
             of_library: Any = next(base for base in type(self).__mro__ if is_of_library(base))
             # a class of the library has returned to the state of a new fit

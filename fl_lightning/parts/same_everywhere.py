@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,18 @@ class SameEverywhere:
                 "which are seeded for it; make nothing depend on the process."
             )
 
+    def check_vectors(self, parts: Sequence[Part], federation: Federation) -> None:
+        """Compare which parts keep vectors of clients, before the round's end joins them; call it on all processes."""
+        own = [part for part in parts if not part.is_of_library]
+        if not own or federation.num_ranks == 1:
+            return
+        if number := _different(federation, [[type(part).__name__, *sorted(part.client_states)] for part in own]):
+            raise RuntimeError(
+                f"The {number} processes do not have the same `ClientStates` in the attributes of "
+                f"{' and '.join(type(part).__name__ for part in own)}. Each process trains some of the clients, so one "
+                "that is made for single clients is not on all processes. Make each `ClientStates` in `on_fit_start`."
+            )
+
     def on_round_end(self, parts: Sequence[Part], model: Tensor, federation: Federation) -> None:
         """Compare the states of parts and the server's model; call it on all processes.
 
@@ -67,7 +80,10 @@ class SameEverywhere:
 
 
 def _check_state(part: Part, federation: Federation) -> None:
-    if number := _different(federation, mark(part.state_dict())):
+    state = None
+    with suppress(AttributeError):  # what the server's first move makes is not there yet
+        state = mark(part.state_dict())
+    if number := _different(federation, state):
         raise RuntimeError(
             f"The state of {type(part).__name__} differs between the {number} processes, each of which trains "
             "some of the clients. A client may train elsewhere in the next round, and a checkpoint holds the state of "

@@ -130,6 +130,7 @@ class SynchronousAlgorithm(Algorithm):
         Returns:
             The model that the user sees now, shape ``(size,)``.
         """
+        self.same.check_vectors(self.all_parts, self.federation)
         shares = self.federation.gather((self._done, self._failed, self.changing_buffers.seen))
         done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
         failed = sorted(slot for _, slots, _ in shares for slot in slots)

@@ -272,3 +272,44 @@ def test_one_step_by_hand() -> None:
     row = [0.05 + 0.05 * (first + second), 0.025 + 0.05 * (2 * first - second)]
     expected = torch.tensor([row, [-value for value in row]], dtype=torch.float64)
     torch.testing.assert_close(layer.weight.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+class OtherTargets(OneNumber):
+    """Predicts classes or its inputs, from targets in other shapes."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(loss)
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 6)).double()
+
+    def shared_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch[0].flatten(1), batch[1]
+        loss = self.loss(self.layers(x), x, y)
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+OTHER_TARGETS: dict[str, Any] = {
+    "a class in a column": lambda output, x, y: F.cross_entropy(output, y.unsqueeze(1).squeeze(1)),
+    "flattened rows": lambda output, x, y: F.mse_loss(output.flatten(), x.flatten()),
+    "computed from flattened rows": lambda output, x, y: F.mse_loss(output.flatten(), x.flatten() * 2),
+    "half precision": lambda output, x, y: F.mse_loss(output[:, 0], (4049 * y).to(torch.float16).double()),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TARGETS)
+def test_targets_in_other_shapes_are_stacked(name: str) -> None:
+    alone, at_once = OtherTargets(OTHER_TARGETS[name]), OtherTargets(OTHER_TARGETS[name])
+    assert fit(at_once, "vectorized") == pytest.approx(fit(alone, "sequential"), rel=1e-6, abs=1e-9)
+    for key, value in alone.state_dict().items():
+        torch.testing.assert_close(at_once.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+
+
+def test_classes_that_come_in_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Column(Logs):
+        def shared_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().shared_step((batch[0], batch[1].squeeze(1)), batch_idx)
+
+    columns = [(x, y.unsqueeze(1)) for x, y in clients_of((2, 3), SIZES)]
+    monkeypatch.setitem(fit.__globals__, "clients_of", lambda *args: columns)
+    compare(lambda: Column(chain(nn.ReLU())), monkeypatch)

@@ -217,3 +217,58 @@ def test_a_changed_argument_is_told_whatever_its_attribute_is_called(
     told = [record.getMessage() for record in caplog.records if "other settings" in record.getMessage()]
     assert len(told) == bool(line)
     assert re.search(line, "".join(told))
+
+
+class LateVelocity(ServerOptimizer):
+    """Has its state from its first step on."""
+
+    def __init__(self) -> None:
+        self.velocity: Any = None
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        way = aggregate - model
+        self.velocity = way if self.velocity is None else way + self.velocity
+        return model + self.velocity
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"velocity": self.velocity.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.velocity = state["velocity"]
+
+
+def test_a_first_state_that_is_unknown_is_an_error_in_a_second_fit() -> None:
+    callback = Federated(2, server=LateVelocity())
+    run(callback)
+    with pytest.raises(RuntimeError, match=r"LateVelocity begins another fit, .*Define `on_fit_start`"):
+        run(Federated(2, server=callback.algorithm.server_optimizer))
+
+
+def test_arguments_that_are_read_once_are_no_obstacle_to_copies() -> None:
+    class Reads(ServerOptimizer):
+        def __init__(self, rates: Any) -> None:
+            self.first = list(rates)
+
+        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+            return aggregate
+
+    assert copy.deepcopy(Reads(rate for rate in (1.0, 2.0))).first == [1.0, 2.0]
+
+
+def test_an_attribute_that_is_a_function_may_be_the_hook() -> None:
+    class Given(LocalObjective):
+        def __init__(self) -> None:
+            self.correction = lambda client: None  # type: ignore[method-assign]
+
+    Federated(2, objective=Given())
+
+
+def test_arrays_of_any_strides_are_looked_at() -> None:
+    import numpy as np
+
+    class Ranks(ServerOptimizer):
+        def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+            self.order = np.argsort(aggregate.numpy())[::-1]
+            return aggregate.to(model.dtype)
+
+    run(Federated(2, server=Ranks()), rounds=3)

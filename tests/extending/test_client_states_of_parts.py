@@ -258,3 +258,21 @@ def test_vectors_of_other_arguments_are_not_taken(
     fit(FedAvg(1.0, exchange=Sized(then)), 1)[1].save_checkpoint(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=message):
         fit(FedAvg(1.0, exchange=Sized(now)), 2, ckpt_path=tmp_path / "last.ckpt")
+
+
+class MadeForSomeClients(Exchange):
+    """Makes vectors in a client's hook, so that a process without this client has none."""
+
+    def on_fit_start(self, federation: Federation) -> None:
+        self.owed: dict[int, ClientStates] = {}
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        if result.task.client == 0:
+            self.owed[0] = ClientStates(self.federation, torch.zeros(self.federation.num_parameters))
+            self.owed[0].put(0, result.delta.float())
+        return result
+
+
+def test_vectors_that_one_process_has_alone_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"do not have the same `ClientStates`.*Make each `ClientStates` in `on_fit_"):
+        on_processes(lambda: Federated(1.0, exchange=MadeForSomeClients(), seed=0), tmp_path, 2)

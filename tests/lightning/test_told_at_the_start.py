@@ -37,6 +37,10 @@ class Right(L.Callback):
 
     def on_round_end(self, trainer: Any, pl_module: Any) -> None: ...
 
+    @property
+    def on_client_data(self) -> int:
+        return 1
+
 
 class HookOfModule(Module):
     def on_client_end(self, result: Any) -> None: ...
@@ -73,3 +77,8 @@ def test_values_of_single_batches(every: int, is_told: bool, tmp_path: Any) -> N
     module = OfSteps(nn.Linear(6, 3))
     told = fit(module=module, logger=logger, log_every_n_steps=every, rounds=2)
     assert sum(text.startswith("`mse` is logged for single batches only") for text in told) == is_told
+
+
+def test_a_short_trial_run_tells_nothing_of_single_batches() -> None:
+    told = fit(module=OfSteps(nn.Linear(6, 3)), fast_dev_run=True)
+    assert not any("logged for single batches" in text for text in told)

@@ -161,6 +161,7 @@ class AsynchronousAlgorithm(Algorithm):
 
     def on_round_end(self) -> Tensor:
         """End the round and return the model that the user sees, shape ``(size,)``."""
+        self.same.check_vectors(self.all_parts, self.federation)
         if self.schedule.flush_rounds:
             self._move()
         self.is_half_changed = True  # from here on nothing can be taken back

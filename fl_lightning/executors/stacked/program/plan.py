@@ -244,9 +244,9 @@ def _of_batch(graph: Graph, number: int, of_samples: bool) -> int:
                 raise CannotVectorize("dropout of the batch")
             waiting += set(node.inputs) - seen
             seen.update(node.inputs)
-    original = _shape(graph, number)
+    samples, original = graph.shapes[graph.parameters][:1], _shape(graph, number)
     rows = len(shape) == 2 or of_samples
-    if not shape or not original or shape[0] != original[0] or not rows:
+    if not samples or original[:1] != samples or shape[:1] != samples or not rows:
         raise CannotVectorize("a layer whose rows are not the samples")
     return number
 
@@ -285,4 +285,6 @@ def _keeps_values(graph: Graph, node: Node) -> bool:
     given, wanted = _dtype(graph, node.inputs[0]), node.dtype
     if node.function not in _TYPES or given is None or wanted is None:
         return False
+    if wanted.is_floating_point and not given.is_floating_point and wanted.itemsize < 4:
+        return False  # half precision has few whole numbers
     return torch.promote_types(given, wanted) == wanted or (wanted == graph.dtypes[0] and given.is_floating_point)

@@ -112,6 +112,7 @@ class ProgramSteps:
         self._inputs = inputs.reshape(*inputs.shape[:2], -1).to(like.dtype)
         target = self._tensors[plan.target]
         if plan.loss == "cross_entropy":
+            target = target.reshape(*target.shape[:2])  # one class for each sample
             known = (target != _IGNORED).view(number, -1, self._size).to(counted.device)
             if bool(((target < 0) & (target != _IGNORED) | (target >= classes)).any()):
                 raise CannotVectorize("there are targets that are no class")

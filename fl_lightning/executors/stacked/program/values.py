@@ -120,7 +120,7 @@ class _Together:
             wanted = target.reshape(output.shape).to(output.dtype)
             losses = VALUE_LOSSES[plan.loss].losses(output, wanted, reduction="none").mean(1)
         else:
-            classes = target.long().clamp(min=0).unsqueeze(1)
+            classes = target.reshape(-1, 1).long().clamp(min=0)
             outputs = given.values[plan.output]
             if outputs.is_contiguous():
                 losses = -F.log_softmax(output, 1).gather(1, classes).squeeze(1)

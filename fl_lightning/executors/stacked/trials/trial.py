@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import SGD
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
 from fl_lightning._lightning.client_log import Witness
@@ -222,7 +223,7 @@ class Trial:
         return _MIXED if self._is_mixed else _TOLERANCES.get(self._training.vector.parameters[0].dtype, _MIXED)
 
     def _compare_models(self, done: _Done, stacked: Tensor) -> None:
-        vector = self._training.vector
+        vector, optimizer = self._training.vector, self._training.trainer.optimizers[0]
         models = [vector.views(model) for model in (done.result.start, done.result.vector, stacked)]
         moves = [largest(after - start) for start, after, _ in zip(*models, strict=True)]
         # a tensor that hardly moves (a bias before BatchNorm, say) is moved by rounding alone
@@ -234,10 +235,10 @@ class Trial:
             if not bool(same.all()):
                 if bool((at_once.isnan() & ~alone.isnan()).any()):
                     raise CannotVectorize(_BY_ANOTHER_WAY)
-                if name in vector.names and self._is_noise(name, done):
+                if name in vector.names and not isinstance(optimizer, SGD) and self._is_noise(name, done):
                     raise CannotVectorize(
                         f"the gradient of {name!r} is zero but for rounding, as that of a bias before normalisation, "
-                        f"and {type(self._training.trainer.optimizers[0]).__name__} makes whole steps of it. Leave it "
+                        f"and {type(optimizer).__name__} makes whole steps of it. Leave it "
                         "out, as by `bias=False`, or take SGD"
                     )
                 raise CannotVectorize(
