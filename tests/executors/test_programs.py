@@ -75,20 +75,23 @@ def fit(module: Logs, executor: str, callback: Any = None, **trainer: Any) -> di
     return {name: float(value) for name, value in fitter.callback_metrics.items()}
 
 
+def assert_equal_both_ways(make: Any, callback: Any = None, **trainer: Any) -> None:
+    """Train one after the other and at once, and compare."""
+    alone, at_once = make(), make()
+    expected, found = fit(alone, "sequential", callback, **trainer), fit(at_once, "vectorized", callback, **trainer)
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(at_once.state_dict()[name], value, rtol=1e-9, atol=1e-12)
+
+
 def compare(make: Any, monkeypatch: pytest.MonkeyPatch, callback: Any = None, **trainer: Any) -> None:
     """Train one after the other, and as a program: mapped steps fail."""
-    alone = make()
-    expected = fit(alone, "sequential", callback, **trainer)
 
     def refuse(*args: Any) -> Any:
         raise AssertionError("the step is mapped")
 
     monkeypatch.setattr(MappedStep, "__call__", refuse)
-    at_once = make()
-    found = fit(at_once, "vectorized", callback, **trainer)
-    assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    for name, value in alone.state_dict().items():
-        torch.testing.assert_close(at_once.state_dict()[name], value, rtol=1e-9, atol=1e-12)
+    assert_equal_both_ways(make, callback, **trainer)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -198,10 +201,7 @@ OTHER_LOSSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OTHER_LOSSES)
 def test_other_losses_give_the_same_without_a_program(name: str) -> None:
-    alone, at_once = OneNumber(OTHER_LOSSES[name]), OneNumber(OTHER_LOSSES[name])
-    assert fit(at_once, "vectorized") == pytest.approx(fit(alone, "sequential"), rel=1e-6, abs=1e-9)
-    for key, value in alone.state_dict().items():
-        torch.testing.assert_close(at_once.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+    assert_equal_both_ways(lambda: OneNumber(OTHER_LOSSES[name]))
 
 
 class Decodes(Module):
@@ -299,10 +299,7 @@ OTHER_TARGETS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OTHER_TARGETS)
 def test_targets_in_other_shapes_are_stacked(name: str) -> None:
-    alone, at_once = OtherTargets(OTHER_TARGETS[name]), OtherTargets(OTHER_TARGETS[name])
-    assert fit(at_once, "vectorized") == pytest.approx(fit(alone, "sequential"), rel=1e-6, abs=1e-9)
-    for key, value in alone.state_dict().items():
-        torch.testing.assert_close(at_once.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+    assert_equal_both_ways(lambda: OtherTargets(OTHER_TARGETS[name]))
 
 
 def test_classes_that_come_in_a_column(monkeypatch: pytest.MonkeyPatch) -> None:

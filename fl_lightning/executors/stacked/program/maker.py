@@ -19,7 +19,14 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
-from fl_lightning.executors.stacked.program.trace import RESHAPES, Graph, Traced, compare, custom_functions, trace
+from fl_lightning.executors.stacked.program.trace import (
+    DEPENDS_ON_SIZE,
+    RESHAPES,
+    Graph,
+    Traced,
+    custom_functions,
+    trace,
+)
 from fl_lightning.executors.stacked.randomness import nothing_drawn
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 
@@ -142,12 +149,12 @@ class ProgramMaker:
         try:
             for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
                 plan, first = self._first
-                _compare(plan, other, loss, self._first_size, size)
+                _check_plan(plan, other, loss, self._first_size, size)
                 self._joint(first, logged, self._first_size, size)
         except SideEffect:
             raise
         except Exception as error:
-            self.refuse("what is computed depends on a batch's size", error)
+            self.refuse(DEPENDS_ON_SIZE, error)
         self._sizes.update(new)
 
     def refuse(self, cause: str, error: Exception | None = None) -> NoReturn:
@@ -164,7 +171,7 @@ class ProgramMaker:
         traced = self._step
         assert traced is not None
         try:
-            compare(traced.plan.graph, graph, size, size)
+            traced.plan.graph.check_like(graph, size, size)
         except CannotVectorize:
             return False
         return bool(self._logs == _log_key(logged))
@@ -173,14 +180,14 @@ class ProgramMaker:
         other = size - 1 if size > 1 else 2
         [(again, loss_again, logged_again)] = self._record(form, [other])
         plan = make_plan(graph, loss)
-        _compare(plan, again, loss_again, size, other)
+        _check_plan(plan, again, loss_again, size, other)
         self._logs = _log_key(logged)
         calls, tensors, of_samples = self._joint(logged, logged_again, size, other)
         self._form, self._first, self._first_size, self._sizes = form, (plan, logged), size, {size, other}
         if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
             raise CannotVectorize("weights in half precision")
         leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
-        leaves_needed(plan, [plan.source, plan.target], size)
+        leaves_needed(plan, [plan.source, plan.target], size)  # they may be computed, too
         said = Logged(calls, logged.metric_calls, [])
         return TracedStep(plan, said, tensors, of_samples, sorted(leaves | {plan.target}))
 
@@ -246,11 +253,11 @@ def _record(
     return found
 
 
-def _compare(plan: Plan, other: Graph, loss: int, size: int, other_size: int) -> None:
+def _check_plan(plan: Plan, other: Graph, loss: int, size: int, other_size: int) -> None:
     """Raise ``CannotVectorize`` if the trace for another size of a batch has another plan."""
-    compare(plan.graph, other, size, other_size)
+    plan.graph.check_like(other, size, other_size)
     if not make_plan(other, loss).is_like(plan):
-        raise CannotVectorize("what is computed depends on a batch's size")
+        raise CannotVectorize(DEPENDS_ON_SIZE)
 
 
 def _is_of_samples(shape: Sequence[int], other: Sequence[int], size: int, other_size: int) -> bool:

@@ -128,8 +128,8 @@ def _loss_name(graph: Graph, node: Node) -> str:
     if any(value is not None and value != USUAL_OPTIONS.get(key) for key, value in options.items()):
         raise CannotVectorize(f"{_called(node)} with options")
     name = LOSSES[node.function]
-    shape = _shape(graph, _argument(node, 0, "input").number)
-    target = _shape(graph, _argument(node, 1, "target").number)
+    shape = graph.shape_of(_argument(node, 0, "input").number)
+    target = graph.shape_of(_argument(node, 1, "target").number)
     if name in VALUE_LOSSES:
         if shape != target and math.prod(shape) * math.prod(target) != 1:
             raise CannotVectorize(f"{_called(node)} of tensors of unequal shapes")
@@ -140,7 +140,7 @@ def _loss_name(graph: Graph, node: Node) -> str:
 
 def _column(graph: Graph, number: int) -> int:
     """Return the number of the column, shape ``(n, 1)``, of which a value is the same values in another shape."""
-    while len(_shape(graph, number)) < 2:
+    while len(graph.shape_of(number)) < 2:
         node = _node(graph, number)
         if not node.in_graph or not reshapes(graph, node):
             raise CannotVectorize(f"{_called(node)} after the last linear layer")
@@ -150,13 +150,14 @@ def _column(graph: Graph, number: int) -> int:
 
 def reshapes(graph: Graph, node: Node) -> bool:
     """Whether a call changes its tensor's shape alone: all values and their type stay, in their order."""
-    index = node.args[1] if node.function is Tensor.__getitem__ else ()
-    places = index if isinstance(index, tuple) else (index,)
-    whole = all(part in (0, -1, None, Ellipsis, slice(None)) for part in places)
-    if node.function not in _SHAPES and not (node.function is Tensor.__getitem__ and whole):
+    if node.function is Tensor.__getitem__:
+        places = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        if not all(part in (0, -1, None, Ellipsis, slice(None)) for part in places):
+            return False
+    elif node.function not in _SHAPES:
         return False
     number = node.inputs[0]
-    return math.prod(_shape(graph, number)) == math.prod(node.shape) and _dtype(graph, number) == node.dtype
+    return math.prod(graph.shape_of(number)) == math.prod(node.shape) and graph.dtype_of(number) == node.dtype
 
 
 def _chain(graph: Graph, output: int) -> tuple[list[Layer], int]:
@@ -227,7 +228,7 @@ def _of_batch(graph: Graph, number: int, of_samples: bool) -> int:
     Raises:
         CannotVectorize: If it depends on parameters or random numbers, or its rows are not the samples.
     """
-    shape = _shape(graph, number)
+    shape = graph.shape_of(number)
     while number >= graph.leaves:
         node = _node(graph, number)
         if not reshapes(graph, node) and not _keeps_values(graph, node):
@@ -244,7 +245,7 @@ def _of_batch(graph: Graph, number: int, of_samples: bool) -> int:
                 raise CannotVectorize("dropout of the batch")
             waiting += set(node.inputs) - seen
             seen.update(node.inputs)
-    samples, original = graph.shapes[graph.parameters][:1], _shape(graph, number)
+    samples, original = graph.shapes[graph.parameters][:1], graph.shape_of(number)
     rows = len(shape) == 2 or of_samples
     if not samples or original[:1] != samples or shape[:1] != samples or not rows:
         raise CannotVectorize("a layer whose rows are not the samples")
@@ -255,14 +256,6 @@ def _node(graph: Graph, number: int) -> Node:
     if number not in graph.nodes:
         raise CannotVectorize("the loss does not come from a linear layer")
     return graph.nodes[number]
-
-
-def _shape(graph: Graph, number: int) -> tuple[int, ...]:
-    return graph.shapes[number] if number < graph.leaves else graph.nodes[number].shape
-
-
-def _dtype(graph: Graph, number: int) -> torch.dtype | None:
-    return graph.dtypes[number] if number < graph.leaves else graph.nodes[number].dtype
 
 
 def _argument(node: Node, place: int, name: str) -> Ref:
@@ -282,7 +275,7 @@ def _called(node: Node) -> str:
 
 def _keeps_values(graph: Graph, node: Node) -> bool:
     """Whether a call is a cast that leaves what matters: the network takes the type of its weights in the end."""
-    given, wanted = _dtype(graph, node.inputs[0]), node.dtype
+    given, wanted = graph.dtype_of(node.inputs[0]), node.dtype
     if node.function not in _TYPES or given is None or wanted is None:
         return False
     if wanted.is_floating_point and not given.is_floating_point and wanted.itemsize < 4:

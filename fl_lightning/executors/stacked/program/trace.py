@@ -24,8 +24,9 @@ _ASKED = ("size", "dim", "numel", "stride", "is_floating_point", "__len__", "ndi
 _HELD = ("shape", "dtype", "device", "ndim", "requires_grad", "is_meta", "layout")
 QUESTIONS = {getattr(Tensor, name) for name in _ASKED} | {getattr(Tensor, name).__get__ for name in _HELD}
 
-#: What may take a batch's size as a number.
+#: Functions that may take a batch's size as a number.
 RESHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
+DEPENDS_ON_SIZE = "what is computed depends on a batch's size"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,28 @@ class Graph:
     def users(self, number: int) -> list[Node]:
         """Return the calls that take a value."""
         return [node for node in self.nodes.values() if number in node.inputs]
+
+    def shape_of(self, number: int) -> tuple[int, ...]:
+        """Return a value's shape."""
+        return self.shapes[number] if number < self.leaves else self.nodes[number].shape
+
+    def dtype_of(self, number: int) -> torch.dtype | None:
+        """Return a value's type; ``None`` for several results."""
+        return self.dtypes[number] if number < self.leaves else self.nodes[number].dtype
+
+    def check_like(self, other: Graph, size: int, other_size: int) -> None:
+        """Raise ``CannotVectorize`` if another graph differs in more than the batch's size."""
+        if len(self.nodes) != len(other.nodes):
+            raise CannotVectorize(DEPENDS_ON_SIZE)
+        for a, b in zip(self.nodes.values(), other.nodes.values(), strict=True):
+            if a.function is not b.function or a.in_graph != b.in_graph:
+                raise CannotVectorize(DEPENDS_ON_SIZE)
+            if a.args == b.args and a.kwargs == b.kwargs:
+                continue
+            sizes = (size, other_size) if a.function in RESHAPES else None
+            left, right = a.leaves, b.leaves
+            if len(left) != len(right) or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
+                raise CannotVectorize(DEPENDS_ON_SIZE)
 
 
 class Traced(Tensor):
@@ -203,21 +226,6 @@ class _NothingUnseen(TorchDispatchMode):
         if any(isinstance(value, Traced) for value in pytree.tree_leaves((args, kwargs))):
             raise CannotVectorize(f"{function} is called in a way that cannot be noted, such as by `torch.jit`")
         return function(*args, **(kwargs or {}))
-
-
-def compare(graph: Graph, other: Graph, size: int, other_size: int) -> None:
-    """Raise ``CannotVectorize`` if two traces differ in more than the batch's size."""
-    if len(graph.nodes) != len(other.nodes):
-        raise CannotVectorize("what is computed depends on a batch's size")
-    for a, b in zip(graph.nodes.values(), other.nodes.values(), strict=True):
-        if a.function is not b.function or a.in_graph != b.in_graph:
-            raise CannotVectorize("what is computed depends on a batch's size")
-        if a.args == b.args and a.kwargs == b.kwargs:
-            continue
-        sizes = (size, other_size) if a.function in RESHAPES else None
-        left, right = a.leaves, b.leaves
-        if len(left) != len(right) or not all(x == y or (x, y) == sizes for x, y in zip(left, right, strict=True)):
-            raise CannotVectorize("what is computed depends on a batch's size")
 
 
 def custom_functions(loss: Tensor) -> bool:

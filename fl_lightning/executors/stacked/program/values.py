@@ -150,21 +150,19 @@ class _Together:
             rows = self._rows[inputs[0]].unflatten(0, (self._given.number, self._given.most))
             self._single[node.number] = (self._given.mean if node.function in _MEAN else self._given.sum)(rows)
             return
-        if node.shape[:1] == self._plan_shape(inputs[0])[:1] != (1,) and reshapes(self._plan.graph, node):
+        samples = self._plan.graph.shape_of(inputs[0])[:1]
+        # a single sample's dimension could be any
+        if node.shape[:1] == samples != (1,) and reshapes(self._plan.graph, node):
             rows = self._rows[inputs[0]]
             self._rows[node.number] = rows.reshape(len(rows), *node.shape[1:])
             return
         along = node.function in _ALONG and _keeps_samples(node, self._rows)
         if node.function not in (*_POINTWISE, F.one_hot) and not along:
             raise _Apart
-        if len({len(self._plan_shape(number)) for number in inputs}) > 1:
+        if len({len(self._plan.graph.shape_of(number)) for number in inputs}) > 1:
             raise _Apart  # shapes that broadcast might set samples against something else
         result = self._call(node, self._rows)
         (self._rows if isinstance(result, Tensor) else self._parts)[node.number] = result
-
-    def _plan_shape(self, number: int) -> tuple[int, ...]:
-        graph = self._plan.graph
-        return graph.shapes[number] if number < graph.leaves else graph.nodes[number].shape
 
     def _call(self, node: Node, values: dict[int, Tensor]) -> Any:
         args, kwargs = pytree.tree_map(

@@ -238,8 +238,8 @@ class Trial:
                 if name in vector.names and not isinstance(optimizer, SGD) and self._is_noise(name, done):
                     raise CannotVectorize(
                         f"the gradient of {name!r} is zero but for rounding, as that of a bias before normalisation, "
-                        f"and {type(optimizer).__name__} makes whole steps of it. Leave it "
-                        "out, as by `bias=False`, or take SGD"
+                        f"and {type(optimizer).__name__} makes whole steps of it. Leave it out, as by `bias=False`, or "
+                        "take SGD"
                     )
                 raise CannotVectorize(
                     f"{name!r} differs by {largest(apart):.1g} after a client's training in a stack, where training "
