@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -70,6 +71,16 @@ def keep_super_calls(cls: type) -> None:
 def is_of_library(cls: type) -> bool:
     """Return whether a class comes with the library."""
     return cls.__module__.partition(".")[0] == "fl_lightning"
+
+
+def user_classes(cls: type) -> tuple[list[type], type]:
+    """Return the classes of a user's own from which a class is made, itself the first, and that of the library below.
+
+    Args:
+        cls: A class of the library, for which there are none, or one that is derived from one.
+    """
+    own = list(itertools.takewhile(lambda base: not is_of_library(base), cls.__mro__))
+    return own, cls.__mro__[len(own)]
 
 
 def _noted(method: Any, name: str, purpose: str, only_if: Callable[[Any], bool] | None) -> Any:

@@ -1,4 +1,4 @@
-"""What the attributes of a part hold."""
+"""Finds objects of a class in the attributes of a part."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
@@ -10,11 +9,7 @@ import numpy as np
 
 from fl_lightning.arguments import got
 from fl_lightning.parts.exchange.base import Exchange
-from fl_lightning.parts.exchange.chain import Chain
-from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.part import Part
 from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.super_calls import is_of_library
 
 _EXAMPLES = {
     "Aggregation": "Median()",
@@ -33,40 +28,6 @@ def check_part(name: str, part: Any, kind: type) -> Any:
         such = f", such as {_EXAMPLES[kind.__name__]}" if kind.__name__ in _EXAMPLES else ""
         raise TypeError(f"`{name}` must be {article} {kind.__name__} of fl_lightning.parts{such}, got {part!r}.{hint}")
     return part
-
-
-def refuse_idle(part: Part) -> None:
-    """Raise ``TypeError`` if a part of a user's own does nothing: it overrides no method of its base class."""
-    own = list(itertools.takewhile(lambda cls: not is_of_library(cls), type(part).__mro__))
-    base = type(part).__mro__[len(own)]
-    if not own or base not in (LocalObjective, Exchange):
-        return
-    names = {name for cls in own for name in vars(cls)} - {"is_of_library", "defines_state"}
-    names |= {name for name, value in vars(part).items() if callable(value)}
-    if any(name in names for name in dir(base) if not name.startswith("_")):
-        return
-    methods = sorted(name for cls in own for name, value in vars(cls).items() if callable(value) and name[0] != "_")
-    unused = f"; nothing calls `{'`, `'.join(methods)}`" if methods else ""
-    hooks = "`correction`" if base is LocalObjective else "`download`, `upload` or `published`"
-    raise TypeError(
-        f"{type(part).__name__} overrides no method of {base.__name__}, so it would change nothing{unused}. Define "
-        f"{hooks}, or leave the part out. The methods of {base.__name__} are: {', '.join(_methods(base))}."
-    )
-
-
-def refuse_own_exchange(objective: LocalObjective) -> None:
-    """Raise ``TypeError`` if an objective of a user's own has an attribute ``exchange``, which the algorithm sets."""
-    own = itertools.takewhile(lambda cls: not is_of_library(cls), type(objective).__mro__)
-    held = vars(objective).get("exchange")
-    if not isinstance(held, Chain | None) or any("exchange" in vars(cls) for cls in own):
-        raise TypeError(
-            f"`{type(objective).__name__}` has an attribute `exchange`, which would be replaced by the algorithm's "
-            "exchanges. Give it another name."
-        )
-
-
-def _methods(base: type) -> list[str]:
-    return [name for name, value in vars(base).items() if callable(value) and not name.startswith("_")]
 
 
 def as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:

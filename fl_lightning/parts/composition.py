@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.checks import as_list, check_part, refuse_idle, refuse_own_exchange
+from fl_lightning.parts.checks import as_list, check_part
 from fl_lightning.parts.draws import Moment, OwnDraws
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
 from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
-from fl_lightning.parts.own_parts import check_attributes
+from fl_lightning.parts.own_parts import check_attributes, refuse_idle, refuse_own_exchange
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.same_everywhere import SameEverywhere

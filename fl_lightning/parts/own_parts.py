@@ -1,4 +1,4 @@
-"""Checks of parts of a user's own: that the library calls, keeps and saves all that their attributes hold."""
+"""Checks of parts of a user's own: that they do something, and that all they hold is called, kept and saved."""
 
 from __future__ import annotations
 
@@ -8,9 +8,50 @@ from typing import Any
 from fl_lightning.arguments import got
 from fl_lightning.parts.attributes import held_in
 from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.exchange.base import Exchange
+from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.part import Part
-from fl_lightning.super_calls import is_of_library
+from fl_lightning.super_calls import is_of_library, user_classes
+
+
+def of_users(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts whose classes are a user's own."""
+    return [part for part in parts if not part.is_of_library]
+
+
+def refuse_idle(part: Part) -> None:
+    """Raise ``TypeError`` if a part of a user's own does nothing: it overrides no method of its base class."""
+    own, base = user_classes(type(part))
+    if not own or base not in (LocalObjective, Exchange):
+        return
+    names = {name for cls in own for name in vars(cls)} - {"is_of_library", "defines_state"}
+    names |= {name for name, value in vars(part).items() if callable(value)}
+    if any(name in names for name in dir(base) if not name.startswith("_")):
+        return
+    methods = sorted(name for cls in own for name, value in vars(cls).items() if callable(value) and name[0] != "_")
+    unused = f"; nothing calls `{'`, `'.join(methods)}`" if methods else ""
+    hooks = "`correction`" if base is LocalObjective else "`download`, `upload` or `published`"
+    raise TypeError(
+        f"{type(part).__name__} overrides no method of {base.__name__}, so it would change nothing{unused}. Define "
+        f"{hooks}, or leave the part out. The methods of {base.__name__} are: {', '.join(_methods(base))}."
+    )
+
+
+def refuse_own_exchange(objective: LocalObjective) -> None:
+    """Raise ``TypeError`` if an objective of a user's own has an attribute ``exchange``, which the algorithm sets."""
+    own, _ = user_classes(type(objective))
+    held = vars(objective).get("exchange")
+    if not isinstance(held, Chain | None) or any("exchange" in vars(cls) for cls in own):
+        raise TypeError(
+            f"`{type(objective).__name__}` has an attribute `exchange`, which would be replaced by the algorithm's "
+            "exchanges. Give it another name."
+        )
+
+
+def _methods(base: type) -> list[str]:
+    return [name for name, value in vars(base).items() if callable(value) and not name.startswith("_")]
 
 
 def check_attributes(parts: Sequence[Part], *others: Any) -> None:
@@ -21,12 +62,11 @@ def check_attributes(parts: Sequence[Part], *others: Any) -> None:
         *others: What else parts may know.
     """
     known = {id(part) for part in (*parts, *others)}
-    for part in parts:
-        if not part.is_of_library:
-            _refuse_hidden_methods(part)
-            for name, held in held_in(part, Part).items():
-                if id(held) not in known:
-                    _refuse_unknown(part, name, held)
+    for part in of_users(parts):
+        _refuse_hidden_methods(part)
+        for name, held in held_in(part, Part).items():
+            if id(held) not in known:
+                _refuse_unknown(part, name, held)
 
 
 def _refuse_hidden_methods(part: Part) -> None:
@@ -64,7 +104,7 @@ def keep_late_vectors(parts: Sequence[Part], federation: Federation) -> None:
     Raises:
         RuntimeError: If a :class:`ClientStates` that is in no part has new vectors.
     """
-    own = [part for part in parts if not part.is_of_library]
+    own = of_users(parts)
     if not own:
         return
     late = [states for part in own for states in part.client_states.values()]

@@ -23,7 +23,7 @@ from fl_lightning.parts.saved_state import (
 )
 from fl_lightning.plain_copies import plain_copy, same_content
 from fl_lightning.representation import ShowsArguments, keep_arguments
-from fl_lightning.super_calls import is_of_library, keep_super_calls, relied_on, rely_on
+from fl_lightning.super_calls import is_of_library, keep_super_calls, relied_on, rely_on, user_classes
 
 #: What parts of the library must do in subclasses, too.
 _RELIED_ON = {
@@ -257,8 +257,7 @@ class Part(ShowsArguments):
             except AttributeError:  # what its first round makes is not there yet
                 self._first_state_is_unknown = True
         else:
-            of_library: Any = next(base for base in type(self).__mro__ if is_of_library(base))
-            # a class of the library has returned to the state of a new fit
+            of_library: Any = user_classes(type(self))[1]  # which has returned to the state of a new fit
             self.load_state_dict({**plain_copy(self._state_at_first_fit), **of_library.state_dict(self)})
 
     def keep_state(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.marks import mark
+from fl_lightning.parts.own_parts import of_users
 from fl_lightning.parts.part import Part
 
 #: So many rounds of a fit are compared.
@@ -43,7 +44,7 @@ class SameEverywhere:
 
     def check_vectors(self, parts: Sequence[Part], federation: Federation) -> None:
         """Compare which parts keep vectors of clients, before the round's end joins them; call it on all processes."""
-        own = [part for part in parts if not part.is_of_library]
+        own = of_users(parts)
         if not own or federation.num_ranks == 1:
             return
         if number := _different(federation, [[type(part).__name__, *sorted(part.client_states)] for part in own]):
@@ -62,7 +63,7 @@ class SameEverywhere:
             federation: The run.
         """
         self._rounds += 1
-        own = [part for part in parts if not part.is_of_library]
+        own = of_users(parts)
         if not own or self._rounds > _COMPARED_ROUNDS or federation.num_ranks == 1:
             return
         for part in own:

@@ -81,14 +81,9 @@ class SampledStaleness(Asynchronous):
         """Return nothing: there is no time."""
         return {}
 
-    def frozen_state(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that gives the present state, with the last models."""
-        rest, models = super().frozen_state(), self._models.copy()
+    def _under_way(self) -> Callable[[], dict[str, Any]]:
+        rest, models = super()._under_way(), self._models.copy()
         return lambda: {**rest(), "models": models}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that is under way, with the last models."""
-        return {**super().state_dict(), "models": self._models.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the last models of a checkpoint."""

@@ -269,14 +269,15 @@ class Asynchronous(Part):
 
     def frozen_state(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present state, which costs little before it is called."""
-        if self.defines_state:
-            return super().frozen_state()
-        uploads, simulation = self.uploads, self.simulation.copy()
-        return lambda: {"uploads": uploads, "simulation": simulation.state_dict()}
+        return super().frozen_state() if self.defines_state else self._under_way()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is under way."""
-        return {"uploads": self.uploads, "simulation": self.simulation.state_dict()}
+        return self._under_way()()
+
+    def _under_way(self) -> Callable[[], dict[str, Any]]:
+        uploads, simulation = self.uploads, self.simulation.copy()
+        return lambda: {"uploads": uploads, "simulation": simulation.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what was under way at a checkpoint."""

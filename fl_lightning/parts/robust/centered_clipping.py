@@ -50,12 +50,12 @@ class CenteredClipping(RobustAggregation):
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the new center."""
-        center = self._center if self._moved is None else self._moved
+        before, center = self._center if self._moved is None else self._moved, updates.zeros()
+        if before is not None:
+            center = before.to(center)
         for _ in range(self.iterations):
-            start = updates.zeros() if center is None else center.to(updates.zeros())
-            weights = (self.radius / updates.distances_to(start)).clamp(max=1.0) / len(updates)
-            center = start * (1 - weights.sum()) + updates.combined(weights)
-        assert center is not None
+            weights = (self.radius / updates.distances_to(center)).clamp(max=1.0) / len(updates)
+            center = center * (1 - weights.sum()) + updates.combined(weights)
         self._moved = center
         return center
 
