@@ -20,8 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from peers import Rounds
-from plain_loop import accuracy
+from plain_loop import Rounds, accuracy
 from torch import nn
 from torch.nn import functional as F
 

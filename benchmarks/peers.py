@@ -6,29 +6,14 @@ module is imported only when its row is measured; neither is a dependency of the
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from typing import Any
 
-from plain_loop import PlainProcess
+from plain_loop import PlainProcess, Rounds
 
 WORKLOADS = ("W1", "W2", "W3")
 # the packages that a peer imports, what installs them, and its processes that train
 PEERS = {"flower": (("flwr", "ray"), '"flwr[simulation]"', 2), "pfl": (("pfl",), "pfl", 1)}
-
-
-class Rounds:
-    """Notes the seconds of a peer's rounds, each with those of a plain round that runs after it."""
-
-    def __init__(self, plain: PlainProcess) -> None:
-        self.pairs: list[tuple[float, float]] = []
-        self._plain, self._begun = plain, time.perf_counter()
-
-    def end(self) -> None:
-        """A round has ended; the next begins when the plain one has been run."""
-        seconds = time.perf_counter() - self._begun
-        self.pairs.append((seconds, self._plain.round()))
-        self._begun = time.perf_counter()
 
 
 def installed_peers(peers: list[str]) -> list[str]:

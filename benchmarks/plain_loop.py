@@ -126,5 +126,19 @@ class PlainProcess:
             print(loop.round([int(client) for client in line.split()]), flush=True)
 
 
+class Rounds:
+    """Notes the seconds of another framework's rounds, each with those of a plain round that runs after it."""
+
+    def __init__(self, plain: PlainProcess) -> None:
+        self.pairs: list[tuple[float, float]] = []
+        self._plain, self._begun = plain, time.perf_counter()
+
+    def end(self) -> None:
+        """A round has ended; the next begins when the plain one has been run."""
+        seconds = time.perf_counter() - self._begun
+        self.pairs.append((seconds, self._plain.round()))
+        self._begun = time.perf_counter()
+
+
 if __name__ == "__main__":
     PlainProcess.serve(*sys.argv[1:])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
+from datamodules.files import TorchvisionFiles, check_md5, resolve_data_dir, where_to_put
 from fl_lightning.arguments import check_bool
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source
 from fl_lightning.data.images import channel_numbers
@@ -130,12 +130,9 @@ class CIFAR10DataModule(ImageDataModule):
 
     def _way_out(self, *, tried: bool = False) -> str:
         """Return what to do; a download that was tried is no way out."""
-        download = "" if tried else "; with network access, `download=True` fetches them in `prepare_data()`"
-        return (
-            f"Put the folder {self.files.base_folder} or the archive {self.files.filename} (from {self.files.url}) "
-            f"into {self.data_dir}, or name their folder by `data_dir` or the environment variable "
-            f"{ENVIRONMENT_VARIABLE}{download}."
-        )
+        either = f"the folder {self.files.base_folder} or the archive {self.files.filename} (from {self.files.url})"
+        download = "" if tried else "`download=True` fetches them"
+        return where_to_put(f"{either} into {self.data_dir}", "their folder", download)
 
 
 class CIFAR100DataModule(CIFAR10DataModule):

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules.covertype_table import NUM_NUMERIC, find_source, load_table, read_cache, write_cache
-from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from datamodules.files import resolve_data_dir, where_to_put
 from fl_lightning.arguments import check_bool, check_callable, check_choice, check_count, got, is_sequence
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, QPPartitioner
@@ -206,8 +206,5 @@ class CovertypeDataModule(FederatedDataModule):
 
     def _way_out(self, *, tried: bool = False) -> str:
         """Return what to do; a download that was tried is no way out."""
-        download = "" if tried else "; with network access, `download=True` fetches it in `prepare_data()`"
-        return (
-            f"Put covtype.data.gz (from {URL}) into {self.data_dir / 'covertype'}, or name that folder's parent by "
-            f"`data_dir` or the environment variable {ENVIRONMENT_VARIABLE}{download}."
-        )
+        file = f"covtype.data.gz (from {URL}) into {self.data_dir / 'covertype'}"
+        return where_to_put(file, "that folder's parent", "" if tried else "`download=True` fetches it")

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from datamodules.columns import check_names
 from datamodules.dmoz_cache import DumpSource, encoded_pages, top_level
-from datamodules.files import ENVIRONMENT_VARIABLE, as_path, resolve_data_dir
+from datamodules.files import as_path, resolve_data_dir, where_to_put
 from fl_lightning.arguments import check_count, check_text
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, SampleSplit, Source, Split
 from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, entropy_curve, pick_client_topics
@@ -171,6 +171,6 @@ class DMOZDataModule(FederatedDataModule):
             if candidate.exists():
                 return candidate
         raise FileNotFoundError(
-            f"There is no {path}. Put {_WAYS_OUT[name]}, there, or name the folder above {folder} by `data_dir` or the "
-            f"environment variable {ENVIRONMENT_VARIABLE}. For a trial, `datamodules.dmoz_sample` makes up dumps."
+            f"There is no {path}. {where_to_put(f'{_WAYS_OUT[name]}, there', f'the folder above {folder}')} "
+            "For a trial, `datamodules.dmoz_sample` makes up dumps."
         )

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import TensorDataset
 
-from datamodules.files import ENVIRONMENT_VARIABLE, UNREADABLE, resolve_data_dir
+from datamodules.files import UNREADABLE, resolve_data_dir, where_to_put
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_choice
 from fl_lightning.data import PartitionFunction, Source
@@ -153,11 +153,13 @@ class EICUDataModule(NaturalDataModule):
             found = sorted(path for path in place.glob("*") if path.name.lower() in names)
             if found:
                 return found[0]
+        tables = (
+            "the tables patient, apacheApsVar, apachePredVar and apachePatientResult there "
+            "(https://physionet.org/content/eicu-crd, or eicu-crd-demo for the open demo)"
+        )
         raise FileNotFoundError(
-            f"There is no {table}.csv or {table}.csv.gz in {folder} or {folder / 'csv'}. Put the tables patient, "
-            "apacheApsVar, apachePredVar and apachePatientResult there (https://physionet.org/content/eicu-crd, or "
-            "eicu-crd-demo for the open demo), or name that folder's parent by `data_dir` or the environment variable "
-            f"{ENVIRONMENT_VARIABLE}."
+            f"There is no {table}.csv or {table}.csv.gz in {folder} or {folder / 'csv'}. "
+            f"{where_to_put(tables, 'the parent of that folder')}"
         )
 
 

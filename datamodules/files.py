@@ -55,6 +55,18 @@ def as_path(name: str, value: str | os.PathLike[str], hint: str = "") -> Path:
     return Path(value)
 
 
+def where_to_put(files: str, folder: str, download: str = "") -> str:
+    """Return in a sentence how to get a data set's files.
+
+    Args:
+        files: What to put where.
+        folder: What ``data_dir`` names.
+        download: What the class can do with network access; an empty text if nothing, or if it was tried.
+    """
+    otherwise = f"; with network access, {download} in `prepare_data()`" if download else ""
+    return f"Put {files}, or name {folder} by `data_dir` or the environment variable {ENVIRONMENT_VARIABLE}{otherwise}."
+
+
 def check_md5(path: Path, expected: str) -> None:
     """Raise ``RuntimeError`` unless the file has the expected MD5 sum (32 hexadecimal digits)."""
     digest = hashlib.md5(usedforsecurity=False)

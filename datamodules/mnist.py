@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from datamodules.files import ENVIRONMENT_VARIABLE, TorchvisionFiles, check_md5, resolve_data_dir
+from datamodules.files import TorchvisionFiles, check_md5, resolve_data_dir, where_to_put
 from fl_lightning.arguments import check_bool, check_choice
 from fl_lightning.data import FederatedDataModule, PartitionFunction, Source
 
@@ -116,12 +116,10 @@ class MNISTDataModule(FederatedDataModule):
 
     def _way_out(self, *, tried: bool = False) -> str:
         """Return what to do; a download that was tried is no way out."""
-        download = "" if tried else "; with network access, `download=True` fetches them in `prepare_data()`"
-        return (
-            f"Put {', '.join(self._file_names())}, as torchvision's {self._name} unpacks them, into "
-            f"{self.data_dir / self._name / 'raw'}, or name the folder that holds `{self._name}` by `data_dir` or the "
-            f"environment variable {ENVIRONMENT_VARIABLE}{download}."
-        )
+        files = f"{', '.join(self._file_names())}, as torchvision's {self._name} unpacks them,"
+        folder = self.data_dir / self._name / "raw"
+        download = "" if tried else "`download=True` fetches them"
+        return where_to_put(f"{files} into {folder}", f"the folder that holds `{self._name}`", download)
 
 
 class FashionMNISTDataModule(MNISTDataModule):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.files import ENVIRONMENT_VARIABLE, resolve_data_dir
+from datamodules.files import resolve_data_dir, where_to_put
 from datamodules.plays import (
     ALPHABET,
     WINDOW,
@@ -220,11 +220,8 @@ class ShakespeareDataModule(FederatedDataModule):
 
     def _way_out(self, *, tried: bool = False) -> str:
         """Return what to do; a download that was tried is no way out."""
-        download = "; with network access, `source='gutenberg'` and `download=True` fetch the plays in `prepare_data()`"
-        return (
-            f"Put {self._expected()}, into {self.folder}, or name the folder above it by `data_dir` or the environment "
-            f"variable {ENVIRONMENT_VARIABLE}{'' if tried else download}."
-        )
+        download = "" if tried else "`source='gutenberg'` and `download=True` fetch the plays"
+        return where_to_put(f"{self._expected()}, into {self.folder}", "the folder above it", download)
 
 
 def _text(path: Path) -> str:

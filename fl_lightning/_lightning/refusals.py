@@ -110,8 +110,8 @@ def tell_of_unused(trainer: pl.Trainer, data: FederatedDataModule) -> None:
     _tell_of_unused_loader(data)
     for callback in trainer.callbacks:
         for name in dir(type(callback)):
-            is_method = inspect.isfunction(inspect.getattr_static(callback, name))
-            if is_method and name.startswith(("on_client_", "on_round_")) and name not in _HOOKS:
+            is_near = name.startswith(("on_client_", "on_round_")) and name not in _HOOKS
+            if is_near and inspect.isfunction(inspect.getattr_static(callback, name)):
                 _tell_of_uncalled(callback, name)
         monitor = getattr(callback, "monitor", None)
         if isinstance(monitor, str) and monitor.startswith("val_") and not data.federated_split.val:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NoReturn, cast
+from typing import Any, ClassVar, NoReturn
 
 import lightning as L
 import numpy as np
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import check_choice, check_instance, check_not_negative
 from fl_lightning.data.batches import Collate
-from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
+from fl_lightning.data.federated_split import FederatedSplit, Split, check_split
 from fl_lightning.data.loading import ServesBatches, Stage
 from fl_lightning.data.missing import Imputation
 from fl_lightning.data.order import ClientOrder
@@ -245,8 +245,15 @@ class FederatedDataModule(
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
         """Return the inputs of all samples, filled up, noisy and standardised as far as each is asked for."""
-        how = (self.feature_noise, getattr(self.partitioner, "seed", 0), self.standardize, self.impute)
-        return prepare_inputs(x, split, self.standardized_features, *how)
+        return prepare_inputs(
+            x,
+            split,
+            self.standardized_features,
+            self.feature_noise,
+            getattr(self.partitioner, "seed", 0),
+            self.standardize,
+            self.impute,
+        )
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         """Return the tensors of all samples, inputs first."""
@@ -290,20 +297,7 @@ class FederatedDataModule(
         """Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``."""
         return self._ready()[0].collate_fn
 
-    # ---- evaluation sets ----
-
-    def eval_client_ids(self, stage: Literal["val", "test"]) -> np.ndarray | None:
-        """Return the client of each sample of the validation or test loader, shape (n,), in the loader's order.
-
-        ``None`` if there is no such set, or it belongs to no client.
-        """
-        parts = self._parts(stage)
-        if not parts or GLOBAL in parts:
-            return None
-        return np.repeat(list(parts), [len(indices) for indices in parts.values()])
-
-    def _parts(self, stage: Stage) -> dict[int, np.ndarray]:
-        return cast("dict[int, np.ndarray]", getattr(self._ready()[1], stage))
+    # ---- samples of a stage ----
 
     def _has(self, stage: Stage) -> bool:
         return bool(self._parts(stage))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -43,6 +43,27 @@ class PartitionView(ABC):
         """Names of the classes, if they are known."""
         names = self._ready()[0].class_names
         return None if names is None else list(names)
+
+    @property
+    def present_class_names(self) -> list[str] | None:
+        """Names of the classes of which there are samples, in ascending order of the class, if they are known."""
+        names, labels = self.class_names, self.labels
+        return None if names is None or labels is None else [names[label] for label in np.unique(labels)]
+
+    def eval_client_ids(self, stage: Literal["val", "test"]) -> np.ndarray | None:
+        """Return the client of each sample of the validation or test loader, shape (n,), in the loader's order.
+
+        ``None`` if there is no such set, or it belongs to no client.
+        """
+        parts = self._parts(stage)
+        if not parts or GLOBAL in parts:
+            return None
+        return np.repeat(list(parts), [len(indices) for indices in parts.values()])
+
+    def _parts(self, stage: Literal["train", "val", "test"]) -> dict[int, np.ndarray]:
+        """Return the samples of each client that is in a stage."""
+        split = self.federated_split
+        return {"train": split.train, "val": split.val, "test": split.test}[stage]
 
     def describe_clients(self) -> str:
         """Return how many clients train, validate and test, in words."""
@@ -85,11 +106,8 @@ class PartitionView(ABC):
         """
         from fl_lightning.partitioners import plot_label_distributions
 
-        labels, names = self.labels, self.class_names
-        present = None if names is None or labels is None else [names[label] for label in np.unique(labels)]
-        return plot_label_distributions(
-            self.partition, labels, class_names=present, sets=self._sets_of_clients(), axes=axes
-        )
+        names, sets = self.present_class_names, self._sets_of_clients()
+        return plot_label_distributions(self.partition, self.labels, class_names=names, sets=sets, axes=axes)
 
     def _sets_of_clients(self) -> dict[str, list[int]] | None:
         """Return the clients of each set; ``None`` where a client may be in more than one, or all are in one."""

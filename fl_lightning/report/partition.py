@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -141,6 +140,25 @@ def partition_report(
             ``max_clients`` is below 1.
         FileExistsError: If ``out`` holds another report and ``overwrite`` is false.
     """
+    _check_module_and_logger(datamodule, logger)
+    check_count("max_clients", max_clients)
+    check_bool("overwrite", overwrite)
+    if out is not None:
+        check_path("out", out)
+    summary = summarize_partition(datamodule, features)
+    title = _title(summary)
+    names = datamodule.present_class_names
+    figure = draw_partition(datamodule.partition, datamodule.labels, names, max_clients, title)
+    png = as_png(figure, _DPI)
+    report = PartitionReport(summary, figure, png, _page(title, summary, figure, png).to_html())
+    if out is not None:
+        report.save(out, overwrite=overwrite)
+    if logger is not None:
+        report.log(logger)
+    return report
+
+
+def _check_module_and_logger(datamodule: object, logger: object) -> None:
     if not isinstance(datamodule, FederatedDataModule):
         raise TypeError(
             f"`datamodule` must be a FederatedDataModule, got {type(datamodule).__name__}. Wrap tensors in a "
@@ -151,20 +169,6 @@ def partition_report(
             f"`logger` must be a Lightning logger or None, got {type(logger).__name__}. Give for instance "
             "WandbLogger(project='fl-lightning')."
         )
-    check_count("max_clients", max_clients)
-    check_bool("overwrite", overwrite)
-    if out is not None:
-        check_path("out", out)
-    summary = summarize_partition(datamodule, features)
-    title = _title(summary)
-    figure = draw_partition(datamodule.partition, datamodule.labels, _names(datamodule), max_clients, title)
-    png = as_png(figure, _DPI)
-    report = PartitionReport(summary, figure, png, _page(title, summary, figure, png).to_html())
-    if out is not None:
-        report.save(out, overwrite=overwrite)
-    if logger is not None:
-        report.log(logger)
-    return report
 
 
 def _page(title: str, summary: PartitionSummary, figure: Figure, png: bytes) -> Page:
@@ -183,11 +187,6 @@ def _title(summary: PartitionSummary) -> str:
     numbers = summary.statistics
     title = f"{summary.data}: {numbers.num_samples:,} samples, {numbers.num_clients:,} clients"
     return f"{title}, C-score {numbers.c_score:.3f}" if numbers.has_classes else title
-
-
-def _names(datamodule: FederatedDataModule) -> list[str] | None:
-    names, labels = datamodule.class_names, datamodule.labels
-    return None if names is None or labels is None else [names[label] for label in np.unique(labels)]
 
 
 def _holds(path: Path, content: bytes) -> bool:

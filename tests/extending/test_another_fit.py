@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from helpers.own_states import FadingMomentum
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from torch import Tensor
 
@@ -20,7 +22,6 @@ from fl_lightning.parts import (
     Correction,
     Exchange,
     LocalObjective,
-    Momentum,
     PersonalParameters,
     ServerOptimizer,
     TopK,
@@ -50,23 +51,6 @@ class Fading(ServerOptimizer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = list(state["steps"])
-
-
-class FadingMomentum(Momentum):
-    """Has a state beside that of the library's class."""
-
-    count = 0
-
-    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        self.count += 1
-        return super().step(model, model + (aggregate - model) / self.count)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.count = state["count"]
 
 
 @pytest.mark.parametrize("make", [Fading, lambda: FadingMomentum(0.5)], ids=["own", "of a library's class"])
@@ -258,9 +242,11 @@ def test_arguments_that_are_read_once_are_no_obstacle_to_copies() -> None:
 def test_an_attribute_that_is_a_function_may_be_the_hook() -> None:
     class Given(LocalObjective):
         def __init__(self) -> None:
-            self.correction = lambda client: None  # type: ignore[method-assign]
+            slope = torch.tensor([1.0, 2.0], dtype=torch.float64)
+            self.correction = lambda client: Correction(linear=slope)  # type: ignore[method-assign]
 
-    Federated(2, objective=Given())
+    # one step of rate 1 ends at the optimum less the slope: the mean of (2, 1) and (4, 1) less (1, 2)
+    assert run(Federated(1.0, objective=Given()))[0] == [2.0, -1.0]
 
 
 def test_arrays_of_any_strides_are_looked_at() -> None:
@@ -271,4 +257,6 @@ def test_arrays_of_any_strides_are_looked_at() -> None:
             self.order = np.argsort(aggregate.numpy())[::-1]
             return aggregate.to(model.dtype)
 
-    run(Federated(2, server=Ranks()), rounds=3)
+    server = Ranks()
+    assert run(Federated(2, server=server), rounds=3)[0] == [3.0, 1.0]
+    assert server.order.tolist() == [0, 1]

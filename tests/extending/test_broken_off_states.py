@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
+from helpers.own_states import FadingMomentum
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from fl_lightning.parts import (
     Correction,
     Exchange,
     LocalObjective,
-    Momentum,
     Redistribution,
     ServerOptimizer,
 )
@@ -88,23 +88,6 @@ class FadingMerge(Counts, Aggregation):
 class FadingStep(Counts, ServerOptimizer):
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         return model + (aggregate - model) / self.go_on()
-
-
-class FadingMomentum(Momentum):
-    """Has a state beside that of the library's class."""
-
-    count = 0
-
-    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        self.count += 1
-        return super().step(model, model + (aggregate - model) / self.count)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.count = state["count"]
 
 
 class Cycle(Redistribution):

@@ -57,5 +57,9 @@ class OfTwo(Heavier):
 
 
 @pytest.mark.parametrize("options", [{"objective": OfTwo(0.1)}, {"objective": Heavier(0.1)}, {"exchange": Watches()}])
-def test_parts_that_inherit_or_watch_are_none(options: dict[str, Any]) -> None:
-    Federated(3, **options)
+def test_parts_that_inherit_or_watch_are_not_idle(options: dict[str, Any]) -> None:
+    algorithm = Federated(3, **options).algorithm
+    assert options.items() <= {
+        ("objective", algorithm.objective),
+        *(("exchange", own) for own in algorithm.exchange.members),
+    }

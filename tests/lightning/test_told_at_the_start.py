@@ -1,4 +1,4 @@
-"""What a federated fit never calls, and values that a round does not have, are told."""
+"""A fit warns of hooks that it never calls, and of values that a round does not have."""
 
 from __future__ import annotations
 
