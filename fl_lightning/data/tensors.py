@@ -23,8 +23,9 @@ class TensorDataModule(ClientDatasetsModule):
 
     Args:
         clients: The training clients' tensors; a client's have the same first dimension n_k.
-        val: The validation set, or a list with one set for each client.
-        test: The test set, or a list of test sets.
+        val: The validation set, or a list with one set for each client: the set at position k belongs to client k, and
+            ``None`` stands for a client without one.
+        test: The test set, or a list of test sets, as for ``val``.
         batch_size: Samples of a training batch, B; ``None`` takes all of a client's samples at once (B = infinity).
         shuffle: Whether training samples are drawn in a new order each epoch; if not, batches are views of ``clients``.
         eval_batch_size: Samples of a validation or test batch.
@@ -43,8 +44,8 @@ class TensorDataModule(ClientDatasetsModule):
     def __init__(
         self,
         clients: Sequence[Tensors],
-        val: Tensors | Sequence[Tensors] | None = None,
-        test: Tensors | Sequence[Tensors] | None = None,
+        val: Tensors | Sequence[Tensors | None] | None = None,
+        test: Tensors | Sequence[Tensors | None] | None = None,
         batch_size: int | None = 32,
         shuffle: bool = True,
         eval_batch_size: int = 256,
@@ -84,7 +85,8 @@ class TensorDataModule(ClientDatasetsModule):
             raise TypeError(f"`{name}` must be a tuple of tensors, as (x, y), or a list of such, got {got(given)}.")
         if len(given) > 0 and isinstance(given[0], Tensor):
             return {GLOBAL: _dataset(name, given)}
-        return {client: _dataset(f"{name}[{client}]", tensors) for client, tensors in enumerate(given)}
+        present = {client: tensors for client, tensors in enumerate(given) if tensors is not None}
+        return {client: _dataset(f"{name}[{client}]", tensors) for client, tensors in present.items()}
 
 
 def _dataset(name: str, tensors: Any) -> TensorDataset:

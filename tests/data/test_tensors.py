@@ -148,3 +148,15 @@ def test_fingerprint_is_of_all_tensors():
 def test_unusable_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         TensorDataModule(**arguments)
+
+
+def test_none_stands_for_a_client_without_an_evaluation_set() -> None:
+    x, y = torch.arange(3.0).view(3, 1), torch.tensor([0, 1, 0])
+    data = TensorDataModule([(x, y), (x, y)], val=[None, (x + 7, y)], test=[None, None])
+    data.setup()
+    ids = data.eval_client_ids("val")
+    assert ids is not None and ids.tolist() == [1, 1, 1]
+    [(inputs, _)] = data.val_dataloader()
+    assert inputs.flatten().tolist() == [7, 8, 9]
+    assert data.eval_client_ids("test") is None
+    assert data.describe_clients() == "2 clients train (6 samples), 1 validates and none tests"
