@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import lightning.pytorch as pl
-import torch.distributed
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 
 from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning.data import FederatedDataModule
 
@@ -33,7 +33,7 @@ class SharedEvaluation(_EvaluationLoop):
     def _store_dataloader_outputs(self) -> None:
         # every process comes here once; of several loaders, one may be empty in some of them
         if self._combined_loader is not None and len(self._combined_loader.flattened) == 1:
-            join_results(self._results, self.trainer.lightning_module, _gather, self.trainer.strategy.reduce)
+            join_results(self._results, self.trainer.lightning_module, gather_objects, self.trainer.strategy.reduce)
             _settle(self._results)
         super()._store_dataloader_outputs()
 
@@ -67,12 +67,6 @@ def _settle(results: _ResultCollection) -> None:
         if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset:
             is_mean = metric.meta.is_mean_reduction
             metric._computed = metric.value / metric.cumulated_batch_size if is_mean else metric.value
-
-
-def _gather(mine: Any) -> list[Any]:
-    everyone: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, mine)
-    return everyone
 
 
 def share_evaluation(trainer: pl.Trainer) -> None:

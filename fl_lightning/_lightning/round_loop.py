@@ -21,6 +21,7 @@ from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.early_stopping import stop_where_stopped
 from fl_lightning._lightning.evaluation import validate_round
+from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning._lightning.gpu_search import no_search_for_gpus
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
@@ -297,9 +298,7 @@ class RoundLoop(_FitLoop, ABC):
         if self.trainer.world_size == 1:
             return [mine]
         self._meet()
-        everyone: list[Any] = [None] * self.trainer.world_size
-        torch.distributed.all_gather_object(everyone, mine)
-        return everyone
+        return gather_objects(mine)
 
     def _meet(self) -> None:
         """While clients train, find out whether all processes still do."""

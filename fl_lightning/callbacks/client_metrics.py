@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.personal_values import (
     OwnValues,
@@ -216,10 +217,7 @@ class ClientMetrics(ShowsSignature, Callback):
         """Return all processes' predictions and targets, and the client of each."""
         preds = torch.cat([preds for preds, _ in self._seen]).float().cpu()
         target = torch.cat([target for _, target in self._seen]).cpu()
-        shares = [(preds, target)]
-        if trainer.world_size > 1:
-            shares = [None] * trainer.world_size  # type: ignore[list-item]
-            torch.distributed.all_gather_object(shares, (preds, target))
+        shares = gather_objects((preds, target))
         places = [_places_of(rank, trainer.world_size, 0, len(target)) for rank, (_, target) in enumerate(shares)]
         place = np.concatenate(places)
         real = place < len(clients)
