@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -53,11 +52,7 @@ class Net(L.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
-if __name__ == "__main__":
-    folder, algorithm, devices = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    # clients of Scaffold stay on their processes: in some rounds one process has none
-    makers = {"manual": lambda: FedAvg(5, seed=1), "scaffold": lambda: Scaffold(2, seed=1)}
-    callback = makers[algorithm]() if algorithm in makers else RADFed(3, 5, seed=1)
+def train(folder, callback, manual, devices):
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randn(n, 6, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
@@ -73,7 +68,7 @@ if __name__ == "__main__":
         ],
         enable_progress_bar=False, enable_model_summary=False, max_time=timedelta(hours=1),
     )
-    module = Net(manual=algorithm == "manual")
+    module = Net(manual)
     trainer.fit(module, datamodule=data)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     for loop in (trainer.validate, trainer.test):
@@ -83,25 +78,35 @@ if __name__ == "__main__":
         best = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
         torch.save(
             {"weights": module.state_dict(), "best": best, "metrics": metrics, "step": trainer.global_step},
-            f"{folder}/final-{devices}.pt",
+            f"{folder}/final.pt",
         )
+
+if __name__ == "__main__":
+    folder, devices = sys.argv[1], int(sys.argv[2])
+    train(f"{folder}/manual", FedAvg(5, seed=1), True, devices)
+    # clients of Scaffold stay on their processes: in some rounds one process has none
+    train(f"{folder}/scaffold", Scaffold(2, seed=1), False, devices)
+    train(f"{folder}/radfed", RADFed(3, 5, seed=1), False, devices)
 """
 
 
-def run(folder: Path, algorithm: str, devices: int) -> dict[str, Any]:
-    """Run the script in its own processes and return what rank 0 saved."""
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, str(script), str(folder), algorithm, str(devices)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
-    assert finished.returncode == 0, finished.stderr.decode()
-    return torch.load(folder / f"final-{devices}.pt", weights_only=True)
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the folders of what every fit ended with, in one process and in two."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
+    for devices, folder in enumerate(folders, start=1):
+        script = folder / "train.py"
+        script.write_text(SCRIPT)
+        command = [sys.executable, str(script), str(folder), str(devices)]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        finished = subprocess.run(command, env=env, capture_output=True, timeout=480, check=False)
+        assert finished.returncode == 0, finished.stderr.decode()
+    return folders
 
 
 @pytest.mark.parametrize("algorithm", ["radfed", "manual", "scaffold"])
-def test_two_processes_equal_one(tmp_path: Path, algorithm: str) -> None:
-    one, two = run(tmp_path, algorithm, 1), run(tmp_path, algorithm, 2)
+def test_two_processes_equal_one(folders: list[Path], algorithm: str) -> None:
+    one, two = (torch.load(folder / algorithm / "final.pt", weights_only=True) for folder in folders)
     for part in ("weights", "best"):
         for name, value in one[part].items():
             assert torch.allclose(value, two[part][name], rtol=0, atol=1e-10), (part, name)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.algorithms import ALGORITHMS
 
-#: Two processes are slow: the other half is trained with the long tests.
+#: Processes are slow: the other half is trained with the long tests, which continuous integration runs too.
 HALF = [pytest.param(name, marks=pytest.mark.long) if place % 2 else name for place, name in enumerate(ALGORITHMS)]
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 TESTS = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", HALF)
 def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str) -> None:
     whole, resumed = ends("kill", name)
     for other in ("lr", "step", "sent"):
