@@ -302,5 +302,6 @@ class VectorizedExecutor(Executor):
 
     def _order(self, member: StartedClient) -> tuple[int, int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
-        size, steps = self._training.data.batch_size, len(self._training.batches.windows(member.task))
-        return -steps, 0 if size is None else -((member.task.num_samples - 1) % size), member.task.slot
+        size, samples = self._training.data.batch_size, member.task.num_samples
+        last = samples if size is None else (samples - 1) % size
+        return -len(self._training.batches.windows(member.task)), -last, member.task.slot

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
 from typing import Any
 
 import torch
@@ -48,7 +51,7 @@ class StackedBatch:
         def put(leaf: Any) -> Any:
             return next(given if isinstance(leaf, Tensor) else kept)
 
-        return apply_to_collection(self._template, _Leaf, put)
+        return _with_each(self._template, put)
 
     def kind(self, *, veiled: bool = False) -> Any:
         """Return what is equal for batches that hold the same beside their tensors' shapes and values.
@@ -98,15 +101,26 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     """
     first = batches[0]
     if _is_plain(first):
-        return StackedBatch([torch.stack(parts) for parts in zip(*batches, strict=True)], first)
+        return StackedBatch([_stacked(parts) for parts in zip(*batches, strict=True)], first)
     tensors: list[Tensor] = []
     others: list[Any] = []
     for values in zip(*map(_leaves, batches), strict=True):
         if isinstance(values[0], Tensor):
-            tensors.append(torch.stack(values))
+            tensors.append(_stacked(values))
         else:
             others.append(_in_common(values))
     return StackedBatch(tensors, first, others)
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Stack tensors that are nothing beside their values."""
+    for tensor in tensors:
+        if type(tensor) is not Tensor or tensor.requires_grad or tensor.__dict__:
+            raise CannotVectorize(
+                "batches hold tensors of a subclass, with attributes of their own or that require gradients; a stack "
+                "holds plain ones"
+            )
+    return torch.stack(tensors)  # type: ignore[arg-type]
 
 
 def _is_plain(batch: Any) -> bool:
@@ -116,7 +130,7 @@ def _is_plain(batch: Any) -> bool:
 
 def _is_known(value: Any) -> bool:
     """Whether a value is one that Python code may ask for without any sign of it, as by ``is None``."""
-    return value is None or type(value) is bool
+    return value is None or type(value) is bool or issubclass(type(value), Enum)
 
 
 def _identity(value: Any) -> Any:
@@ -132,12 +146,13 @@ def _container(batch: Any) -> Any:
 
 def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
     """Return a batch's containers and keys, with what stands for each leaf."""
-    if isinstance(batch, _Leaf):
+    if _is_leaf(batch):
         return of_leaf(batch)
     if isinstance(batch, Mapping):
         return type(batch), *((key, _structure(value, of_leaf)) for key, value in batch.items())
-    parts = vars(batch).values() if is_dataclass_instance(batch) else batch
-    return type(batch), *(_structure(part, of_leaf) for part in parts)
+    if is_dataclass_instance(batch):
+        return type(batch), *((name, _structure(value, of_leaf)) for name, value in _attributes(batch).items())
+    return type(batch), *(_structure(part, of_leaf) for part in batch)
 
 
 def _in_common(values: Sequence[Any]) -> Any:
@@ -149,20 +164,43 @@ def _in_common(values: Sequence[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else Differing(values[0])
 
 
-class _LeafKind(type):
+class _NoCollectionKind(type):
     def __instancecheck__(cls, value: Any) -> bool:
-        contains = isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
-        return not (contains or is_dataclass_instance(value))
+        return not isinstance(value, Mapping | Sequence) or isinstance(value, str | bytes)
 
 
-class _Leaf(metaclass=_LeafKind):
-    """Anything that is not a container."""
+class _NoCollection(metaclass=_NoCollectionKind):
+    """Anything that is neither a mapping nor a sequence."""
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, _NoCollection) and not is_dataclass_instance(value)
+
+
+def _attributes(batch: Any) -> dict[str, Any]:
+    """Return all that a dataclass's object holds: fields, and what else was set, as in ``__post_init__``."""
+    names = dict.fromkeys([*(field.name for field in fields(batch)), *getattr(batch, "__dict__", ())])
+    return {name: getattr(batch, name) for name in names if hasattr(batch, name)}
+
+
+def _with_each(batch: Any, put: Callable[[Any], Any]) -> Any:
+    """Return a batch with what a function makes of each leaf in its place."""
+
+    def of(part: Any) -> Any:
+        if not is_dataclass_instance(part):
+            return put(part)
+        made = copy.copy(part)
+        for name, value in _attributes(part).items():
+            object.__setattr__(made, name, _with_each(value, put))  # of a frozen one, too
+        return made
+
+    return apply_to_collection(batch, _NoCollection, of)
 
 
 def _leaves(batch: Any) -> list[Any]:
     """Return what a batch holds, without the containers."""
     found: list[Any] = []
-    apply_to_collection(batch, _Leaf, found.append)
+    _with_each(batch, found.append)
     return found
 
 
@@ -179,7 +217,13 @@ def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[A
 def _shape(batch: Any) -> Any:
     if _is_plain(batch):
         return type(batch), *((part.shape, part.dtype) for part in batch)
-    return _structure(batch, lambda leaf: (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf))
+    return _structure(batch, _shape_of_leaf)
+
+
+def _shape_of_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype
+    return type(leaf), id(leaf) if _is_known(leaf) else None
 
 
 def select(tensor: Tensor, rows: Sequence[int]) -> Tensor:

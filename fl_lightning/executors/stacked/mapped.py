@@ -21,6 +21,7 @@ from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import cause_of
 from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import PerClientDraws
+from fl_lightning.executors.stacked.unmapped import called_instead
 
 StepOutcome = tuple[Tensor, Logged, list[Tensor]]
 
@@ -31,11 +32,14 @@ class MappedStep:
     Args:
         stacked: Runs the module's ``training_step`` and records what it logs.
         vector: The federated state of the module.
+        always_maps: Whether a stack of one is mapped too, as the second of two clients that are the same. A trial does:
+            what is mapped wrongly is seen then, whatever batches its clients have. Else such a step is just taken.
     """
 
-    def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
+    def __init__(self, stacked: StackedLoop, vector: StateVector, *, always_maps: bool = False) -> None:
         self._stacked = stacked
         self._places = vector.places()
+        self._always_maps = always_maps
 
     def __call__(
         self,
@@ -67,27 +71,34 @@ class MappedStep:
                 after = self._places.present(number)
             return loss.reshape(()), list(logged.tensors), after
 
-        versions = [parameter._version for parameter in parameters]
-        state, zeros = [*parameters, *buffers], torch.zeros(len(parameters[0]), device=parameters[0].device)
-        alone = len(zeros) == 1  # to be mapped costs more than such a step
-        with self._stacked.recording() as logged, _drawing(draws, alone):
-            if alone:
-                losses, tensors, after = _tried(lambda: _of_one(one, state, batch.tensors, zeros))
+        given = [*parameters, *buffers], batch.tensors, torch.zeros(len(parameters[0]), device=parameters[0].device)
+        alone = len(parameters[0]) == 1
+        twins = alone and self._always_maps
+        if twins:
+            given = tree_map(lambda tensor: torch.cat([tensor, tensor]), given)
+        versions = [parameter._version for parameter in given[0][:number]]
+        with self._stacked.recording() as logged, _drawing(draws, alone, twins):
+            if alone and not twins:  # to be mapped costs more than such a step
+                losses, tensors, after = _tried(lambda: _of_one(one, *given))
             else:
                 mapped = torch.func.vmap(one, randomness="error" if draws is None else "different")
-                losses, tensors, after = _tried(lambda: mapped(state, batch.tensors, zeros))
-        if versions != [parameter._version for parameter in parameters]:
+                losses, tensors, after = _tried(lambda: mapped(*given))
+        if versions != [parameter._version for parameter in given[0][:number]]:
             raise CannotVectorize("`training_step` changes parameters in place, which a stack of some clients loses")
+        if twins:
+            losses, tensors, after = tree_map(lambda tensor: tensor[1:], (losses, tensors, after))
         # what is the batch's or the models' own changes before it is read
-        held = {tensor.untyped_storage().data_ptr() for tensor in (*batch.tensors, *parameters, *buffers)}
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*given[0], *given[1])}
         logged.tensors[:] = [t.clone() if t.untyped_storage().data_ptr() in held else t for t in tensors]
         return losses, logged, after
 
 
-def _drawing(draws: PerClientDraws | None, alone: bool) -> AbstractContextManager[Any]:
+def _drawing(draws: PerClientDraws | None, alone: bool, twins: bool) -> AbstractContextManager[Any]:
     """Return what lets clients draw from their own generators."""
     if draws is None:
         return nullcontext()
+    if twins:
+        return draws.of_twins()
     return draws.of_one() if alone else draws
 
 
@@ -137,9 +148,10 @@ class _OfOneClient(TorchFunctionMode):
         if function == _GRAD and id(args[0]) in self._parameters:
             raise CannotVectorize("`training_step` reads or clears gradients, which a stack keeps elsewhere")
         try:
+            kwargs = kwargs or {}
             if function in _FILLED and not _functorch.is_batchedtensor(args[0]):
-                return _watched(self._fill(function, *args, **(kwargs or {})))
-            return _watched(function(*args, **(kwargs or {})))
+                return _watched(self._fill(function, *args, **kwargs))
+            return _watched(called_instead(function, args, kwargs)(*args, **kwargs))
         except CannotVectorize:
             raise
         except Exception as error:

@@ -69,9 +69,8 @@ def make_step_runners(
         training: Trains clients.
         vector: The federated state of the module, or of its copy.
         stacked: Runs its ``training_step``.
-        rehearsal: Tries batches of new forms on a copy; ``None`` on a copy.
+        rehearsal: Tries batches of new forms on a copy; ``None`` on a copy, where a trial maps even a stack of one.
     """
     precision = str(training.trainer.precision_plugin.precision)
-    return StepRunners(
-        stacked, MappedStep(stacked, vector), ProgramMaker(stacked, vector, precision, rehearsal), rehearsal
-    )
+    mapped = MappedStep(stacked, vector, always_maps=rehearsal is None)
+    return StepRunners(stacked, mapped, ProgramMaker(stacked, vector, precision, rehearsal), rehearsal)

@@ -1,0 +1,111 @@
+"""Functions of torch that do something else under ``vmap`` than for a client alone, and what is called instead.
+
+Under ``vmap`` the tables of all clients are one long table: an index that is out of range takes another client's row,
+and ``padding_idx`` is that of the first client. And where several values are the largest, alone each gets its share of
+the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.nn import functional as F
+
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+
+
+def called_instead(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """Return what to call for a function of torch with these arguments: mostly the function itself.
+
+    Raises:
+        CannotVectorize: If the function does something else under ``vmap`` and nothing takes its place.
+    """
+    if function in _OF_EVERYTHING and len(args) == 1 and not kwargs:
+        return _OF_EVERYTHING[function]
+    return _INSTEAD.get(function, function)  # type: ignore[no-any-return]
+
+
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    rows = len(weight)
+    _check_range("embedding", input, rows)
+    found = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
+    if padding_idx is None:
+        return found
+    return torch.where((input == padding_idx % rows).unsqueeze(-1), found.detach(), found)
+
+
+def _embedding_of_table(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    padding = padding_idx if padding_idx >= 0 else None
+    return _embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:
+        raise CannotVectorize("`one_hot` without `num_classes` has as many columns as a client's largest value says")
+    _check_range("one_hot", tensor, num_classes)
+    return F.one_hot(tensor, num_classes)
+
+
+def _filling(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def fill(tensor: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+        _check_range(function.__name__, index, tensor.shape[dim] if tensor.dim() else 1)
+        return function(tensor, dim, index, value)
+
+    return fill
+
+
+def _check_range(name: str, indices: Tensor, rows: int) -> None:
+    """Raise ``CannotVectorize`` unless the indices of all clients are at least 0 and below ``rows``."""
+    while _functorch.is_functorch_wrapped_tensor(indices):
+        indices = _functorch.get_unwrapped(indices)
+    if indices.numel():
+        least, largest = indices.aminmax()
+        if least < 0 or largest >= rows:
+            raise CannotVectorize(f"`{name}` has indices below 0 or above {rows - 1}, the last")
+
+
+def _without_ties(name: str) -> Callable[[Tensor], Tensor]:
+    def median(tensor: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and _is_differentiated(tensor):
+            raise CannotVectorize(
+                f"the gradient of `{name}` of a whole tensor is another in a stack if values are equal"
+            )
+        return getattr(tensor, name)()  # type: ignore[no-any-return]
+
+    return median
+
+
+def _is_differentiated(tensor: Tensor) -> bool:
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if tensor.requires_grad:
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
+
+
+_INSTEAD: dict[Any, Callable[..., Any]] = {
+    F.embedding: _embedding,
+    torch.embedding: _embedding_of_table,
+    F.one_hot: _one_hot,
+    **{function: _filling(function) for function in (torch.index_fill, Tensor.index_fill, Tensor.index_fill_)},
+}
+_OF_EVERYTHING: dict[Any, Callable[[Tensor], Tensor]] = {
+    **dict.fromkeys((torch.max, Tensor.max), Tensor.amax),
+    **dict.fromkeys((torch.min, Tensor.min), Tensor.amin),
+    **dict.fromkeys((torch.median, Tensor.median), _without_ties("median")),
+    **dict.fromkeys((torch.nanmedian, Tensor.nanmedian), _without_ties("nanmedian")),
+}

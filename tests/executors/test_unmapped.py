@@ -1,0 +1,276 @@
+"""Steps and batches that `torch.func.vmap` or a stack would treat otherwise than a client alone.
+
+The first two clients of a fit are tried both ways, and nothing is wrong with them; it is with the last client.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.stacked import Module, clients_of
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+CLIENTS, STEPS = 8, 4
+EXECUTORS = ["sequential", "vectorized", "auto"]
+
+
+class Weights(L.LightningModule):
+    """Steps have learning rate 1 and batches of one sample, so the weights move by the gradient of each sample."""
+
+    def __init__(self, weights: list[Any]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(weights, dtype=torch.float64))
+
+    def loss(self, batch: Any) -> Tensor:
+        raise NotImplementedError
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def fit(module: L.LightningModule, data: L.LightningDataModule, executor: Any) -> L.LightningModule:
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+    trainer.fit(module, datamodule=data)
+    return module
+
+
+def of_samples(usual: Any, last: Any, make_batch: Callable[[list[Any]], Any]) -> ClientDatasetsModule:
+    """Return clients with four equal samples each; the last client has others."""
+    clients: list[Any] = [[usual] * STEPS for _ in range(CLIENTS - 1)] + [[last] * STEPS]
+    return ClientDatasetsModule(clients, batch_size=1, collate_fn=make_batch)
+
+
+# ---- tables of all clients ----
+
+
+class Looks(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return F.embedding(batch[0], self.w, padding_idx=0).sum()
+
+
+def ids(*last: int) -> TensorDataModule:
+    """Return clients that hold 1, and clients that hold 2, four times, and a last one."""
+    rows = [torch.full((STEPS,), 1 + client % 2) for client in range(CLIENTS - 1)] + [torch.tensor(last)]
+    return TensorDataModule([(row,) for row in rows], batch_size=1, shuffle=False)
+
+
+@pytest.mark.parametrize("executor", [*EXECUTORS, VectorizedExecutor()])
+def test_the_row_of_padding_is_not_trained_in_any_row_of_a_stack(executor: Any) -> None:
+    module = fit(Looks([[0.0], [0.0], [0.0]]), ids(0, 0, 1, 2), executor)
+    # four clients move row 1 by -4 and three row 2, the last one each by -1
+    assert module.w.flatten().tolist() == [0, -17 / 8, -13 / 8]
+    assert getattr(executor, "cause", None) is None
+
+
+@pytest.mark.parametrize("last", [3, -1])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_index_beyond_the_table_is_the_error_of_a_client_alone(executor: str, last: int) -> None:
+    with pytest.raises(IndexError, match="index out of range"):
+        fit(Looks([[0.0], [0.0], [0.0]]), ids(1, 1, 1, last), executor)
+
+
+class Encodes(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return (F.one_hot(batch[0], 3) * self.w).sum()
+
+
+@pytest.mark.parametrize("last", [3, -1])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_class_that_is_none_is_the_error_of_a_client_alone(executor: str, last: int) -> None:
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        fit(Encodes([0.0, 0.0, 0.0]), ids(1, 1, 1, last), executor)
+
+
+class Clears(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return self.w.index_fill(0, batch[0], 0.0).sum()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_index_from_the_end_fills_the_clients_own(executor: str) -> None:
+    # each step moves two of three weights by -1: not 1 four times, not 2 three times, and not the last one four times
+    module = fit(Clears([0.0, 0.0, 0.0]), ids(-1, -1, -1, -1), executor)
+    assert module.w.tolist() == [-4, -4 * 4 / 8, -4 * 4 / 8]
+
+
+# ---- equal values ----
+
+
+class Largest(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return (self.w * batch[0][0]).max()
+
+
+@pytest.mark.parametrize("executor", [*EXECUTORS, VectorizedExecutor()])
+def test_equal_largest_values_share_their_gradient(executor: Any) -> None:
+    rows = torch.tensor([[1.0, 2.0]] * (CLIENTS - 1) + [[1.0, 1.0]], dtype=torch.float64)
+    data = TensorDataModule([(row.expand(STEPS, 2),) for row in rows], batch_size=1)
+    module = fit(Largest([1.0, 1.0]), data, executor)
+    # (1, 2): (1, 1), (1, -1), (0, -1), (-1, -1), (-2, -1); (1, 1): each half a step, to (-1, -1)
+    assert module.w.tolist() == [-15 / 8, -1]
+    assert getattr(executor, "cause", None) is None
+
+
+class Middle(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return (self.w * batch[0][0]).median()
+
+
+def test_the_gradient_of_a_median_is_that_of_a_client_alone() -> None:
+    row = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
+    stacks, weights = VectorizedExecutor(), []
+    for executor in ("sequential", stacks):
+        data = TensorDataModule([(row.expand(STEPS, 3),)] * CLIENTS, batch_size=1)
+        weights.append(fit(Middle([1.0, 1.0, 1.0]), data, executor).w.tolist())
+    assert weights[0] == weights[1]
+    assert stacks.cause is not None and "the gradient of `median` of a whole tensor is another" in stacks.cause
+
+
+# ---- batches of unequal shapes ----
+
+
+class Drops(Module):
+    """Draws a mask in another order of axes, which a stack cannot draw for each client alone."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        hidden = F.dropout(self.layers[0](batch[0]).t(), 0.5).t()
+        return F.cross_entropy(self.layers[1](hidden), batch[1])
+
+
+class DropsInOrder(Drops):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        hidden = F.dropout(self.layers[0](batch[0]), 0.5)
+        return F.cross_entropy(self.layers[1](hidden), batch[1])
+
+
+def weights_of_both(make: Callable[[], Module]) -> tuple[Tensor, Tensor, str | None]:
+    """Return the weights of whole batches of 5, 6, 7 and 8 samples, trained both ways, and why not stacked.
+
+    The first two clients share no shape, later ones do.
+    """
+    clients = clients_of((4,), (5, 6, 7, 8) * 3)
+    stacks, found = VectorizedExecutor(), []
+    for executor in ("sequential", stacks):
+        module = fit(make(), TensorDataModule(clients, batch_size=None), executor)
+        found.append(torch.cat([parameter.detach().flatten() for parameter in module.parameters()]))
+    return found[0], found[1], stacks.cause
+
+
+def test_clients_of_unequal_sizes_are_mapped_in_a_trial() -> None:
+    expected, found, cause = weights_of_both(Drops)
+    assert torch.equal(expected, found)
+    assert cause is not None and "order in which random numbers are drawn" in cause
+
+
+def test_clients_of_unequal_sizes_draw_their_own_numbers() -> None:
+    expected, found, cause = weights_of_both(DropsInOrder)
+    assert torch.allclose(expected, found, rtol=0, atol=1e-12)
+    assert cause is None
+
+
+# ---- what batches hold beside their tensors ----
+
+
+@dataclass
+class Sentence:
+    ids: Tensor
+    mask: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mask = (self.ids != 0).double()
+        self.weight = self.mask.sum()  # no field
+
+
+class Masked(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return (self.w * batch.mask).sum() * batch.weight
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_a_dataclass_makes_of_its_fields_is_each_clients_own(executor: str) -> None:
+    one, none = torch.tensor([1, 1]), torch.tensor([1, 0])
+    data = of_samples(one, none, lambda samples: Sentence(samples[0]))
+    # steps of (-2, -2); of the last client (-1, 0)
+    assert fit(Masked([0.0, 0.0]), data, executor).w.tolist() == [-(7 * 8 + 4) / 8, -7]
+
+
+class Kind(enum.Enum):
+    LABELLED = "l"
+    UNLABELLED = "u"
+
+
+class Asks(Weights):
+    def __init__(self, is_usual: Callable[[Any], bool]) -> None:
+        super().__init__([0.0])
+        self.is_usual = is_usual
+
+    def loss(self, batch: Any) -> Tensor:
+        return self.w.sum() * (1 if self.is_usual(batch["kind"]) else 2)
+
+
+@pytest.mark.parametrize(
+    ("usual", "last", "is_usual"),
+    [
+        (True, False, lambda kind: kind is True),
+        (False, True, lambda kind: kind is False),
+        (None, True, lambda kind: kind is None),
+        (Kind.LABELLED, Kind.UNLABELLED, lambda kind: kind is Kind.LABELLED),
+    ],
+)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_flag_of_a_batch_is_each_clients_own(executor: str, usual: Any, last: Any, is_usual: Any) -> None:
+    data = of_samples(usual, last, lambda samples: {"x": torch.zeros(1), "kind": samples[0]})
+    # seven clients move by -4, the last one by -8
+    assert fit(Asks(is_usual), data, executor).w.tolist() == [-36 / 8]
+
+
+class Marks(Weights):
+    def __init__(self, is_usual: Callable[[Tensor], bool]) -> None:
+        super().__init__([0.0])
+        self.is_usual = is_usual
+
+    def loss(self, batch: Any) -> Tensor:
+        return self.w.sum() * (1 if self.is_usual(batch[0]) else 2)
+
+
+class Picture(Tensor):
+    pass
+
+
+def with_attribute() -> Tensor:
+    x = torch.zeros(1)
+    x.noisy = True  # type: ignore[attr-defined]
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make_last", "is_usual"),
+    [
+        (with_attribute, lambda x: not hasattr(x, "noisy")),
+        (lambda: torch.zeros(1).as_subclass(Picture), lambda x: not isinstance(x, Picture)),
+        (lambda: torch.zeros(1, requires_grad=True), lambda x: not x.requires_grad),
+    ],
+    ids=["attribute", "subclass", "gradients"],
+)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_tensors_that_are_more_than_their_values_are_not_stacked(executor: str, make_last: Any, is_usual: Any) -> None:
+    data = of_samples(False, True, lambda samples: [make_last() if samples[0] else torch.zeros(1)])
+    assert fit(Marks(is_usual), data, executor).w.tolist() == [-36 / 8]
