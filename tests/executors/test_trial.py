@@ -225,7 +225,7 @@ ZOO: dict[type[Plain], bool] = {
     UnitRows: False,
     HeadOnly: True,
     Scaled: True,
-    Padded: False,
+    Padded: True,
     ReadsGradient: False,
     Later: False,
     Counts: False,
