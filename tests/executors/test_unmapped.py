@@ -274,3 +274,84 @@ def with_attribute() -> Tensor:
 def test_tensors_that_are_more_than_their_values_are_not_stacked(executor: str, make_last: Any, is_usual: Any) -> None:
     data = of_samples(False, True, lambda samples: [make_last() if samples[0] else torch.zeros(1)])
     assert fit(Marks(is_usual), data, executor).w.tolist() == [-36 / 8]
+
+
+# ---- new tensors that are changed in place ----
+
+
+class OneHot(Weights):
+    """The weight of each sample's class, by a table of zeros that is changed in place."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__([0.0, 0.0, 0.0])
+        self.change = change
+
+    def loss(self, batch: Any) -> Tensor:
+        table = torch.zeros(len(batch[0]), 3, dtype=torch.float64)
+        self.change(table, batch[0])
+        return (table * self.w).sum()
+
+
+def by_position(table: Tensor, y: Tensor) -> None:
+    table[torch.arange(len(y)), y] = 1
+
+
+def by_sum(table: Tensor, y: Tensor) -> None:
+    table += F.one_hot(y, 3)
+
+
+def through_a_view(table: Tensor, y: Tensor) -> None:
+    table.t()[y, torch.arange(len(y))] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "is_stacked"),
+    [
+        (lambda table, y: table.scatter_(1, y[:, None], 1.0), True),
+        (lambda table, y: table.add_(F.one_hot(y, 3)), True),
+        (by_position, True),
+        (by_sum, True),
+        (through_a_view, False),
+    ],
+)
+def test_a_new_tensor_that_is_changed_in_place_is_each_clients_own(change: Any, is_stacked: bool) -> None:
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        module = fit(OneHot(change), ids(0, 0, 1, 2), executor)
+        assert module.w.tolist() == [-2 / 8, -17 / 8, -13 / 8]
+    assert (stacks.cause is None) == is_stacked
+
+
+class Kept(OneHot):
+    """The table is kept from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__(by_sum)
+        self.table = torch.zeros(1, 3, dtype=torch.float64)
+
+    def loss(self, batch: Any) -> Tensor:
+        self.table += F.one_hot(batch[0], 3)
+        return (self.table * self.w).sum()
+
+
+def test_a_tensor_that_is_kept_is_one_for_all_clients() -> None:
+    found = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        found.append(fit(Kept(), ids(0, 0, 1, 2), executor).w.tolist())
+    assert found[0] == found[1]
+    assert stacks.cause is not None and "self.table" in stacks.cause
+
+
+class ByView(Weights):
+    """Reads a tensor's view that was made before the tensor is changed."""
+
+    def loss(self, batch: Any) -> Tensor:
+        table = torch.zeros(1, 3, dtype=torch.float64)
+        row = table.view(3)
+        table += F.one_hot(batch[0], 3)
+        return (row * self.w).sum()
+
+
+def test_a_view_sees_the_changes_of_its_tensor() -> None:
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        assert fit(ByView([0.0, 0.0, 0.0]), ids(0, 0, 1, 2), executor).w.tolist() == [-2 / 8, -17 / 8, -13 / 8]
+    assert stacks.cause is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_iter, tree_map, tree_map_only
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
 from fl_lightning._lightning.recording import Logged
@@ -112,15 +112,21 @@ _FILLED = {
     getattr(torch.Tensor, name)
     for name in ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "geometric_", "cauchy_", "log_normal_")
 }
+_IN_PLACE = {
+    value
+    for name, value in vars(torch._C.TensorBase).items()
+    if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name == "__setitem__"
+} - _FILLED
 
 
 class _OfOneClient(TorchFunctionMode):
     """Lets a step see one client's tensors under ``vmap`` as it sees them without.
 
     ``tensor.item()`` returns an :class:`Item`, in double precision, as Python computes with numbers. A new tensor that
-    is filled with random numbers becomes one of each client. Parameters are parameters, and whether a tensor requires
-    gradients is what it is for one client. An operation that fails does so for all clients at once, so a step that
-    catches the exception, such as that of a matrix that cannot be inverted, has to see clients one by one.
+    is filled with random numbers, or changed in place by what each client has, becomes one of each client. Parameters
+    are parameters, and whether a tensor requires gradients is what it is for one client. An operation that fails does
+    so for all clients at once, so a step that catches the exception, such as that of a matrix that cannot be inverted,
+    has to see clients one by one.
 
     Args:
         parameters: Those of the client.
@@ -131,6 +137,7 @@ class _OfOneClient(TorchFunctionMode):
         super().__init__()
         self._parameters, self._zero = set(map(id, parameters)), zero
         self._filled: dict[int, tuple[Tensor, Tensor]] = {}  # by id: what was filled, and what stands for it
+        self._new: dict[int, Tensor] = {}  # by id: made in this step of no other tensor, and without a view
         for parameter in parameters:
             parameter._is_param = True  # what `isinstance(_, nn.Parameter)` asks for
 
@@ -151,7 +158,11 @@ class _OfOneClient(TorchFunctionMode):
             kwargs = kwargs or {}
             if function in _FILLED and not _functorch.is_batchedtensor(args[0]):
                 return _watched(self._fill(function, *args, **kwargs))
-            return _watched(called_instead(function, args, kwargs)(*args, **kwargs))
+            if function in _IN_PLACE and id(args[0]) in self._new and _is_any_batched(args, kwargs):
+                return _watched(self._fill(function, *args, **kwargs))
+            result = _watched(called_instead(function, args, kwargs)(*args, **kwargs))
+            self._note(result, args, kwargs)
+            return result
         except CannotVectorize:
             raise
         except Exception as error:
@@ -160,18 +171,32 @@ class _OfOneClient(TorchFunctionMode):
     def _standing_for(self, tensor: Tensor) -> Tensor:
         return self._filled.get(id(tensor), (tensor, tensor))[1]
 
-    def _fill(self, function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _fill(self, function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if tensor._is_view():
             raise CannotVectorize(f"{function.__name__} fills a part of a tensor that all clients share")
-        own: Tensor = function(tensor + self._zero.to(tensor.dtype), *args, **kwargs)
+        own = tensor + self._zero.to(tensor.dtype)
+        result = function(own, *args, **kwargs)
         self._filled[id(tensor)] = tensor, own
-        return own
+        return result
+
+    def _note(self, result: Any, args: Any, kwargs: Any) -> None:
+        """Note a new tensor, and one that is new no more, as it has a view that would miss its changes."""
+        if not isinstance(result, Tensor) or _functorch.is_functorch_wrapped_tensor(result):
+            return
+        if result._is_view():
+            self._new.pop(id(result._base), None)
+        elif not any(isinstance(value, Tensor) for value in tree_iter((args, kwargs))):
+            self._new[id(result)] = result
 
 
 #: Getters are other objects each time, but equal.
 _REQUIRES_GRAD, _IS_LEAF, _GRAD = (
     vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "is_leaf", "grad")
 )
+
+
+def _is_any_batched(args: Any, kwargs: Any) -> bool:
+    return any(isinstance(value, Tensor) and _functorch.is_batchedtensor(value) for value in tree_iter((args, kwargs)))
 
 
 def _requires_grad(tensor: Tensor) -> bool:
