@@ -103,7 +103,7 @@ class Algorithm(Composition, ABC):
         if restored is not None:
             check_size(restored["model"], federation)  # clients that never trained have what the first model makes
             federation = replace(federation, model=restored["first"].to(federation.model))
-        self._join(federation, fresh=True)
+        self.attach(federation, fresh=True)
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
         self._server = Server(federation, *parts, self.drawing)
         self.traffic = Traffic()
@@ -123,7 +123,8 @@ class Algorithm(Composition, ABC):
             warn_of_other_weights()
         elif not known:
             self.server.model, self._published, self._showed_other = federation.model, None, False
-        self._join(replace(federation, model=before.model), fresh=False)
+        self.attach(replace(federation, model=before.model), fresh=False)
+        self.server.federation = self.federation
 
     def adopt(self, model: Tensor, *, in_round: bool = False) -> None:
         """Take what was written into the module between two rounds as the server's model, shape ``(size,)``.
@@ -153,12 +154,12 @@ class Algorithm(Composition, ABC):
         """The server's model at the last round's end, with what was written into the module since then."""
         return self.server.model if self._model_before is None else self._model_before
 
-    def _join(self, federation: Federation, *, fresh: bool) -> None:
-        self.attach(federation, fresh=fresh)
-        if self._server is not None:
-            self._server.federation = federation
-
     # ---- a round ----
+
+    def start_round(self, round_index: int) -> None:
+        """Let the server and all parts start a round, from 0."""
+        self.server.start_round(round_index)
+        super().start_round(round_index)
 
     @abstractmethod
     def on_round_start(self, round_index: int, full_work: int = 1) -> None:

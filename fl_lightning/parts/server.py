@@ -34,6 +34,7 @@ class Server:
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
+        round: The round under way, from 0.
         aggregations: How often the server has moved.
         has_results: Whether this process has taken results since then.
     """
@@ -49,6 +50,7 @@ class Server:
     ) -> None:
         self._drawing = drawing
         self.model = federation.model
+        self.round = self._tries = 0
         self.aggregations = 0
         self.federation = federation
         self._aggregation, self._optimizer, self._exchange, self._changing = aggregation, optimizer, exchange, changing
@@ -60,6 +62,10 @@ class Server:
         self._given: list[ref[ClientResult]] = []  # a user's aggregation may keep them until it merges
         self._end_of_round: Callable[[], None] | None = None
         self._shared = self.has_results = False
+
+    def start_round(self, round_index: int) -> None:
+        """Begin a round, from 0, or begin it again."""
+        self.round, self._tries = round_index, 0
 
     def take(self, result: ClientResult, *, on_all_ranks: bool = False) -> None:
         """Take one result: the only way into an aggregation.
@@ -94,7 +100,8 @@ class Server:
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
-        with self._drawing(Moment.MOVE, self.aggregations):
+        self._tries += 1  # not `aggregations`: the server may stay
+        with self._drawing(Moment.MOVE, self.round, self._tries):
             return self._move()
 
     def _move(self) -> bool:

@@ -15,7 +15,7 @@ from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 
-from fl_lightning import Federated, TensorDataModule
+from fl_lightning import FedBuff, Federated, TensorDataModule
 from fl_lightning.parts import (
     Aggregation,
     ClientResult,
@@ -49,6 +49,14 @@ class Merge(Aggregation):
         return torch.stack([result.vector for result in results]).mean(0) + 0.01 * torch.randn_like(model)
 
 
+class Stay(Merge):
+    """The server fails now and then."""
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        merged = super().merge(model)
+        return merged if torch.rand(()) < 0.5 else None
+
+
 class Step(ServerOptimizer):
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         return aggregate + 0.01 * random.gauss(0, 1)
@@ -71,6 +79,7 @@ PARTS = {
     "upload": lambda: {"exchange": Upload()},
     "download": lambda: {"exchange": Download()},
     "merge": lambda: {"aggregation": Merge()},
+    "merge or stay": lambda: {"aggregation": Stay()},
     "step": lambda: {"server": Step()},
     "correction": lambda: {"objective": Pull()},
     "draw": lambda: {"sampler": Draw()},
@@ -129,6 +138,45 @@ def test_draws_differ_between_clients_and_rounds() -> None:
     )
     assert len(seen) == 6
     assert len({tuple(drawn.tolist()) for drawn in seen}) == 6
+
+
+class NeverMoves(Merge):
+    """Notes what it draws, and lets the server stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def merge(self, model: Tensor) -> None:
+        self.results = []
+        self.drawn.append(float(torch.rand(())))
+
+
+@pytest.mark.parametrize(
+    ("make", "tries"),
+    [
+        (lambda part: Federated(3, seed=1, aggregation=part), [1, 1, 1, 1]),
+        # the buffer of 2 is full after results 2, 4, 6, ..., and a round is 3 results
+        (lambda part: FedBuff(2, 3, speeds=[5, 4, 3, 2, 1], seed=1, aggregation=part), [1, 2, 1, 2]),
+    ],
+)
+def test_an_aggregation_that_lets_the_server_stay_draws_anew(make: Any, tries: list[int], tmp_path: Path) -> None:
+    data = TensorDataModule(clients_of((6,)), batch_size=4)
+
+    def drawn(rounds: int, path: Path | None = None) -> list[float]:
+        torch.manual_seed(0)
+        part, module = NeverMoves(), Module(nn.Linear(6, 3))
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[make(part)])
+        trainer.fit(module, datamodule=data, ckpt_path=path)
+        if path is None:
+            trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
+        return part.drawn
+
+    expected = drawn(4)
+    assert len(set(expected)) == len(expected) == sum(tries)
+    for rounds in (1, 2, 3):
+        drawn(rounds)
+        assert drawn(4, tmp_path / f"{rounds}.ckpt") == expected[sum(tries[:rounds]) :]
 
 
 @pytest.mark.parametrize("name", PARTS)
