@@ -50,8 +50,8 @@ class Redistribution(Schedule):
     rounds the server moves to the plain mean of the models and all start again from there (eq. (35)-(37)).
 
     When a cycle ends, the aggregation gets one result for each circulating model: ``start`` is the server's model,
-    ``delta`` the change since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the client is the
-    last that trained the model (-1, with 0 steps, if none did).
+    ``delta`` the change since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the task has the
+    cycle's last round and the client that trained the model last (-1, with 0 steps, if none did).
 
     Equations are numbered as in ``docs/references.md``.
 
@@ -202,7 +202,7 @@ class Redistribution(Schedule):
         """Give the server every circulating model."""
         for slot in self._slots_here():
             history = self._histories.get(slot, ModelHistory())
-            task = Task(slot, history.client, history.num_samples)
+            task = Task(slot, history.client, history.num_samples, round=server.round)
             n = self.federation.num_parameters
             start, vector = server.model, self.start(slot, server)
             server.take(ClientResult(task, start, vector, history.num_steps, num_parameters=n))

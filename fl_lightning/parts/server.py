@@ -91,7 +91,8 @@ class Server:
 
     def _add(self, result: ClientResult) -> None:
         self._undo.remember()
-        with self._drawing(Moment.UPDATE, *result.task.seeds):
+        # not by the client: a circulating model may have none
+        with self._drawing(Moment.UPDATE, result.task.round, result.task.slot):
             call(self._aggregation, "update", result, results=[result])
         if not self._aggregation.is_of_library:
             self._given.append(ref(result))

@@ -15,7 +15,7 @@ from helpers.stacked import Module, clients_of
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 
-from fl_lightning import FedBuff, Federated, TensorDataModule
+from fl_lightning import FedBuff, Federated, RADFed, TensorDataModule
 from fl_lightning.parts import (
     Aggregation,
     ClientResult,
@@ -23,6 +23,7 @@ from fl_lightning.parts import (
     Correction,
     Exchange,
     LocalObjective,
+    Participation,
     ServerOptimizer,
 )
 
@@ -177,6 +178,41 @@ def test_an_aggregation_that_lets_the_server_stay_draws_anew(make: Any, tries: l
     for rounds in (1, 2, 3):
         drawn(rounds)
         assert drawn(4, tmp_path / f"{rounds}.ckpt") == expected[sum(tries[:rounds]) :]
+
+
+class Perturbs(Merge):
+    """Notes what it draws for each model: the round, the slot, the client and the number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[tuple[int, int, int, float]] = []
+
+    def update(self, result: ClientResult) -> None:
+        super().update(result)
+        task = result.task
+        self.drawn.append((task.round, task.slot, task.client, float(torch.rand(()))))
+
+
+def test_circulating_models_get_draws_of_their_own_in_each_cycle(tmp_path: Path) -> None:
+    data = TensorDataModule(clients_of((6,)), batch_size=4)
+
+    def drawn(rounds: int, path: Path | None = None) -> list[tuple[int, int, int, float]]:
+        part = Perturbs()
+        # client 0 alone can be reached, so that two of the three models stay as they are
+        options: dict[str, Any] = {"participation": Participation(available=lambda index: [0]), "unequal": "park"}
+        callback = RADFed(2, clients_per_round=3, aggregation=part, seed=1, **options)
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback])
+        trainer.fit(Module(nn.Linear(6, 3)), datamodule=data, ckpt_path=path)
+        if path is None:
+            trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
+        return part.drawn
+
+    expected = drawn(6)
+    assert [task[:2] for task in expected] == [(last, slot) for last in (1, 3, 5) for slot in (0, 1, 2)]
+    assert {-1, 0} == {client for _, _, client, _ in expected}
+    assert len({number for *_, number in expected}) == 9
+    drawn(3)
+    assert drawn(6, tmp_path / "3.ckpt") == expected[3:]
 
 
 @pytest.mark.parametrize("name", PARTS)
