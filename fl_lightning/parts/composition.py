@@ -206,15 +206,16 @@ class Composition(ShowsSignature):
         self._federation = federation
         self.unsaved.on_fit_start()
         self.same.on_fit_start()
-        for part in self.parts.values():
-            self._attach(part, federation, fresh=fresh)
+        for place, part in enumerate(self.parts.values()):
+            self._attach(part, federation, place, fresh=fresh)
         check_attributes(self.all_parts, self.participation)
 
-    def _attach(self, part: Part, federation: Federation, *, fresh: bool) -> None:
+    def _attach(self, part: Part, federation: Federation, place: int = 0, *, fresh: bool) -> None:
         # all processes ask these parts for any client
         asked = part is self.sampler or part is self.server_optimizer
         asked = asked or (part is self.aggregation and not self.aggregation.reduces_over_ranks)
-        part.attach(replace(federation, replicates_states=True) if asked else federation, fresh=fresh)
+        with self.drawing(Moment.FIT_START, place):
+            part.attach(replace(federation, replicates_states=True) if asked else federation, fresh=fresh)
 
     def abort_parts(self) -> None:
         """Let all parts forget a round that breaks off."""

@@ -22,6 +22,7 @@ class Moment(IntEnum):
     MOVE = 5
     COHORT = 6
     ROUND_END = 7
+    FIT_START = 8
 
 
 _ASKED = {
@@ -41,13 +42,14 @@ class OwnDraws:
     """
 
     def __init__(self) -> None:
-        self._moments: frozenset[Moment] = frozenset()
+        self._moments = frozenset({Moment.FIT_START})
 
     def look_at(self, parts: Mapping[str, Part]) -> None:
         """Find out at which moments parts of a user's own are called."""
         own = {name for name, part in parts.items() if not all(each.is_of_library for each in part.with_held_parts)}
         everyone = set(parts)
-        self._moments = frozenset(moment for moment in Moment if own & _ASKED.get(moment, everyone))
+        asked = {moment for moment in Moment if own & _ASKED.get(moment, everyone)}
+        self._moments = frozenset({*asked, Moment.FIT_START})  # then those of the library call users' functions, too
 
     def at(self, federation: Federation, moment: Moment, *numbers: int) -> AbstractContextManager[None]:
         """Return the context in which parts are called.
@@ -55,7 +57,7 @@ class OwnDraws:
         Args:
             federation: The run.
             moment: Why they are called.
-            *numbers: The round or a count that a resumed run has, too, and the client.
+            *numbers: What a resumed run and all processes have, too, such as the round and the client.
         """
         if moment not in self._moments:
             return nullcontext()

@@ -22,6 +22,7 @@ from fl_lightning.parts import (
     ClientSampler,
     Correction,
     Exchange,
+    Federation,
     LocalObjective,
     Participation,
     ServerOptimizer,
@@ -76,8 +77,31 @@ class Draw(ClientSampler):
         return torch.randperm(num_clients)[:3].numpy()
 
 
+class Sketch(Exchange):
+    """Sends a projection of the update that is drawn when the fit begins."""
+
+    def on_fit_start(self, federation: Federation) -> None:
+        direction = torch.randn(federation.num_parameters).double()
+        self.direction = direction / direction.norm()
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return result.with_delta(self.direction * (self.direction @ result.delta))
+
+
+class Notes(ServerOptimizer):
+    """Draws as :class:`Sketch` does."""
+
+    def on_fit_start(self, federation: Federation) -> None:
+        direction = torch.randn(federation.num_parameters).double()
+        self.direction = direction / direction.norm()
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        return aggregate
+
+
 PARTS = {
     "upload": lambda: {"exchange": Upload()},
+    "fit start": lambda: {"exchange": Sketch()},
     "download": lambda: {"exchange": Download()},
     "merge": lambda: {"aggregation": Merge()},
     "merge or stay": lambda: {"aggregation": Stay()},
@@ -88,10 +112,17 @@ PARTS = {
 
 
 class Save(L.Callback):
-    """Writes what each process has at the end."""
+    """Seeds each start and each process differently, and writes what each process has at the end."""
+
+    starts = 0
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        Save.starts += 1
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(1000 * Save.starts + trainer.global_rank)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.folder is not None:
@@ -120,7 +151,6 @@ def test_draws_depend_neither_on_the_executor_nor_on_the_past(name: str, tmp_pat
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*from round to round")
         fit(name, 2).save_checkpoint(tmp_path / "a.ckpt")
-    torch.manual_seed(7)
     resumed = fit(name, 4, ckpt_path=tmp_path / "a.ckpt").lightning_module.state_dict()
     assert all(torch.equal(expected[key], value) for key, value in resumed.items())
 
@@ -213,6 +243,19 @@ def test_circulating_models_get_draws_of_their_own_in_each_cycle(tmp_path: Path)
     assert len({number for *_, number in expected}) == 9
     drawn(3)
     assert drawn(6, tmp_path / "3.ckpt") == expected[3:]
+
+
+def test_draws_of_a_fit_s_start_differ_between_parts_and_are_those_of_the_next_fit() -> None:
+    parts = Sketch(), Notes()
+    module, data = Module(nn.Linear(6, 3)), TensorDataModule(clients_of((6,)), batch_size=4)
+    callback = Federated(3, seed=1, exchange=parts[0], server=parts[1])
+    drawn = []
+    for seed in (0, 7):
+        torch.manual_seed(seed)
+        quiet_trainer(max_epochs=1, callbacks=[callback]).fit(module, datamodule=data)
+        drawn.append([part.direction for part in parts])
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
+    assert not torch.equal(*drawn[0])
 
 
 @pytest.mark.parametrize("name", PARTS)
