@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
-from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
@@ -20,8 +19,9 @@ from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.loaded_weights import LoadedWeights, unsaved_buffers
 from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.outside_state import OutsideState
+from fl_lightning.clients.scores import score_clients
 from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.clients.training import ClientAtWork, LocalTraining
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.start_line import tell_of_clients
 from fl_lightning.executors import Executor, balance
@@ -145,7 +145,7 @@ class FederatedLoop(RoundLoop):
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.training, self.algorithm)
-        self._score_clients()
+        score_clients(self.training, self.round_index)
         restore_monitored_values(self.trainer, self.restored_values)
         if self.other_settings:
             rank_zero_info(self.other_settings)
@@ -177,19 +177,6 @@ class FederatedLoop(RoundLoop):
         batches = self.training.batches
         return [batches.num_samples(task) if kind == "samples" else batches.number(task) for task in tasks]
 
-    def _score_clients(self) -> None:
-        """Score the clients that the sampler must know before its first draw, at the server's model."""
-        algorithm, trainer = self.algorithm, self.trainer
-        waiting = list(algorithm.sampler.clients_without_score())
-        if not waiting:
-            return
-        mine, scores = waiting[trainer.global_rank :: trainer.world_size], {}
-        for client in with_progress(trainer, mine, "Scoring clients"):
-            task = Task(0, client, int(self.data.client_sizes[client]))
-            scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, self.training))
-        shares = self.gather_objects(scores)
-        algorithm.sampler.take_scores({client: score for share in shares for client, score in share.items()})
-
     # ---- a round ----
 
     def on_round_start(self) -> int:
@@ -199,7 +186,7 @@ class FederatedLoop(RoundLoop):
         self._adopt_changes()
         self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector)
         batches.on_round_start()
-        self._score_clients()  # for a sampler that was set since the fit began
+        score_clients(self.training, self.round_index)  # for a sampler that was set since the fit began
         algorithm.on_round_start(self.round_index, self.settings.full_work)
         planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
         if not algorithm.unplanned_tasks:

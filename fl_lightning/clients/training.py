@@ -23,6 +23,7 @@ from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.contracts import are_finite
+from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, LocalClient, Task, same_values
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
@@ -211,10 +212,11 @@ class LocalTraining:
             num_steps: Optimizer steps that were made.
             summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
         """
-        sampler, length = self.algorithm.sampler, self.vector.num_parameters
+        algorithm, length = self.algorithm, self.vector.num_parameters
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
-        if sampler.needs_scores and are_finite(result):
-            result = replace(result, score=sampler.score(client))
+        if algorithm.sampler.needs_scores and are_finite(result):
+            with algorithm.drawing(Moment.SCORE, *client.task.seeds):
+                result = replace(result, score=algorithm.sampler.score(client))
         self.hooks.on_client_end(result, self.vector.read)
         return result
 

@@ -208,13 +208,13 @@ class Algorithm(Composition, ABC):
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
         self._received.check(result.task, self.objective.correcting, self.exchange.overriding("download"))
-        loss = self.objective.loss_of(result.task)
-        if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
-            check_start(result, self.schedule, self.server, self.exchange.overriding("download"))
-            if self.invalid_updates == "raise":
-                refuse_result(result.task)
-            return None
         with self.drawing(Moment.UPLOAD, *result.task.seeds):
+            loss = self.objective.loss_of(result.task)
+            if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
+                check_start(result, self.schedule, self.server, self.exchange.overriding("download"))
+                if self.invalid_updates == "raise":
+                    refuse_result(result.task)
+                return None
             call(self.objective, "on_client_end", result, results=[result])
             return self.exchange.upload(replace(result, payload=self.meter.payload, loss=loss))
 
@@ -237,14 +237,15 @@ class Algorithm(Composition, ABC):
         self.shown, self._model_before = shown, None
         for part in self.all_parts:
             part.forget_kept_state()
-        self.same.on_round_end(self.all_parts, self.server.model, self.federation)
+        self.same.on_round_end(self.all_parts, self.server.model, self._published, self.federation)
         self.unsaved.on_round_end(self.all_parts, self.server.aggregations)
         self.is_half_changed = False
 
     def _publish(self, model: Tensor) -> Tensor:
         """Return the model that the user sees, at the end of a round."""
         shown = self.changing_buffers.keep_constant(model, self.server.model)
-        self._published = self.exchange.published(shown)
+        with self.drawing(Moment.PUBLISHED, self._round):
+            self._published = self.exchange.published(shown)
         keep_late_vectors(self.all_parts, self.federation)
         return self._published
 
@@ -259,7 +260,8 @@ class Algorithm(Composition, ABC):
             TypeError: If a part returns anything else than numbers by name.
             ValueError: If two parts give a value the same name, or one gives it that of a count of the round.
         """
-        logging = [(part, part.values()) for part in self.all_parts if part is not self.exchange]
+        with self.drawing(Moment.VALUES, self._round):
+            logging = [(part, part.values()) for part in self.all_parts if part is not self.exchange]
         return joined_values([(self, self._counts()), *logging])
 
     def _counts(self) -> dict[str, float]:

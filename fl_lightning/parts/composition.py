@@ -159,13 +159,13 @@ class Composition(ShowsSignature):
 
     def drawing(self, moment: Moment, *numbers: int) -> AbstractContextManager[None]:
         """Return the context in which parts are called; see :meth:`OwnDraws.at`."""
-        return self._own_draws.at(self.federation, moment, *numbers)
+        return self._own_draws.at(self._federation, moment, *numbers)
 
     def start_round(self, round_index: int) -> None:
         """Let all parts start a round, from 0."""
         self._round = round_index
         self._clients_stay = self.federation.num_ranks > 1 and self.keeps_client_states
-        self._own_draws.look_at(self.parts)
+        self._own_draws.look_at(self.parts, self.participation)
         for part in self.changing_parts:
             part.keep_state()
         with self.unsaved.set_anew(), self.drawing(Moment.ROUND_START, round_index):
@@ -198,12 +198,14 @@ class Composition(ShowsSignature):
             self._check_parts()  # parts may have kept the rejected one
             raise
         if self._federation is not None:
+            self._own_draws.look_at(self.parts, self.participation)
             self._attach(sampler, self._federation, fresh=True)
             check_attributes(self.all_parts, self.participation)
 
     def attach(self, federation: Federation, *, fresh: bool) -> None:
         """Let all parts take the federation of a fit."""
         self._federation = federation
+        self._own_draws.look_at(self.parts, self.participation)
         self.unsaved.on_fit_start()
         self.same.on_fit_start()
         for place, part in enumerate(self.parts.values()):
@@ -219,8 +221,9 @@ class Composition(ShowsSignature):
 
     def abort_parts(self) -> None:
         """Let all parts forget a round that breaks off."""
-        for part in self.parts.values():
-            part.on_round_abort()
+        with self.drawing(Moment.ABORT, self._round):
+            for part in self.parts.values():
+                part.on_round_abort()
         for states in self.federation.client_states if self._federation is not None else ():
             states.on_round_abort()
 

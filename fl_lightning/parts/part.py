@@ -48,7 +48,7 @@ def _keeps_vectors_or_holds_parts(part: Part) -> bool:
 passes_on = relied_on("passes this on to the parts that it holds", _holds_parts)
 #: What the library calls and no part may replace.
 _RESERVED = (
-    *("client_states", "with_held_parts", "held_parts_by_place", "readable_state", "restore", "join_chain"),
+    *("client_states", "may_draw", "with_held_parts", "held_parts_by_place", "readable_state", "restore", "join_chain"),
     *("frozen_state", "keep_state", "forget_kept_state", "return_to_kept_state"),
 )
 
@@ -108,6 +108,11 @@ class Part(ShowsArguments):
     def with_held_parts(self) -> list[Part]:
         """This part, the parts that it holds, and those that they hold."""
         return [self, *(part for held in self.held_parts for part in held.with_held_parts)]
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether code of a user's own is called, a class or a function, which may draw from the global generators."""
+        return not self.is_of_library
 
     @property
     def federation(self) -> Federation:

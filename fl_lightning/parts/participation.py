@@ -8,6 +8,7 @@ import numpy as np
 
 from fl_lightning.arguments import check_bool, check_fraction, check_interval, plain, to_indices
 from fl_lightning.representation import ShowsArguments
+from fl_lightning.super_calls import is_of_library
 
 Availability = float | Callable[[int], Sequence[int] | np.ndarray]
 
@@ -47,6 +48,11 @@ class Participation(ShowsArguments):
         self.dropout = plain(dropout)
         self.stragglers = plain(stragglers)
         self.drop_stragglers = drop_stragglers
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether code of a user's own is called, which may draw from the global generators."""
+        return callable(self.available) or not is_of_library(type(self))
 
     def reachable(self, round_index: int, num_clients: int, rng: np.random.Generator) -> np.ndarray | None:
         """Return the clients that can be reached in a round, sorted; ``None`` for all."""

@@ -1,4 +1,4 @@
-"""Compares between processes what parts of a user's own make of it: states, the round's clients, the server's model."""
+"""Compares between processes what parts of a user's own make of it: states, the round's clients, models."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from fl_lightning.parts.part import Part
 
 #: So many rounds of a fit are compared.
 _COMPARED_ROUNDS = 10
+_MUST = (
+    "must use nothing that only one process knows, such as an attribute that its own clients changed, or a random "
+    "generator of its own that is not seeded by `self.federation.seed`."
+)
 
 
 class SameEverywhere:
@@ -54,12 +58,15 @@ class SameEverywhere:
                 "that is made for single clients is not on all processes. Make each `ClientStates` in `on_fit_start`."
             )
 
-    def on_round_end(self, parts: Sequence[Part], model: Tensor, federation: Federation) -> None:
-        """Compare the states of parts and the server's model; call it on all processes.
+    def on_round_end(
+        self, parts: Sequence[Part], model: Tensor, published: Tensor | None, federation: Federation
+    ) -> None:
+        """Compare the states of parts, the server's model and the published one; call it on all processes.
 
         Args:
             parts: All parts of the algorithm.
             model: The server's model at the round's end.
+            published: The model that the user sees.
             federation: The run.
         """
         self._rounds += 1
@@ -74,9 +81,13 @@ class SameEverywhere:
                 f"The server's model differs between the {number} processes, each of which trains some of the clients. "
                 f"Look at {' and '.join(type(part).__name__ for part in own)}: an aggregation with "
                 "`reduces_over_ranks = True` must return sums over all processes, by `self.federation.sum_over_ranks`; "
-                "`merge`, `merged`, `published` and `step` must use nothing that only one process knows, such as an "
-                "attribute that its own clients changed, or a random generator of its own that is not seeded by "
-                "`self.federation.seed`."
+                f"`merge`, `merged` and `step` {_MUST}"
+            )
+        if number := _different(federation, mark(published)):
+            raise RuntimeError(
+                f"The published model, which is validated and checkpointed, differs between the {number} processes. "
+                f"Look at {' and '.join(type(part).__name__ for part in own)}: `published` of an exchange and "
+                f"`publish` of a schedule {_MUST}"
             )
 
 

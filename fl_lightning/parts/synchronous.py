@@ -89,12 +89,12 @@ class SynchronousAlgorithm(Algorithm):
         self.start_round(round_index)
         rng = numpy_generator(seed, Stream.SAMPLING, round_index)
         chances = numpy_generator(seed, Stream.PARTICIPATION, round_index)
-        available = self.participation.reachable(round_index, len(sizes), chances)
         with self.drawing(Moment.COHORT, round_index):
+            available = self.participation.reachable(round_index, len(sizes), chances)
             drawn = draw_cohort(self.sampler, len(sizes), rng, available)
-        self.same.check_cohort(self.sampler, drawn, self.federation)
-        clients, work = self.participation.outcome(drawn, full_work, chances)
-        chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
+            self.same.check_cohort(self.sampler, drawn, self.federation)
+            clients, work = self.participation.outcome(drawn, full_work, chances)
+            chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
         slots = checked_slots(self.schedule, chosen, len(clients))
         self._tasks = [
             Task(slot, int(client), int(sizes[client]), part, round_index)
@@ -121,7 +121,8 @@ class SynchronousAlgorithm(Algorithm):
             self._failed.append(task.slot)
             return
         self.changing_buffers.watch(result)
-        self.schedule.receive(uploaded, self.server)
+        with self.drawing(Moment.RECEIVE, *task.seeds):
+            self.schedule.receive(uploaded, self.server)
         self._done[task.slot] = task.client, result.score, uploaded.payload
 
     def on_round_end(self) -> Tensor:
@@ -137,8 +138,9 @@ class SynchronousAlgorithm(Algorithm):
         seen = set().union(*(seen for _, _, seen in shares))
         refuse_missing(self._tasks, {*done, *failed})
         self.server.end_round(partial(self._change, done, failed, seen))
-        self.schedule.on_round_end()
-        shown = self._published_by_schedule(failed)
+        with self.drawing(Moment.PUBLISH, self._round):
+            self.schedule.on_round_end()
+            shown = self._published_by_schedule(failed)
         self.server.complete_round()
         if self.server.has_results:
             raise RuntimeError(
@@ -170,8 +172,8 @@ class SynchronousAlgorithm(Algorithm):
         uploads = [payload for _, _, payload in done.values()] + [self.meter.payload_up] * len(failed)
         buffers = self.changing_buffers.lengths()
         self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)
-        self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
         with self.drawing(Moment.ROUND_END, self._round):
+            self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
             for part in self.parts.values():
                 if part is not self.schedule:
                     part.on_round_end()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fl_lightning import FedBuff, Federated, RADFed, TensorDataModule
 from fl_lightning.parts import (
     Aggregation,
+    Asynchronous,
     ClientResult,
     ClientSampler,
     Correction,
@@ -26,6 +27,9 @@ from fl_lightning.parts import (
     LocalObjective,
     Participation,
     ServerOptimizer,
+    StalenessMixing,
+    Synchronous,
+    VirtualClock,
 )
 
 
@@ -69,6 +73,79 @@ class Pull(LocalObjective):
         return Correction(linear=0.1 * torch.randn(self.federation.num_parameters).double())
 
 
+class Losses(LocalObjective):
+    def loss_of(self, task: Any) -> float:
+        return 1 + random.random()
+
+
+class ByLoss(Merge):
+    """Weighs updates by the losses that clients send."""
+
+    def merge(self, model: Tensor) -> Tensor:
+        results, self.results = self.results, []
+        return model + sum(result.loss * result.delta for result in results) / len(results)
+
+
+class Release(Exchange):
+    def published(self, model: Tensor) -> Tensor:
+        return model + 0.01 * torch.randn_like(model)
+
+
+class Scores(ClientSampler):
+    """Draws the clients with the largest scores, which are at first asked for."""
+
+    def __init__(self) -> None:
+        self.scores: dict[int, float] = {}
+
+    def cohort_size(self, num_clients: int) -> int:
+        return 3
+
+    def clients_without_score(self) -> list[int]:
+        return [] if self.scores else np.random.permutation(self.federation.num_clients)[:4].tolist()
+
+    def score(self, client: Any) -> float:
+        return float(np.random.random())
+
+    def take_scores(self, scores: Any) -> None:
+        self.scores |= {client: score + random.random() for client, score in scores.items()}
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
+        return np.array(sorted(range(num_clients), key=lambda client: -self.scores.get(client, client / 5))[:3])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": self.scores}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores = state["scores"]
+
+
+class Circulate(Synchronous):
+    """Each result, the chosen slots and what is shown are drawn."""
+
+    def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
+        return [int(slot) for slot in torch.randperm(num_active)]
+
+    def receive(self, result: ClientResult, server: Any) -> None:
+        super().receive(result.with_delta(result.delta * random.random()), server)
+
+    def publish(self, server: Any, failed: Any) -> Tensor:
+        shown = super().publish(server, failed)
+        return shown + 0.01 * torch.randn_like(shown)
+
+
+class RandomClock(VirtualClock):
+    def duration(self, client: int, number: int, share: Any = 1) -> int:
+        return random.randrange(1, 100)
+
+
+def some(round_index: int) -> Any:
+    return np.random.permutation(5)[:4]
+
+
+def late(staleness: int) -> float:
+    return 1 - random.random() / 2
+
+
 class Draw(ClientSampler):
     def cohort_size(self, num_clients: int) -> int:
         return 3
@@ -106,6 +183,16 @@ PARTS = {
     "merge": lambda: {"aggregation": Merge()},
     "merge or stay": lambda: {"aggregation": Stay()},
     "step": lambda: {"server": Step()},
+    "loss_of": lambda: {"objective": Losses(), "aggregation": ByLoss()},
+    "published": lambda: {"exchange": Release()},
+    "schedule": lambda: {"schedule": Circulate()},
+    "score": lambda: {"sampler": Scores()},
+    "available": lambda: {"participation": Participation(available=some)},
+    "clock": lambda: {"schedule": Asynchronous(RandomClock(), buffer_size=2)},
+    "staleness": lambda: {
+        "schedule": Asynchronous(VirtualClock([5, 4, 3, 2, 1]), buffer_size=2),
+        "aggregation": StalenessMixing(0.5, late),
+    },
     "correction": lambda: {"objective": Pull()},
     "draw": lambda: {"sampler": Draw()},
 }
@@ -329,6 +416,11 @@ class Adapts(Exchange):
         return aggregate * (1 + 0.01 * self.count)
 
 
+class UnseededRelease(Exchange):
+    def published(self, model: Tensor) -> Tensor:
+        return model + 0.01 * torch.as_tensor(np.random.default_rng(None).standard_normal(len(model)))
+
+
 class UnseededDraw(ClientSampler):
     def cohort_size(self, num_clients: int) -> int:
         return 3
@@ -343,6 +435,7 @@ class UnseededDraw(ClientSampler):
         ({"aggregation": ForgetsOthers()}, "server's model differs between the 2 processes.*Look at ForgetsOthers"),
         ({"server": Unseeded()}, "server's model differs between the 2 processes.*Look at Unseeded"),
         ({"exchange": Adapts()}, "server's model differs between the 2 processes.*Look at Adapts"),
+        ({"exchange": UnseededRelease()}, "published model.*differs between the 2 processes.*Look at UnseededRelease"),
         ({"sampler": UnseededDraw()}, "`UnseededDraw.draw` drew other clients on each of the 2 processes"),
     ],
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_interval, check_not_negative, plain
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.asynchronous.staleness import Staleness, staleness_function
+from fl_lightning.parts.asynchronous.staleness import CheckedWeights, Staleness, staleness_function
 from fl_lightning.parts.federation import ClientResult, accumulator
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 
@@ -43,6 +43,11 @@ class StalenessMixing(Aggregation):
         self._weight = staleness_function(staleness)
         self.mixing = self._mixing.at(0)
         self._results: list[ClientResult] = []
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether a class, or the function of staleness, is a user's own."""
+        return super().may_draw or isinstance(self._weight, CheckedWeights)
 
     def on_round_start(self, round_index: int) -> None:
         """Take the round's alpha."""
@@ -100,6 +105,11 @@ class StalenessWeightedDeltas(Aggregation):
         self._decay = staleness_function(staleness)
         self._usual = self._decay(plain(average_staleness))  # type: ignore[arg-type]
         self._clear()
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether a class, or the function of staleness, is a user's own."""
+        return super().may_draw or isinstance(self._decay, CheckedWeights)
 
     def _clear(self) -> None:
         self._sum: Tensor | None = None

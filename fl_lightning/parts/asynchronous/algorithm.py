@@ -111,7 +111,8 @@ class AsynchronousAlgorithm(Algorithm):
         self._boundary = self._own_state()
         self.start_round(round_index)
         schedule, federation = self.schedule, self.federation
-        self._arrivals = self.sampler.cohort_size(federation.num_clients)
+        with self.drawing(Moment.COHORT, round_index):
+            self._arrivals = self.sampler.cohort_size(federation.num_clients)
         rng = numpy_generator(federation.seed, Stream.SAMPLING, round_index)
         schedule.enter(round_index, rng, self._arrivals)
         self.report = ArrivalReport()
@@ -132,8 +133,9 @@ class AsynchronousAlgorithm(Algorithm):
         """Yield the tasks that are to be trained next, until the round's results have arrived."""
         schedule, sent = self.schedule, self.schedule.simulation.number
         uploads = []
-        for _ in range(self._arrivals):
-            slot = schedule.next_arrival(self.server)
+        for number in range(self._arrivals):
+            with self.drawing(Moment.ARRIVAL, self._round, number):
+                slot = schedule.next_arrival(self.server)
             if slot is None:
                 self._raise_empty()
             if slot not in schedule.simulation.results:

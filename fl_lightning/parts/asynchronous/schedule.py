@@ -18,6 +18,7 @@ from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.server import Server
 from fl_lightning.representation import who_train
+from fl_lightning.super_calls import is_of_library
 
 _MOST_AHEAD = 64
 _KEPT_AHEAD = 4
@@ -110,6 +111,11 @@ class Asynchronous(Part):
                 "adds a second result before the buffer is full, so it would never be full. "
                 f"Give at most {most}, or let clients go on at once."
             )
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether a class, or the clock's, is a user's own."""
+        return super().may_draw or not is_of_library(type(self.clock))
 
     @property
     def most_at_once(self) -> int:
