@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, is_number
-from fl_lightning.parts.federation import ClientResult, accumulator
+from fl_lightning.arguments import got, is_number, plain
+from fl_lightning.arguments import is_finite as is_finite_number
+from fl_lightning.parts.federation import ClientResult, Task, accumulator
 from fl_lightning.parts.guard import call
 from fl_lightning.parts.traffic import Payload
 
@@ -94,11 +95,16 @@ def call_for_sum(part: object, total: Tensor, count: float) -> tuple[Tensor, flo
         part: The exchange.
         total: The true sum of updates, shape ``(num_parameters,)``.
         count: The true number of clients.
+
+    Raises:
+        ValueError: If the number is negative or not finite.
     """
     returned = call(part, "summed", total, count, watch=[total])
     if not isinstance(returned, tuple) or len(returned) != 2 or not is_number(returned[1]):
         _refuse_type(part, "summed", returned, "the sum, a tensor, and the number by which the server divides it")
-    return _checked_vector(part, "summed", returned[0], total, (len(total),)), float(returned[1])
+    seen = _checked_vector(part, "summed", returned[0], total, (len(total),))
+    what = "a sum whose number, by which the server divides it,"
+    return seen, float(_checked_number(part, "summed", what, returned[1], "Return 0 to let the server stay"))
 
 
 def call_for_result(part: object, method: str, result: ClientResult) -> ClientResult:
@@ -112,7 +118,8 @@ def call_for_result(part: object, method: str, result: ClientResult) -> ClientRe
     Raises:
         TypeError: If it returns no :class:`ClientResult`, one whose vector is no floating-point tensor, or one whose
             payload is no :class:`Payload`.
-        ValueError: If the vector has another shape, or lies on another device.
+        ValueError: If the vector has another shape, or lies on another device; if samples or steps are no finite
+            number of at least 0, or the loss is no finite number.
         RuntimeError: If the method changes the result's tensors in place.
     """
     returned = call(part, method, result, results=[result])
@@ -126,7 +133,7 @@ def check_results(part: object, method: str, returned: Any, like: Sequence[Clien
     return [check_result(part, method, result, like[0]) for result in returned] if like else list(returned)
 
 
-def check_result(part: object, method: str, returned: Any, like: ClientResult) -> ClientResult:
+def check_result(part: Any, method: str, returned: Any, like: ClientResult) -> ClientResult:
     """Return a client's result that a part's method returned; see :func:`call_for_result`.
 
     Args:
@@ -147,8 +154,37 @@ def check_result(part: object, method: str, returned: Any, like: ClientResult) -
             f"`{type(part).__name__}.{method}` returned a result whose payload is {got(returned.payload)}. Give a "
             "Payload, such as `result.payload.sparse(k, of=n)`, or leave it out."
         )
-    is_plain = vector is returned.vector and start is returned.start
-    return returned if is_plain else replace(returned, vector=vector, start=start)
+    result: ClientResult = returned
+    same = result.task is like.task and result.num_steps is like.num_steps and result.loss is like.loss
+    if not same and not part.is_of_library:
+        result = _with_checked_numbers(part, method, result)
+    is_plain = vector is result.vector and start is result.start
+    return result if is_plain else replace(result, vector=vector, start=start)
+
+
+def _with_checked_numbers(part: object, method: str, result: ClientResult) -> ClientResult:
+    """Return a result with plain numbers of samples and steps, and a plain loss; for errors see `call_for_result`."""
+    task, loss = result.task, result.loss
+    if not isinstance(task, Task):
+        raise TypeError(
+            f"`{type(part).__name__}.{method}` returned a result whose task is {got(task)}. Leave `result.task` as it "
+            "is, or change it by `replace(result.task, num_samples=...)` of dataclasses."
+        )
+    hint = "Give another number by `replace` of dataclasses, or leave it as it is"
+    samples = _checked_number(part, method, "a result whose `task.num_samples`", task.num_samples, hint)
+    steps = _checked_number(part, method, "a result whose `num_steps`", result.num_steps, hint)
+    if loss is not None:
+        loss = _checked_number(part, method, "a result whose `loss`", loss, hint, least=-math.inf)
+    return replace(result, task=replace(task, num_samples=samples), num_steps=steps, loss=loss)
+
+
+def _checked_number(part: object, method: str, what: str, value: Any, hint: str, least: float = 0.0) -> Any:
+    """Return a number of a user's part as Python's; raise ``ValueError`` if it is none, not finite or too small."""
+    number = plain(value.item() if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0 else value)
+    if is_finite_number(number) and number >= least:
+        return number
+    allowed = "a finite number of at least 0" if least == 0 else "a finite number"
+    raise ValueError(f"`{type(part).__name__}.{method}` returned {what} is {got(value)}; it must be {allowed}. {hint}.")
 
 
 def is_finite(vector: Tensor) -> bool:

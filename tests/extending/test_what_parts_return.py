@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed
 from fl_lightning.parts import (
     ClientResult,
     Correction,
+    Exchange,
     LocalObjective,
     Payload,
 )
@@ -43,6 +45,71 @@ def test_a_part_that_returns_what_it_should_is_left_alone() -> None:
     assert fit(Federated(1.0, server=Step(lambda model, aggregate: aggregate.requires_grad_() * 1.0))) == 3.0
     assert fit(FedAvg(1.0, aggregation=Merge(lambda model, mean: mean), exchange=Way())) == 3.0
     assert fit(Federated(1.0, schedule=Plan(), exchange=Way(published=lambda model: model + 1.0))) == 4.0
+
+
+# ---- numbers ----
+
+
+def with_samples(number: Any) -> Way:
+    return Way(upload=lambda result: replace(result, task=replace(result.task, num_samples=number)))
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("number", [-2, -0.5, "3", None, math.nan, math.inf, True, torch.ones(2)])
+def test_a_number_of_samples_that_is_none_is_told_as_the_exchange_s(name: str, number: Any) -> None:
+    text = r"`Way.upload` returned a result whose `task.num_samples` is .*it must be a finite number of at least 0"
+    with pytest.raises(ValueError, match=text):
+        fit(MAKE[name](exchange=with_samples(number)))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"num_steps": -1}, "`num_steps` is -1; it must be a finite number of at least 0"),
+        ({"num_steps": math.nan}, "`num_steps` is nan; it must be a finite number of at least 0"),
+        ({"loss": math.nan}, "`loss` is nan; it must be a finite number"),
+        ({"loss": "low"}, "`loss` is 'low'; it must be a finite number"),
+    ],
+)
+@pytest.mark.parametrize("name", MAKE)
+def test_other_numbers_of_a_result_are_checked_too(name: str, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=rf"`Way.upload` returned a result whose {text}"):
+        fit(MAKE[name](exchange=Way(upload=lambda result: replace(result, **change))))
+
+
+def test_a_task_that_is_none_is_told_as_the_exchange_s() -> None:
+    with pytest.raises(TypeError, match=r"`Way.upload` returned a result whose task is None. Leave `result.task`"):
+        fit(FedAvg(1.0, exchange=Way(upload=lambda result: replace(result, task=None))))
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, torch.tensor])
+def test_numbers_of_samples_may_be_of_any_kind(kind: Callable[[int], Any]) -> None:
+    # clients reach 2 and 4; with 3 samples and 1 they weigh 3/4 and 1/4: 3/4 * 2 + 1/4 * 4 = 2.5
+    def uploaded(result: ClientResult) -> ClientResult:
+        return replace(result, task=replace(result.task, num_samples=kind(3 - 2 * result.task.client)))
+
+    assert fit(FedAvg(1.0, exchange=Way(upload=uploaded))) == 2.5
+
+
+class Sum(Exchange):
+    def __init__(self, divisor: Any) -> None:
+        self.divisor = divisor
+
+    def summed(self, total: Tensor, count: float) -> Any:
+        return total, self.divisor
+
+
+@pytest.mark.parametrize("divisor", [-3.0, math.nan, math.inf, np.float64(-1)])
+def test_a_divisor_of_the_sum_that_is_none_is_told_as_the_exchange_s(divisor: Any) -> None:
+    text = r"`Sum.summed` returned a sum whose number, .*, is .*must be a finite number of at least 0"
+    with pytest.raises(ValueError, match=text):
+        fit(FedAvg(1.0, weighting="uniform", exchange=Sum(divisor)))
+
+
+@pytest.mark.parametrize(("divisor", "expected"), [(0, 0.0), (2, 3.0), (np.float32(4), 1.5)])
+def test_a_sum_is_divided_by_the_exchange_s_number(divisor: Any, expected: float) -> None:
+    # the updates 2 and 4 add up to 6
+    assert fit(FedAvg(1.0, weighting="uniform", exchange=Sum(divisor)), rounds=1) == expected
 
 
 # ---- types and shapes ----
