@@ -100,18 +100,25 @@ class Composition(ShowsSignature):
         check_part("aggregation", self.aggregation, Aggregation)
         check_part("server", self.server_optimizer, ServerOptimizer)
         self.aggregation = of_sums(self.exchange, self.aggregation)
-        refuse_own_exchange(self.objective)
-        self.objective.exchange = self.exchange
+        for objective in self._objectives:
+            refuse_own_exchange(objective)
         self._check_parts()
 
     def _check_parts(self) -> None:
         """Let every part look at the others."""
+        for part in self.all_parts:
+            refuse_idle(part)
+        self._introduce_parts()
+        check_attributes(self.all_parts, self.participation)
+
+    def _introduce_parts(self) -> None:
         parts = {**self.parts, "participation": self.participation}
         for part in self.parts.values():
-            for each in part.with_held_parts:
-                refuse_idle(each)
             part.check_beside(parts)
-        check_attributes(self.all_parts, self.participation)
+
+    @property
+    def _objectives(self) -> list[LocalObjective]:
+        return [part for part in self.objective.with_held_parts if isinstance(part, LocalObjective)]
 
     @property
     def federation(self) -> Federation:
@@ -208,6 +215,9 @@ class Composition(ShowsSignature):
         self._own_draws.look_at(self.parts, self.participation)
         self.unsaved.on_fit_start()
         self.same.on_fit_start()
+        self._introduce_parts()  # again: another callback may have been made with one of them since
+        for objective in self._objectives:
+            objective.exchange = self.exchange
         for place, part in enumerate(self.parts.values()):
             self._attach(part, federation, place, fresh=fresh)
         check_attributes(self.all_parts, self.participation)

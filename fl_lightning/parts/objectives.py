@@ -28,7 +28,7 @@ class LocalObjective(Part):
     needs_summed_lr = False
     #: Whether all clients of a round must start from the server's model.
     starts_from_server = False
-    #: The :class:`Chain` of exchanges beside the objective; the algorithm sets it.
+    #: The :class:`Chain` of exchanges beside the objective; set when a fit begins.
     exchange: Any = None
 
     @property

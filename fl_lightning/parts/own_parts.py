@@ -65,8 +65,14 @@ def check_attributes(parts: Sequence[Part], *others: Any) -> None:
     for part in of_users(parts):
         _refuse_hidden_methods(part)
         for name, held in held_in(part, Part).items():
-            if id(held) not in known:
+            if id(held) not in known and not _is_of_earlier_fit(part, name, held):
                 _refuse_unknown(part, name, held)
+
+
+def _is_of_earlier_fit(part: Part, name: str, held: Part) -> bool:
+    """Return whether it is the exchanges among which, or beside which, a part worked in another callback's fit."""
+    kind = {"exchange": LocalObjective, "_whole_chain": Exchange}.get(name)
+    return kind is not None and isinstance(part, kind) and isinstance(held, Chain)
 
 
 def _refuse_hidden_methods(part: Part) -> None:

@@ -148,7 +148,9 @@ class Part(ShowsArguments):
 
     @passes_on
     def check_beside(self, parts: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` if the part cannot work together with the others; called when an algorithm is made.
+        """Raise ``ValueError`` if the part cannot work together with the others.
+
+        Called when an algorithm is made, and again when a fit begins.
 
         Args:
             parts: All parts by name: ``"sampler"``, ``"schedule"``, ``"objective"``, ``"aggregation"``, ``"exchange"``,
