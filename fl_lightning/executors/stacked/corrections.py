@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction
+from fl_lightning.plain_copies import plain_copy, same_content
 
 
 class StackedCorrections:
@@ -19,6 +21,9 @@ class StackedCorrections:
         corrections: Each client's, ``None`` for none.
         starts: The models that they received, shape ``(size,)`` each.
         vector: The federated state of the module.
+
+    Raises:
+        CannotVectorize: If clients share a correction with an ``add`` of its own, which may count their steps.
     """
 
     def __init__(self, corrections: Sequence[Correction | None], starts: Sequence[Tensor], vector: StateVector) -> None:
@@ -26,6 +31,8 @@ class StackedCorrections:
         nothing = Correction()
         given = [correction or nothing for correction in corrections]
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
+        _refuse_shared(self._own)
+        self._called = 0  # so many of the first ones
         self._pulls = [correction.pull for correction in given]
         #: Each client's additional weight decay.
         self.weight_decays = [correction.weight_decay for correction in given]
@@ -72,7 +79,7 @@ class StackedCorrections:
         return self._active
 
     def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Add the corrections to the gradients, in place.
+        """Add the corrections to the gradients, in place; raise ``CannotVectorize`` if one of them keeps a state.
 
         Args:
             parameters: The parameters of the clients at work, shape ``(active, *shape)`` each.
@@ -104,7 +111,12 @@ class StackedCorrections:
             for view, place in zip(rows, places, strict=True):
                 view.grad = gradients[place][row]  # type: ignore[index]
             starts = [self._starts[place][row] for place in places]
-            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
+            linear = [self._linear[place][row] for place in places] if self._linear else []
+            if row < self._called:
+                self._own[row].add(rows, starts, linear)
+            else:
+                _add_first(self._own[row], rows, starts, linear)
+                self._called = row + 1
             for view, place in zip(rows, places, strict=True):
                 gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
 
@@ -119,3 +131,36 @@ class StackedCorrections:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 gradient.add_(parameter.detach() * along(decays[: len(parameter)], parameter))
+
+
+def _refuse_shared(corrections: Sequence[Correction]) -> None:
+    """Raise ``CannotVectorize`` if clients share a correction: its ``add`` would see their steps in another order."""
+    known: set[int] = set()
+    for correction in corrections:
+        if id(correction) in known:
+            raise CannotVectorize(
+                f"`correction` of the local objective returns one {type(correction).__name__} for several clients, and "
+                "its `add` may keep what it needs from step to step; return a new one for each client"
+            )
+        if type(correction).add is not Correction.add:
+            known.add(id(correction))
+
+
+def _add_first(correction: Correction, *given: Sequence[Tensor]) -> None:
+    """Let a correction add itself for the first time.
+
+    Raises:
+        CannotVectorize: If that changes its attributes, which are then as before: clients that are trained both ways
+            would change them twice.
+    """
+    held = vars(correction)
+    before = {name: plain_copy(value) for name, value in held.items() if name != "linear"}
+    correction.add(*given)
+    changed = [name for name, value in held.items() if name != "linear" and not same_content(before.get(name), value)]
+    if changed:
+        for name in changed:
+            held.pop(name)
+        held.update({name: value for name, value in before.items() if name in changed})
+        raise CannotVectorize(
+            f"`{type(correction).__name__}.add` changes its attribute `{changed[0]}` from step to step"
+        )
