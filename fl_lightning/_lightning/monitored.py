@@ -21,6 +21,15 @@ def monitored_values(loop: _FitLoop) -> dict[str, Tensor]:
     return values
 
 
+def names_of_validation(trainer: pl.Trainer) -> set[str]:
+    """Return the names that a validation which ends logged, and training does not; call it on all processes."""
+    loop = trainer.fit_loop.epoch_loop
+    validated, trained = (
+        results.metrics(on_step=False)["callback"] for results in (loop.val_loop._results, loop._results)
+    )
+    return validated.keys() - trained.keys()
+
+
 def restore_monitored_values(trainer: pl.Trainer, values: Mapping[str, Tensor]) -> None:
     """Let callbacks see the values of a checkpoint until there are new ones."""
     device = trainer.strategy.root_device

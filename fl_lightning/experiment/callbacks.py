@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor
 
+from fl_lightning._lightning.monitored import names_of_validation
 from fl_lightning.callbacks.checkpoint import save_whole
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
@@ -35,7 +36,6 @@ class CurveRecorder(Callback):
     def __init__(self, path: Path, on_round: Callable[[int], None]) -> None:
         self.path, self.on_round = path, on_round
         self._of_validation: set[str] = set()
-        self._before: set[str] = set()
         self._validated = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -43,13 +43,9 @@ class CurveRecorder(Callback):
         rows = [row for row in read_rounds(self.path) if row["round"] <= trainer.current_epoch]
         self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note the metrics that training has logged."""
-        self._before = set(trainer.callback_metrics)
-
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note the metrics that validation has added."""
-        self._of_validation |= set(trainer.callback_metrics) - self._before
+        """Note the metrics that validation has logged."""
+        self._of_validation |= names_of_validation(trainer)
         self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -61,6 +57,14 @@ class CurveRecorder(Callback):
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self.on_round(trainer.current_epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the names of the validation metrics: a resumed fit sees their old values before it validates."""
+        return {"of_validation": sorted(self._of_validation)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the names of a checkpoint."""
+        self._of_validation = set(state_dict["of_validation"])
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:

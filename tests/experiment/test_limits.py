@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import signal
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_a_cell_that_fails_once_is_tried_again_and_goes_on(tmp_path: Path, fault
     ]
     # the fit is the same as one that was never broken
     assert rows["Once"]["score"] == rows["Plain"]["score"]
+
+
+@pytest.mark.parametrize("at_round", [2, 5, 7])  # validated are 3 and 6
+def test_the_curve_of_a_cell_that_went_on_is_that_of_a_whole_one(tmp_path: Path, faulty: None, at_round: int) -> None:
+    table = with_faulty(Once=spec("FailOnce", marker=str(tmp_path / "marker"), at_round=at_round))
+    table["trainer"] = {"max_epochs": 8, "check_val_every_n_epoch": 3, "accelerator": "cpu"}
+    rows, text = run(table, tmp_path, 0, retries=1)
+    assert "To be tried again (1 of 1): digits, Once" in text
+    once, plain = ((tmp_path / "cells" / rows[name]["cell"] / "curve.csv").read_bytes() for name in ("Once", "Plain"))
+    assert once == plain
+    scores = [row["val_acc_clients"] for row in csv.DictReader(plain.decode().splitlines())]
+    assert [bool(score) for score in scores] == [False, False, True, False, False, True, False, False]
 
 
 def test_a_cell_that_always_fails_fails_after_the_last_attempt(tmp_path: Path, faulty: None) -> None:
