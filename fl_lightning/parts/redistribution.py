@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import astuple, dataclass
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,34 +13,13 @@ from fl_lightning.arguments import check_bool, check_choice, check_count, plain
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
+from fl_lightning.parts.saved_results import numbers_of, with_models
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import Server
 from fl_lightning.representation import counted
 
 Evaluate = Literal["virtual", "aggregate"]
 Unequal = Literal["subsample", "reduce", "park", "count"]
-
-
-@dataclass(frozen=True)
-class ModelHistory:
-    """The history of a circulating model since the last aggregation.
-
-    Attributes:
-        client: The client that trained it last; -1 if none did.
-        num_samples: Samples of all clients that trained it, a client counted each time.
-        num_steps: Optimizer steps that they made.
-        trainings: Number of trainings.
-    """
-
-    client: int = -1
-    num_samples: int = 0
-    num_steps: int = 0
-    trainings: int = 0
-
-    def after(self, result: ClientResult) -> ModelHistory:
-        """Return the history with one more training."""
-        samples, steps = self.num_samples + result.num_samples, self.num_steps + result.num_steps
-        return ModelHistory(result.task.client, samples, steps, self.trainings + 1)
 
 
 class Redistribution(Schedule):
@@ -50,8 +29,9 @@ class Redistribution(Schedule):
     rounds the server moves to the plain mean of the models and all start again from there (eq. (35)-(37)).
 
     When a cycle ends, the aggregation gets one result for each circulating model: ``start`` is the server's model,
-    ``delta`` the change since then, ``num_samples`` and ``num_steps`` are sums over the cycle, and the task has the
-    cycle's last round and the client that trained the model last (-1, with 0 steps, if none did).
+    ``delta`` the change since then, and ``num_samples``, ``num_steps`` and ``summed_lr`` are sums over the cycle. The
+    task has the cycle's last round. All else, such as the client and its ``score``, is of the last training (client -1,
+    with 0 steps, if there was none).
 
     Equations are numbered as in ``docs/references.md``.
 
@@ -71,6 +51,7 @@ class Redistribution(Schedule):
     """
 
     keeps_models = True
+    saves_results = True
     gathers_state = True
 
     def __init__(
@@ -90,8 +71,8 @@ class Redistribution(Schedule):
             )
         self.redistributions, self.evaluate = plain(redistributions), evaluate
         self.unequal, self.extend_cycle = unequal, extend_cycle
-        #: Position, trainings, models and histories before a round ended, until the server has moved.
-        self._before: tuple[int, dict[int, int], dict[int, Tensor], dict[int, ModelHistory]] | None = None
+        #: Position, trainings and results before a round ended, until the server has moved.
+        self._before: tuple[int, dict[int, int], dict[int, ClientResult]] | None = None
         self._start_cycle()
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -103,11 +84,16 @@ class Redistribution(Schedule):
         self.num_models = 0
         self.trainings: dict[int, int] = {}
         """How often each circulating model was trained in the cycle, by slot."""
-        self.models: dict[int, Tensor] = {}
-        self._histories: dict[int, ModelHistory] = {}
+        self._results: dict[int, ClientResult] = {}
+        """Every trained model of the cycle, by slot, as the server will get it, but for ``start``."""
         self._trained: dict[int, ClientResult] = {}
         self._planned: list[int] = []
         self._circulating: list[int] = []
+
+    @property
+    def models(self) -> dict[int, Tensor]:
+        """The circulating models that this process keeps and that were trained in the cycle, by slot."""
+        return {slot: result.vector for slot, result in self._results.items()}
 
     @property
     def in_cycle(self) -> bool:
@@ -164,7 +150,8 @@ class Redistribution(Schedule):
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the circulating model of the slot; the server's model at the start of a cycle."""
-        return self.models.get(slot, server.model)
+        result = self._results.get(slot)
+        return server.model if result is None else result.vector
 
     def receive(self, result: ClientResult, server: Server) -> None:
         """Hold the slot's new model until the round ends."""
@@ -172,17 +159,16 @@ class Redistribution(Schedule):
 
     def publish(self, server: Server, failed: Collection[int]) -> Tensor:
         """Pass the models on; aggregate them when the cycle is complete. A round without clients is skipped."""
-        self._before = self.position, self.trainings, self.models, self._histories
+        self._before = self.position, self.trainings, self._results
         trained, self._trained = self._trained, {}
         if self._planned:
             self.trainings = {slot: self.trainings[slot] for slot in self._circulating}
-            self.models, self._histories = self.models.copy(), self._histories.copy()
             for slot in set(self._planned) - set(failed):
                 self.trainings[slot] += 1
-            for slot, result in trained.items():
-                self.models[slot] = result.vector
-                self._histories[slot] = self._histories.get(slot, ModelHistory()).after(result)
-            self.models = {slot: model for slot, model in self.models.items() if slot in self.trainings}
+            new = {slot: _added(self._results.get(slot), result) for slot, result in trained.items()}
+            self._results = {
+                slot: result for slot, result in {**self._results, **new}.items() if slot in self.trainings
+            }
             self.position += 1
         if self._is_complete():
             self._hand_over(server)
@@ -200,12 +186,11 @@ class Redistribution(Schedule):
 
     def _hand_over(self, server: Server) -> None:
         """Give the server every circulating model."""
+        model, n = server.model, self.federation.num_parameters
         for slot in self._slots_here():
-            history = self._histories.get(slot, ModelHistory())
-            task = Task(slot, history.client, history.num_samples, round=server.round)
-            n = self.federation.num_parameters
-            start, vector = server.model, self.start(slot, server)
-            server.take(ClientResult(task, start, vector, history.num_steps, num_parameters=n))
+            untrained = ClientResult(Task(slot, -1, 0), model, model, 0, num_parameters=n)
+            result = replace(self._results.get(slot, untrained), start=model)
+            server.take(replace(result, task=replace(result.task, round=server.round)))
 
     def _virtual_mean(self, server: Server) -> Tensor:
         """Return the plain mean of all circulating models, those of other processes too."""
@@ -224,21 +209,21 @@ class Redistribution(Schedule):
         """Forget the models of the broken-off round; the circulating ones are as they were."""
         self._trained = {}
         if self._before is not None:
-            self.position, self.trainings, self.models, self._histories = self._before
+            self.position, self.trainings, self._results = self._before
             self._before = None
         if not self.in_cycle:
             self._start_cycle()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the cycle and every circulating model."""
-        histories = self.federation.join({slot: list(astuple(history)) for slot, history in self._histories.items()})
+        numbers = {slot: numbers_of(result) for slot, result in self._results.items()}
         return {
             "redistributions": self.redistributions,
             "position": self.position,
             "num_models": self.num_models,
             "trainings": dict(self.trainings) if self.in_cycle else {},
             "models": self.federation.join(self.models),
-            "histories": histories,
+            "results": self.federation.join(numbers),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -257,5 +242,15 @@ class Redistribution(Schedule):
         self.position, self.num_models = state["position"], state["num_models"]
         self.trainings = dict(state["trainings"])
         here = set(self._slots_here())  # another process trains the others on
-        self.models = {slot: model.to(device) for slot, model in state["models"].items() if slot in here}
-        self._histories = {slot: ModelHistory(*history) for slot, history in state["histories"].items() if slot in here}
+        models = {slot: model.to(device) for slot, model in state["models"].items() if slot in here}
+        self._results = {slot: with_models(state["results"][slot], model, model) for slot, model in models.items()}
+
+
+def _added(before: ClientResult | None, result: ClientResult) -> ClientResult:
+    """Return a model's result with the samples and steps of its earlier trainings in the cycle."""
+    if before is None:
+        return replace(result, start=result.vector)  # the server's model takes this place at the end of the cycle
+    task = replace(result.task, num_samples=before.num_samples + result.num_samples)
+    rates = [sum(pair) for pair in zip(before.summed_lr, result.summed_lr, strict=False)]
+    steps = before.num_steps + result.num_steps
+    return replace(result, task=task, start=result.vector, num_steps=steps, summed_lr=rates)

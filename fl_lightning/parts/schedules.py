@@ -32,6 +32,8 @@ class Schedule(Part, ABC):
     keeps_models = False
     #: Whether the server gets all results of a round at its end, and nothing else.
     merges_each_round = False
+    #: Whether checkpoints hold results that the server has not merged.
+    saves_results = False
 
     @property
     def in_cycle(self) -> bool:

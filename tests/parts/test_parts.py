@@ -130,7 +130,7 @@ def test_redistributions_out_of_range(value: object) -> None:
 def cycle(position: int, redistributions: int) -> dict[str, Any]:
     """Return the state of two circulating models within a cycle."""
     trainings = {0: position, 1: position}
-    state = {"position": position, "num_models": 2, "trainings": trainings, "models": {}, "histories": {}}
+    state = {"position": position, "num_models": 2, "trainings": trainings, "models": {}, "results": {}}
     return {**state, "redistributions": redistributions}
 
 

@@ -21,6 +21,7 @@ from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.received import check_due, refuse_missing
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
+from fl_lightning.parts.saved_results import numbers_of, with_models
 from fl_lightning.parts.traffic import Traffic
 from fl_lightning.seeding import Stream, numpy_generator
 
@@ -253,21 +254,15 @@ class AsynchronousAlgorithm(Algorithm):
         rows = federation.sum_over_ranks(rows)
         sent = {task.slot: self.schedule.start(task.slot, self.server) for task in tasks}
         beside = {
-            slot: (
-                {"num_steps": result.num_steps, "summed_lr": list(result.summed_lr), "loss": result.loss},
-                result.payload,
-                None if result.start is sent[slot] else result.start.cpu(),
-            )
+            slot: (numbers_of(result), None if result.start is sent[slot] else result.start.cpu())
             for slot, result in mine.items()
         }
         everyone = {slot: entry for share in federation.gather(beside) for slot, entry in share.items()}
         refuse_missing(tasks, everyone)
         for task, row in zip(tasks, rows, strict=True):
-            numbers, payload, start = everyone[task.slot]
+            numbers, start = everyone[task.slot]
             start = sent[task.slot] if start is None else start.to(model.device)
-            results[task.slot] = ClientResult(
-                task, start, row.clone(), num_parameters=federation.num_parameters, payload=payload, **numbers
-            )
+            results[task.slot] = with_models(numbers, start, row.clone())
 
     # ---- accounts ----
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fl_lightning.parts.federation import ClientResult, Task
-from fl_lightning.parts.traffic import Payload
+from fl_lightning.parts.saved_results import numbers_of, with_models
 
 ARRIVAL, LOSS, COMING = 0, 1, 2
 
@@ -179,23 +179,8 @@ class Simulation:
 
 def _state_of(result: ClientResult) -> dict[str, Any]:
     """Return a result as numbers, lists and tensors."""
-    numbers = [result.num_steps, result.num_parameters, result.staleness, result.counter]
-    task, payload = list(astuple(result.task)), list(astuple(result.payload))
-    state = {"task": task, "start": result.start, "vector": result.vector, "numbers": numbers, "payload": payload}
-    return {**state, "summed_lr": list(result.summed_lr), "loss": result.loss}
+    return {"start": result.start, "vector": result.vector, "numbers": numbers_of(result)}
 
 
 def _result_of(state: dict[str, Any], like: Tensor) -> ClientResult:
-    steps, num_parameters, staleness, counter = state["numbers"]
-    return ClientResult(
-        Task(*state["task"]),
-        state["start"].to(like),
-        state["vector"].to(like),
-        steps,
-        num_parameters=num_parameters,
-        payload=Payload(*state["payload"]),
-        staleness=staleness,
-        counter=counter,
-        summed_lr=state["summed_lr"],
-        loss=state["loss"],
-    )
+    return with_models(state["numbers"], state["start"].to(like), state["vector"].to(like))

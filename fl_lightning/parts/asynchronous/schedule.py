@@ -55,6 +55,8 @@ class Asynchronous(Part):
 
     #: Whether a client may train on several models at once.
     repeats_clients = False
+    #: Whether checkpoints hold results that the server has not merged.
+    saves_results = True
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from fl_lightning.parts.exchange.buffers import BufferExchange
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.guard import call
+from fl_lightning.parts.saved_results import other_class
 from fl_lightning.parts.saved_state import HELD_PARTS
 from fl_lightning.parts.traffic import Payload
 
@@ -44,6 +45,7 @@ class Chain(Exchange):
                     "another one for the second place."
                 )
         self.members: list[Exchange] = list(members)
+        self._results_are_saved = False
 
     @property
     def held_parts(self) -> list[Exchange]:
@@ -76,6 +78,7 @@ class Chain(Exchange):
                 of it.
         """
         super().check_beside(parts)
+        self._results_are_saved = parts["schedule"].saves_results
         for member in self.members:
             if member.colludes:
                 self._refuse_beside(member, parts["schedule"])
@@ -111,12 +114,15 @@ class Chain(Exchange):
 
         Raises:
             FloatingPointError: If a member makes NaN or infinite values of finite ones.
+            TypeError: If a member returns a subclass of a result, and checkpoints hold results.
         """
         passed = [result]
         for member in self.members:
             passed.append(call_for_result(member, "upload", passed[-1]))
         if passed[-1].vector is not result.vector and not are_finite(passed[-1]):
             self._refuse_not_finite(passed)
+        if self._results_are_saved and other_class(passed[-1]) is not None:
+            self._refuse_other_class(passed)
         return passed[-1]
 
     def _refuse_not_finite(self, passed: Sequence[ClientResult]) -> NoReturn:
@@ -126,6 +132,19 @@ class Chain(Exchange):
             f"`{type(culprit).__name__}.upload` returned NaN or infinite values for client {passed[0].task.client}, "
             "which handed in finite ones. Check its arithmetic, such as a division by a norm that can be 0. The round "
             "is discarded."
+        )
+
+    def _refuse_other_class(self, passed: Sequence[ClientResult]) -> NoReturn:
+        """Raise an error that names the member whose result is the first that a checkpoint could not hold."""
+        makers = ["The executor", *(f"`{type(member).__name__}.upload`" for member in self.members)]
+        maker, cls = next(
+            (maker, cls) for maker, after in zip(makers, passed, strict=True) if (cls := other_class(after))
+        )
+        raise TypeError(
+            f"{maker} returned a {cls.__name__}. Under this schedule the server merges results later, and checkpoints "
+            "hold them until then: only what ClientResult, Task and Payload have. Put what the server needs into a "
+            "field of these, such as `score` or `num_samples` of the task, or into a dict by client in `state_dict` of "
+            "the aggregation, or use FedAvg."
         )
 
     def merged(self, aggregate: Tensor) -> Tensor:
