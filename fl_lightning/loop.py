@@ -185,10 +185,11 @@ class FederatedLoop(RoundLoop):
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
         self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector)
-        batches.on_round_start()
-        score_clients(self.training, self.round_index)  # for a sampler that was set since the fit began
-        algorithm.on_round_start(self.round_index, self.settings.full_work)
-        planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
+        with self.stop.taking_back(self.on_round_abort):
+            batches.on_round_start()
+            score_clients(self.training, self.round_index)  # for a sampler that was set since the fit began
+            algorithm.on_round_start(self.round_index, self.settings.full_work)
+            planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
         if not algorithm.unplanned_tasks:
             return planned
         return planned - (-algorithm.unplanned_tasks * self.batches_per_client() // self.trainer.world_size)

@@ -153,32 +153,26 @@ class RoundLoop(_FitLoop, ABC):
         """Plan a round and call ``on_train_epoch_start``."""
         planned = self.on_round_start()
         self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
-        self._round_start = self.state_dict()
-        self.epoch_loop.on_round_start(planned)
-        self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
-        try:
+        with self.stop.taking_back(self._break_off):
+            with self.stop.interrupts_wait():
+                self._round_start = self.state_dict()
+                self.epoch_loop.on_round_start(planned)
+                self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
             self.epoch_progress.increment_started()
             if self._bars is not None:
                 self._bars.on_round_start(self.round_index + 1)
-        except BaseException:
-            self._break_off()
-            raise
 
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
-        try:
+        with self.stop.taking_back(self._break_off):
             self._train_clients()
             self.stop.agree()
             self._join_processes()
             with self.stop.interrupts_wait():
                 self._complete_round()
-        except BaseException:
-            if self.in_round:
-                self._break_off()
-            raise
 
     def on_advance_end(self) -> None:
         """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
@@ -246,16 +240,16 @@ class RoundLoop(_FitLoop, ABC):
         self.on_round_complete()
 
     def _break_off(self) -> None:
-        """Return to the round's start: weights, optimizers, progress."""
+        """Return to the round's start, if the round is not done: weights, optimizers, progress."""
         start = self._round_start
-        with self.stop.interrupts_wait():
-            self.on_round_abort()
-            self.epoch_loop.on_round_end()
-            self.epoch_loop.optimizers.on_round_abort()
-            self._leave_round()
-            if start is not None:
-                self.load_state_dict(start)
-                _Loop.restarting.fset(self, False)
+        if start is None:
+            return
+        self.on_round_abort()
+        self.epoch_loop.on_round_end()
+        self.epoch_loop.optimizers.on_round_abort()
+        self._leave_round()
+        self.load_state_dict(start)
+        _Loop.restarting.fset(self, False)
 
     def _leave_round(self) -> None:
         self._round_start = None

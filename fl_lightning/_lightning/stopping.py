@@ -13,7 +13,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from types import FrameType
@@ -114,6 +114,16 @@ class StopRequests:
             signal.signal(signal.SIGINT, usual)
         if waiting:
             usual(*waiting[0])
+
+    @contextmanager
+    def taking_back(self, take_back: Callable[[], None]) -> Iterator[None]:
+        """Call a function if what is done inside fails or is interrupted; Ctrl-C waits for its end."""
+        try:
+            yield
+        except BaseException:
+            with self.interrupts_wait():
+                take_back()
+            raise
 
     # ---- in a round ----
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,74 @@ def test_a_round_that_breaks_off_leaves_no_trace(name: str, tmp_path: Path) -> N
     whole = trained(ALL[name]())
     assert trained(ALL[name](), Breaks(tmp_path / "mid.ckpt")) == whole
     assert trained(ALL[name](), path=tmp_path / "mid.ckpt") == whole
+
+
+class Failing(Exchange):
+    """Fails once where round 2 is planned, after other parts have begun it."""
+
+    def __init__(self, error: type[BaseException] | None) -> None:
+        self.error = error
+
+    def on_round_start(self, round_index: int) -> None:
+        if round_index == 1 and self.error is not None:
+            error, self.error = self.error, None
+            raise error("broken by the test")
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return replace(result)
+
+
+class FailingDraw(InTurn):
+    """Fails once where round 2 is planned, after its state has changed."""
+
+    def __init__(self, error: type[BaseException] | None) -> None:
+        super().__init__()
+        self.error = error
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> Any:
+        drawn = super().draw(num_clients, rng, available)
+        if self.count == 2 and self.error is not None:
+            error, self.error = self.error, None
+            raise error("broken by the test")
+        return drawn
+
+
+class SavesOnError(L.Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        trainer.save_checkpoint(self.path)
+
+
+PLANNED: dict[str, Callable[[Any], Any]] = {
+    "draw": lambda error: Federated(sampler=FailingDraw(error), executor="sequential"),
+    "another's draw": lambda error: Federated(
+        sampler=FailingDraw(error), exchange=FadingStart(), aggregation=FadingMerge(), executor="sequential"
+    ),
+    "on_round_start": lambda error: Federated(1.0, exchange=[FadingStart(), Failing(error)], executor="sequential"),
+    "circulating": lambda error: Federated(
+        1.0, schedule=Cycle(3), exchange=[FadingStart(), Failing(error)], executor="sequential"
+    ),
+    "buffered": lambda error: FedBuff(
+        2, 3, speeds=[1, 2, 3], exchange=[FadingStart(), Failing(error)], server=FadingStep(), executor="sequential"
+    ),
+}
+
+
+@pytest.mark.parametrize("error", [ArithmeticError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_round_whose_plan_fails_leaves_no_trace(name: str, error: type[BaseException], tmp_path: Path) -> None:
+    whole = trained(PLANNED[name](None))
+    callback, module, data = PLANNED[name](error), Quadratic(0.5, [0.0]), TensorDataModule(CLIENTS, batch_size=None)
+    trainer = quiet_trainer(max_epochs=4, callbacks=[callback, SavesOnError(tmp_path / "mid.ckpt")])
+    with pytest.raises((error, SystemExit)):  # Lightning makes one of Ctrl-C
+        trainer.fit(module, datamodule=data)
+    assert trainer.current_epoch == 1
+    trainer.fit(module, datamodule=data)
+    assert float(module.w) == whole
+    assert trained(PLANNED[name](None), path=tmp_path / "mid.ckpt") == whole
+    counted = [part for part in callback.algorithm.all_parts if isinstance(part, Counts)]
+    assert all(part.seen == list(range(1, part.count + 1)) for part in counted)
+    of_rounds = [part.count for part in counted if isinstance(part, InTurn | FadingStart)]
+    assert of_rounds == [4] * len(of_rounds) and of_rounds  # one in each round
