@@ -34,7 +34,7 @@ ROOMS = [
     "report",
 ]
 TOOLS = {
-    *("arguments", "atomic_file", "checked_file", "command_line", "durations", "log_lines", "metrics"),
+    *("arguments", "atomic_file", "checked_file", "command_line", "drawn", "durations", "log_lines", "metrics"),
     *(
         "notebook",
         "other_lightning",
@@ -42,6 +42,7 @@ TOOLS = {
         "representation",
         "seeding",
         "shadowing",
+        "short_texts",
         "signatures",
         "super_calls",
         "versions",

@@ -6,13 +6,14 @@ import os
 from collections import Counter
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import rank_zero_only
 
 from fl_lightning.arguments import check_path
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of
+from fl_lightning.drawn import Drawn
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.report import ArrivalRecord
 
@@ -22,6 +23,23 @@ if TYPE_CHECKING:
 
 _COLOURS = {"used": "tab:blue", "rejected": "tab:orange", "invalid": "tab:red", "lost": "0.75"}
 _MOST_CLIENTS = 60
+
+
+class _TimelineParts(NamedTuple):
+    figure: Figure
+    axes: tuple[Axes, Axes, Axes]
+
+
+class TimelinePlot(_TimelineParts, Drawn):
+    """The picture of a timeline, which a notebook shows; it unpacks as ``figure, axes``.
+
+    Attributes:
+        figure: The figure; it is not pyplot's. ``savefig(path)`` writes it.
+        axes: Its axes: who trains when, staleness, contributions.
+    """
+
+    def __repr__(self) -> str:
+        return "TimelinePlot(3 panels; `.savefig(path)` writes it)"
 
 
 class Timeline(RoundObserver):
@@ -86,16 +104,16 @@ class Timeline(RoundObserver):
         while path.exists():
             path, number = self.path.with_stem(f"{self.path.stem}-{number}"), number + 1
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.plot()[0].savefig(path, dpi=120)
+        self.plot().savefig(path, dpi=120)
 
-    def plot(self, until: float | None = None) -> tuple[Figure, tuple[Axes, Axes, Axes]]:
+    def plot(self, until: float | None = None) -> TimelinePlot:
         """Draw who trains when, with a line where the server moves; the histogram of staleness; and contributions.
 
         Args:
             until: Virtual time up to which the first panel is drawn; all of it if ``None``.
 
         Returns:
-            The figure, which is not pyplot's, and its three axes.
+            The picture; ``savefig(path)`` writes it, and a notebook shows it.
 
         Raises:
             RuntimeError: If nothing was recorded.
@@ -118,7 +136,7 @@ class Timeline(RoundObserver):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in (when, late, who):
             axes.spines[["top", "right"]].set_visible(False)
-        return figure, (when, late, who)
+        return TimelinePlot(figure, (when, late, who))
 
     def _draw_times(self, axes: Axes, until: float | None) -> None:
         shown = [record for record in self.arrivals if until is None or record.arrived <= until]

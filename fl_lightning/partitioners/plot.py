@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count, check_texts
+from fl_lightning.drawn import Drawn
+from fl_lightning.partitioners.client_axis import label_clients, width_of
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
+from fl_lightning.representation import counted
+from fl_lightning.short_texts import labels as plain
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LABEL_WIDTH = 0.09  # inches of a client's number; where they do not fit, every second, fifth or tenth is there
 _LETTER_WIDTH = 0.066  # inches of a letter of a set's name, at most
 _MAX_LEGEND = 20  # classes; with more a colour bar takes the legend's place
 #: Ten colours that can be told apart without full colour vision (Petroff 2021).
@@ -28,26 +30,27 @@ _COLORS = (
 )
 
 
-class LabelPlot(NamedTuple):
-    """The picture of a partition, which a notebook shows; it unpacks as ``figure, axes, table``.
-
-    Attributes:
-        figure: The figure; it is not pyplot's. Write it with ``figure.savefig(path)``.
-        axes: Its axes.
-        table: The drawn numbers: one row for each client, one column for each class.
-    """
-
+class _LabelParts(NamedTuple):
     figure: Figure
     axes: Axes
     table: pd.DataFrame
 
-    def _repr_png_(self) -> bytes:
-        content = io.BytesIO()
-        self.figure.savefig(content, format="png", dpi=110, bbox_inches="tight")
-        return content.getvalue()
+
+class LabelPlot(_LabelParts, Drawn):
+    """The picture of a partition, which a notebook shows; it unpacks as ``figure, axes, table``.
+
+    Attributes:
+        figure: The figure; it is not pyplot's. ``savefig(path)`` writes it.
+        axes: Its axes.
+        table: The drawn numbers: one row for each client, one column for each class.
+    """
 
     def __repr__(self) -> str:
-        return f"LabelPlot({len(self.table)} clients, {self.table.shape[1]} classes; `.figure.savefig(path)` writes it)"
+        clients, classes = self.table.shape
+        return (
+            f"LabelPlot({counted(clients, 'client')}, {classes:,} {'class' if classes == 1 else 'classes'}; "
+            "`.savefig(path)` writes it)"
+        )
 
 
 def plot_label_distributions(
@@ -102,7 +105,9 @@ def plot_label_distributions(
     _draw_bars(axes, table, legend=labels is not None)
     _label_axes(axes, table, partition.num_clients, order)
     if sets:
-        _mark_sets(axes, {name: [place for place, c in enumerate(clients) if c in set(sets[name])] for name in sets})
+        where = {name: [place for place, client in enumerate(clients) if client in set(sets[name])] for name in sets}
+        totals = {name: len(set(sets[name]) & set(range(partition.num_clients))) for name in sets}
+        _mark_sets(axes, where, totals)
     return LabelPlot(axes.figure, axes, table)  # type: ignore[arg-type]
 
 
@@ -125,15 +130,9 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
     from matplotlib.colors import Normalize
 
     num_classes = table.shape[1]
-    if num_classes <= _MAX_LEGEND:
-        many = colormaps["tab20"]
-        colors = list(_COLORS[:num_classes]) if num_classes <= len(_COLORS) else [many(i) for i in range(num_classes)]
-    else:
-        palette = colormaps["turbo"]
-        colors = [palette(index / (num_classes - 1)) for index in range(num_classes)]
+    colors = _class_colors(num_classes)
     bottom = np.zeros(len(table))
-    for name, color in zip(table.columns, colors, strict=True):
-        heights = table[name].to_numpy()
+    for name, heights, color in zip(plain(table.columns), table.to_numpy().T, colors, strict=True):
         axes.bar(np.arange(len(table)), heights, bottom=bottom, width=0.9, color=color, label=name)
         bottom += heights
     if not legend:
@@ -142,18 +141,26 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, legend: bool) -> None:
         small = {"fontsize": 7, "labelspacing": 0.25} if num_classes > 10 else {}
         axes.legend(title="class", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, reverse=True, **small)
     else:
-        mappable = ScalarMappable(Normalize(0, num_classes - 1), palette)
+        mappable = ScalarMappable(Normalize(0, num_classes - 1), colormaps["viridis"])
         axes.figure.colorbar(mappable, ax=axes, label="class, in ascending order", pad=0.01)
+
+
+def _class_colors(count: int) -> list[Any]:
+    """Return the colours of classes; those of very many go from dark to bright."""
+    from matplotlib import colormaps
+
+    if count <= len(_COLORS):
+        return list(_COLORS[:count])
+    if count <= _MAX_LEGEND:
+        return [colormaps["tab20"](place) for place in range(count)]
+    return [colormaps["viridis"](place / (count - 1)) for place in range(count)]
 
 
 def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     size = len(table)
-    least = size * _LABEL_WIDTH / _width(axes)  # clients for each number that is there
-    step = next(digit * 10**power for power in range(10) for digit in (1, 2, 5) if digit * 10**power >= least)
-    axes.set_xticks(np.arange(0, size, step), [str(client) for client in table.index[::step]])
-    axes.tick_params(axis="x", labelsize=7 if size > 25 else 9, rotation=90 if size > 25 else 0, length=2)
+    label_clients(axes, range(size), [str(client) for client in table.index])
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))
     axes.set_ylabel("samples")
@@ -163,21 +170,16 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     axes.yaxis.set_major_formatter("{x:,.0f}")
     is_ordered = order == "size" and table.sum(axis=1).nunique() > 1
     axes.set_xlabel("client" + (", largest first" if is_ordered else ""))
-    axes.set_title(f"{size} of {num_clients} clients" if size < num_clients else f"{size} clients")
+    axes.set_title((f"{size:,} of " if size < num_clients else "") + counted(num_clients, "client"))
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _width(axes: Axes) -> float:
-    """Return the width of axes in inches."""
-    return axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
-
-
-def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]]) -> None:
+def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]], totals: Mapping[str, int]) -> None:
     """Write the name of each set above its clients, with a line between two sets."""
     drawn = {name: where for name, where in places.items() if where}
     centres = [(min(where) + max(where)) / 2 for where in drawn.values()]
-    texts = [f"{name} ({len(where)})" for name, where in drawn.items()]
-    gaps = np.diff(centres) * _width(axes) / sum(map(len, drawn.values()))
+    texts = [f"{name} ({_part(len(where), totals[name])})" for name, where in drawn.items()]
+    gaps = np.diff(centres) * width_of(axes) / sum(map(len, drawn.values()))
     needed = [(len(left) / 2 + len(right) / 2 + 2) * _LETTER_WIDTH for left, right in itertools.pairwise(texts)]
     touch = any(gap < width for gap, width in zip(gaps, needed, strict=True))
     for number, where in enumerate(drawn.values()):
@@ -193,3 +195,7 @@ def _mark_sets(axes: Axes, places: Mapping[str, Sequence[int]]) -> None:
         if number:
             axes.axvline(min(where) - 0.5, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_title(axes.get_title(), fontsize=11, pad=29 if touch else 18)
+
+
+def _part(drawn: int, total: int) -> str:
+    return f"{total:,}" if drawn == total else f"{drawn:,} of {total:,}"

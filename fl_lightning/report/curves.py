@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.experiment.statistics import smooth
+from fl_lightning.report.drawing import legend, new_figure, whole_rounds
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.metric_names import is_share, metric_name
-from fl_lightning.report.palette import color, dashes, label, mark
+from fl_lightning.report.palette import color, dashes, mark
+from fl_lightning.short_texts import label, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIZE = (5.2, 3.5)  # inches, so that the texts can be read on a phone
 _FEW_POINTS = 30  # a curve of fewer points has marks
 _FEW_RUNS = 2  # the runs themselves are drawn, for a standard deviation of two numbers says little
 
@@ -75,12 +76,13 @@ def _draw(
 ) -> Curve | None:
     """Draw the mean over the runs of each group as a line, and the runs or one standard deviation around it."""
     figure, axes = new_figure()
-    counts, cut = [], False
-    for place, (name, group) in enumerate(groups.items()):
+    shown, counts, cut = [], [], False
+    for place, (name, group) in enumerate(zip(labels(list(groups)), groups.values(), strict=True)):
         rounds, runs, whole = _aligned(experiment, group, column)
         if not len(rounds):
             continue
         counts.append(len(runs))
+        shown.append(name)
         cut |= not whole
         _draw_group(axes, place, name, smooth(rounds, interval), np.stack([smooth(run, interval) for run in runs]))
     if not counts:
@@ -90,7 +92,7 @@ def _draw(
     whole_rounds(axes)
     if is_share(column):
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
-    legend(figure, len(counts))
+    legend(figure, shown)
     return Curve(figure, _caption(counts, cut))
 
 
@@ -113,7 +115,7 @@ def _draw_group(axes: Axes, place: int, name: str, rounds: np.ndarray, runs: np.
     mean = runs.mean(axis=0)
     # the first lines are wider, so that a line on top of them hides none
     width = max(1.4, 2.6 - 0.4 * place)
-    [line] = axes.plot(rounds, mean, color=color(place), label=label(name), linewidth=width, linestyle=dashes(place))
+    [line] = axes.plot(rounds, mean, color=color(place), label=name, linewidth=width, linestyle=dashes(place))
     if len(rounds) < _FEW_POINTS:
         line.set_marker(mark(place))
         line.set_markersize(3.5)
@@ -135,34 +137,3 @@ def _caption(counts: Sequence[int], cut: bool) -> str:
         around = "band: ± one sd" if most > _FEW_RUNS else "thin lines: the runs"
         text = f"line: mean over {number} runs, {around}"
     return text + (", where all runs of a line have values" if cut else "")
-
-
-# ---- parts of all figures ----
-
-
-def new_figure() -> tuple[Figure, Axes]:
-    """Return an empty figure that pyplot does not know, and its axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.title.set_fontsize(11)
-    return figure, axes
-
-
-def whole_rounds(axes: Axes) -> None:
-    """Let the x axis have ticks only at whole rounds."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-
-
-def legend(figure: Figure, entries: int) -> None:
-    """Put the legend below the axes, so that it hides no curve and takes none of their width."""
-    if entries > 1:
-        columns = min(entries, 4 if entries != 5 else 3)
-        figure.legend(frameon=False, fontsize=9, ncols=columns, loc="outside lower center", columnspacing=1.2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.partitioners import Partition, plot_label_distributions
-from fl_lightning.report.palette import area_colors
+from fl_lightning.partitioners.client_axis import label_clients
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,35 +38,21 @@ def draw_partition(
     figure.set_size_inches(min(figure.get_size_inches()[0], _MAX_WIDTH), sum(heights))
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     sizes.set_subplotspec(grid[0])
-    _recolor(sizes)
     sizes.set_title(title, loc="left", fontsize=11)
     sizes.set_title("")
     clients = "client" if len(set(partition.sizes.tolist())) == 1 else "client, largest first"
     if len(table) < partition.num_clients:
         clients += f" ({len(table):,} of {partition.num_clients:,} clients)"
     sizes.set_xlabel(clients)
+    lowest = sizes
     if len(heights) == 3:
-        _draw_mixes(figure.add_subplot(grid[1], sharex=sizes), sizes, table)
+        lowest = figure.add_subplot(grid[1], sharex=sizes)
+        _draw_mixes(lowest, sizes, table)
     elif (legend := sizes.get_legend()) is not None:
         legend.remove()
+    label_clients(lowest, range(len(table)), [str(client) for client in table.index])
     _draw_histogram(figure.add_subplot(grid[-1]), partition.sizes)
     return figure
-
-
-def _recolor(sizes: Axes) -> None:
-    """Give the classes colours that stay apart without colour vision; a colour bar of many classes keeps its own."""
-    legend = sizes.get_legend()
-    if legend is None:
-        return
-    colors = area_colors(len(sizes.containers))
-    # the legend lists the classes from above to below, as the bars are stacked
-    for bars, color in zip(sizes.containers, colors, strict=True):
-        for bar in bars:
-            bar.set(facecolor=color, edgecolor="white", linewidth=0.3)
-    by_name = {str(bars.get_label()): color for bars, color in zip(sizes.containers, colors, strict=True)}
-    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
-        if handle is not None:
-            handle.set(facecolor=by_name[text.get_text()])
 
 
 def _draw_mixes(axes: Axes, sizes: Axes, table: pd.DataFrame) -> None:
@@ -75,14 +61,12 @@ def _draw_mixes(axes: Axes, sizes: Axes, table: pd.DataFrame) -> None:
     bottom = np.zeros(len(table))
     for column, bars in zip(shares.T, sizes.containers, strict=True):
         color = bars[0].get_facecolor()
-        axes.bar(np.arange(len(table)), column, bottom=bottom, width=0.9, color=color, edgecolor="white", linewidth=0.3)
+        axes.bar(np.arange(len(table)), column, bottom=bottom, width=0.9, color=color)
         bottom += column
     axes.set_ylim(0, 1)
     axes.set_ylabel("class mix")
-    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axes.set_xlabel(sizes.get_xlabel())
-    many = len(table) > 25
-    axes.tick_params(axis="x", labelsize=6 if many else 9, rotation=90 if many else 0, length=2)
     axes.spines[["top", "right"]].set_visible(False)
     sizes.set_xlabel("")
     sizes.tick_params(axis="x", labelbottom=False)
@@ -104,4 +88,5 @@ def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)

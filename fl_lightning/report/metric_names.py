@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-_NAMES = {"acc": "accuracy", "f1": "F1", "auroc": "AUROC", "auc": "AUC"}
+_NAMES = {"acc": "accuracy", "f1": "F1", "r2": "R²"} | {
+    name: name.upper() for name in ("auroc", "auc", "auprc", "iou", "mae", "mape", "mse", "nll", "nrmse", "rmse")
+}
 _STAGES = {"val": "validation", "test": "test", "train": "training"}
 _SHARES = {"acc", "accuracy", "f1", "auroc", "auc", "precision", "recall"}
 _ENDS = {

@@ -27,6 +27,9 @@ def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
 
     assert table.index.tolist() == [0, 1]
     assert axes.get_title() == "2 of 3 clients"
+    one, many = Partition((np.array([0]),)), IIDPartitioner(1000)(np.arange(1000))
+    assert plot_label_distributions(one, LABELS).axes.get_title() == "1 client"
+    assert plot_label_distributions(many, None).axes.get_title() == "100 of 1,000 clients"
 
 
 @pytest.mark.parametrize(("num_classes", "legend"), [(10, True), (20, True), (60, False)])
@@ -48,8 +51,8 @@ def test_of_numbers_of_clients_that_do_not_fit_every_fifth_is_there() -> None:
     narrow, wide = figure.add_axes((0.1, 0.1, 0.2, 0.8)), figure.add_axes((0.05, 0.1, 0.92, 0.8))
     for axes in (narrow, wide):
         plot_label_distributions(IIDPartitioner(100)(labels), labels % 2, axes=axes)
-    # 2 inches and 9.2 inches for a hundred numbers
-    assert [len(axes.get_xticklabels()) for axes in (narrow, wide)] == [20, 100]
+    # 2 inches have room for 20 numbers, 9.2 inches for 92; but more than 60 are hard to read
+    assert [len(axes.get_xticklabels()) for axes in (narrow, wide)] == [20, 50]
     assert [text.get_text() for text in narrow.get_xticklabels()][:3] == ["0", "5", "10"]
     assert list(narrow.get_xticks())[:3] == [0, 5, 10]
 
@@ -89,7 +92,7 @@ def test_a_notebook_shows_the_picture_and_a_prompt_one_line() -> None:
     plot = plot_label_distributions(PARTITION, LABELS)
 
     assert plot._repr_png_().startswith(b"\x89PNG")
-    assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.figure.savefig(path)` writes it)"
+    assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.savefig(path)` writes it)"
 
 
 def test_the_picture_is_drawn_on_axes_that_are_given() -> None:
@@ -107,3 +110,27 @@ def test_of_many_clients_the_largest_are_drawn_whatever_their_set() -> None:
 
     assert table.index.tolist() == [2, 1]  # sizes 1, 3 and 2
     assert axes.get_title() == "2 of 3 clients"
+    assert [text.get_text().replace("\n", " ") for text in axes.texts] == ["train (1 of 2)", "test (1)"]
+
+
+def test_very_many_classes_go_from_dark_to_bright() -> None:
+    from matplotlib import colormaps
+
+    labels = np.arange(100)
+    axes = plot_label_distributions(IIDPartitioner(1)(labels), labels).axes
+    colors = [bar.get_facecolor() for bar in axes.patches]
+    assert colors == [colormaps["viridis"](place / 99) for place in range(100)]
+
+
+def test_names_of_classes_are_drawn_as_they_are() -> None:
+    names = [
+        "a$x$",
+        "_b",
+        "a long name of a class that nobody can read, 1",
+        "a long name of a class that nobody can read, 2",
+    ]
+    partition = IIDPartitioner(1)(np.arange(4))
+    legend = plot_label_distributions(partition, np.arange(4), class_names=names).axes.get_legend()
+    assert legend is not None
+    shown = [text.get_text() for text in legend.get_texts()][::-1]
+    assert shown == [r"a\$x\$", " _b", "a long name of a…read, 1", "a long name of a…read, 2"]

@@ -8,6 +8,7 @@ import pytest
 from helpers.written_results import GAPS, write_results
 
 from fl_lightning.report.curves import draw_curves
+from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.spread import draw_comparison, draw_spread, representative_fold
 
 
@@ -63,7 +64,10 @@ def test_spread_shows_each_run(tmp_path: Path) -> None:
     marks = [line for line in axes.lines if line.get_linestyle() == "None"]
     assert len(marks) == 12
     assert all(mark.get_alpha() == 1 for mark in marks)
-    assert axes.get_ylabel() == "test accuracy, %"
+    assert axes.get_xlabel() == "test accuracy, %"
+    # a row for each method, the first one at the top
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["FedAvg", "RADFed"]
+    assert axes.yaxis_inverted()
 
 
 def test_the_representative_fold_stands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +83,48 @@ def test_comparison_of_data_sets(tmp_path: Path) -> None:
     experiment = write_results(tmp_path)
     figure = draw_comparison(experiment, "Ease", ["easy", "hard"])
     assert figure is not None
-    heights = [bar.get_height() for bar in figure.axes[0].patches]  # type: ignore[attr-defined]
-    assert heights == pytest.approx([7, -10 / 3])
+    lengths = [bar.get_width() for bar in figure.axes[0].patches]  # type: ignore[attr-defined]
+    assert lengths == pytest.approx([7, -10 / 3])
     # each pair of runs is a dot: 1/50 to 6/50 and -1/25 and 0
-    dots = [line.get_ydata().tolist() for line in figure.axes[0].lines if line.get_marker() == "o"]
+    dots = [line.get_xdata().tolist() for line in figure.axes[0].lines if line.get_marker() == "o"]
     assert dots == [pytest.approx([2, 4, 6, 8, 10, 12]), pytest.approx([-4] * 5 + [0])]
     assert draw_comparison(experiment, "Ease", ["easy", "other"]) is None
+
+
+# ---- many methods of long names ----
+
+LONG = [f"FedProx with mu {mu} and five clients per round" for mu in ("0.1", "0.01", "1e-05")]
+
+
+def with_methods(experiment: Experiment, names: list[str]) -> Experiment:
+    """Return an experiment in which these methods have the results of RADFed."""
+    rows = [row for row in experiment.rows if row["method"] == "RADFed" and row["data"] == "easy"]
+    table = {**experiment.table, "methods": {name: {} for name in ["FedAvg", *names]}}
+    more = [{**row, "method": name} for name in names for row in rows]
+    return Experiment(experiment.folder, table, [*experiment.rows, *more])
+
+
+def test_methods_of_long_names_can_be_told_apart(tmp_path: Path) -> None:
+    experiment = with_methods(write_results(tmp_path), LONG)
+    expected = ["FedAvg", "FedProx with mu 0.1…", "FedProx with mu 0.01…", "FedProx with mu 1e-05…"]
+    drawn = draw_curves(experiment, "easy", "val_acc")
+    assert drawn is not None
+    [legend] = drawn.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == expected
+    axes = draw_spread(experiment, "easy").axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == expected
+
+
+def test_a_figure_grows_by_the_lines_of_its_legend_and_by_its_rows(tmp_path: Path) -> None:
+    written = write_results(tmp_path)
+    few, many = (with_methods(written, [f"M{n}" for n in range(count)]) for count in (2, 19))
+    curves = [draw_curves(experiment, "easy", "val_acc") for experiment in (few, many)]
+    heights = [curve.figure.get_figheight() for curve in curves if curve is not None]
+    # 3 methods in one line, 20 in five lines of 4
+    assert heights == pytest.approx([3.5 + 0.19, 3.5 + 5 * 0.19])
+    for curve in curves:
+        assert curve is not None
+        curve.figure.draw_without_rendering()
+        assert curve.figure.axes[0].get_window_extent().height > 2.4 * curve.figure.dpi
+    rows = [draw_spread(experiment, "easy").get_figheight() for experiment in (few, many)]
+    assert rows == pytest.approx([1.1 + 1.6, 1.1 + 20 * 0.26])

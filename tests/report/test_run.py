@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedDataModule
@@ -62,11 +63,11 @@ def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(log + "0,1,1,4.0,2.0,1.0,3.0,5\n1,2,2,1.0,1.0,0.5,1.5,5\n")
     axes = plot_run(tmp_path, clients={"val": {0: 0.5, 1: 0.75}}).figure.axes
     assert [[line.get_label() for line in each.lines] for each in axes[:2]] == [
-        ["training mse"],
-        ["validation rmse (clients)"],
+        ["training MSE"],
+        ["validation RMSE (clients)"],
     ]
     assert [list(each.lines[0].get_ydata()) for each in axes[:2]] == [[4.0, 1.0], [2.0, 1.0]]  # type: ignore[arg-type]
-    assert [each.get_ylabel() for each in axes] == ["mse", "rmse", "rmse of the last evaluation"]
+    assert [each.get_ylabel() for each in axes] == ["MSE", "RMSE", "RMSE of the last evaluation"]
     # an error below 1 is no share
     assert axes[2].get_ylim()[1] < 1
     assert "%" not in axes[2].yaxis.get_major_formatter()(0.5)
@@ -94,3 +95,78 @@ def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("epoch,round,step,lr\n0,1,1,0.5\n")
     with pytest.raises(ValueError, match="no loss, no accuracy and no other metric"):
         plot_run(tmp_path)
+
+
+# ---- extreme values ----
+
+
+def with_log(folder: Path, columns: dict[str, list[float]]) -> Path:
+    """Write a log with a value of each column for each round."""
+    rounds = zip(*columns.values(), strict=True)
+    lines = [",".join(["round", *columns]), *(f"{n},{','.join(map(str, row))}" for n, row in enumerate(rounds, 1))]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def texts(labels: list[Text]) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
+def test_a_metric_without_a_finite_value_is_told(tmp_path: Path) -> None:
+    nan = float("nan")
+    columns = {"val_acc": [nan] * 5, "val_loss": [nan, nan, 1.0, nan, nan], "train_loss": [nan] * 5}
+    picture = plot_run(with_log(tmp_path, columns))
+    picture.figure.draw_without_rendering()
+    accuracy, loss = picture.figure.axes
+    assert texts(accuracy.texts) == ["validation accuracy: no finite value in 5 rounds"]
+    assert accuracy.get_legend() is None
+    assert len(accuracy.get_yticks()) == 0
+    legend = loss.get_legend()
+    assert legend is not None
+    assert texts(legend.get_texts()) == ["training loss: not finite", "validation loss"]
+    for axes in (accuracy, loss):  # all rounds, from the first one
+        assert texts([tick for tick in axes.get_xticklabels() if 1 <= tick.get_position()[0] <= 5]) == list("12345")
+        assert axes.get_xlim() == pytest.approx((0.8, 5.2))
+
+
+@pytest.mark.parametrize(("number", "labels"), [(10, 10), (400, 0)])
+def test_each_scored_client_has_its_number_or_none_has(log_dir: Path, number: int, labels: int) -> None:
+    scores = {client: client / number for client in range(number)}
+    axes = plot_run(log_dir, clients={"val": scores}).figure.axes[-1]
+    assert len(axes.get_xticklabels()) == labels
+    assert texts(axes.texts) == [f"validation ({number})"]
+    assert axes.get_xlabel() == "client, lowest first (line: mean)"
+
+
+def test_scores_that_are_not_finite_are_counted(log_dir: Path) -> None:
+    nan = float("nan")
+    axes = plot_run(log_dir, clients={"val": {0: nan, 1: 0.5, 2: 0.25}, "test": {3: nan}}).figure.axes[-1]
+    assert texts(axes.texts) == ["validation (2 of 3 finite)", "test (0 of 1 finite)"]
+    assert texts(axes.get_xticklabels()) == ["2", "1"]
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[0.375, 0.375]]  # type: ignore[union-attr]
+
+
+def test_a_long_legend_covers_nothing_and_is_in_natural_order(tmp_path: Path) -> None:
+    names = [f"val_metric_with_a_long_name_{number}" for number in (0, 1, 10, 11, 12, 13, 2, 3, 4, 5, 6, 7, 8, 9)]
+    picture = plot_run(with_log(tmp_path, {name: [0.5, 1.0] for name in names}))
+    [axes] = picture.figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert texts(legend.get_texts()) == [f"validation metric_with_a_long_name_{number}" for number in range(14)]
+    picture.figure.draw_without_rendering()
+    assert legend.get_window_extent().y1 <= axes.xaxis.label.get_window_extent().y0
+    assert legend.get_window_extent().y0 >= 0
+    assert axes.get_window_extent().height > 2 * picture.figure.dpi
+
+
+def test_equal_curves_are_both_seen(tmp_path: Path) -> None:
+    columns = {"val_mae": [35000.0, 20000.0], "val_mae_clients": [35000.0, 20000.0]}
+    picture = plot_run(with_log(tmp_path, columns))
+    [axes] = picture.figure.axes
+    below, above = axes.lines
+    assert [below.get_label(), above.get_label()] == ["validation MAE", "validation MAE (clients)"]
+    assert below.get_linewidth() > above.get_linewidth()
+    assert above.get_markerfacecolor() == "none"
+    assert axes.get_ylabel() == "MAE"
+    picture.figure.draw_without_rendering()
+    assert "30,000" in texts(axes.get_yticklabels())

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from fl_lightning.experiment.files import harmless
-from fl_lightning.report.short_texts import shortened
+from fl_lightning.short_texts import shortened_together
 
-_NAME = 48  # characters of a name; longer ones are shortened
+_NAME = 80  # characters of a name; longer ones are shortened
 _MANY = 13  # columns; such a table is printed in small letters
 _SHORT = 8  # rows; such a table is printed on one page
+_MOST_COLUMNS = 6  # side by side; more of them become rows
 _LONG = 30  # characters; longer texts are broken into lines
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -61,15 +63,35 @@ class Grid:
     note: str = ""
     name_columns: tuple[int, ...] = (0,)
 
+    def turned_if_wide(self, title: str, num_names: int) -> Grid:
+        """Return the table; columns of numbers become rows if they are many.
+
+        Args:
+            title: Title of the first column then, which has the titles of the columns.
+            num_names: Number of first columns, which name the rows.
+        """
+        if len(self.header) - num_names <= _MOST_COLUMNS:
+            return self
+        header = [title, *(", ".join(row[:num_names]) for row in self.rows)]
+        rows = [
+            [self.header[place], *(row[place] for row in self.rows)] for place in range(num_names, len(self.header))
+        ]
+        strong = {(column - num_names, row + 1) for row, column in self.strong}
+        return replace(self, header=header, rows=rows, strong=strong, text_columns=(0,), name_columns=(0,))
+
     def to_html(self) -> str:
         """Return the table as HTML; it scrolls sideways on a narrow screen."""
         head = "".join(
-            f'<th scope="col"{self._class(place, text)}{_title(text)}>{escape(shortened(text, _NAME))}</th>'
-            for place, text in enumerate(self.header)
+            f'<th scope="col"{self._class(place, text)}{_title(text)}>{escape(short)}</th>'
+            for place, (text, short) in enumerate(zip(self.header, shortened_together(self.header, _NAME), strict=True))
         )
         head = f"<thead><tr>{head}</tr></thead>\n" if self.header else ""
         kind = "" if self.header else ' class="facts"'
-        body = "\n".join(self._html_row(row) for row in range(len(self.rows)))
+        named = self.name_columns if self.header else ()
+        names = {place: shortened_together([row[place] for row in self.rows], _NAME) for place in named}
+        body = "\n".join(
+            self._html_row(row, {place: names[place][row] for place in named}) for row in range(len(self.rows))
+        )
         caption = f"<figcaption>{escape(self.caption)}</figcaption>\n" if self.caption else ""
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
         size = (" short" if len(self.rows) <= _SHORT else "") + (" many" if len(self.header) >= _MANY else "")
@@ -79,22 +101,29 @@ class Grid:
             f"</table></div>{note}</figure>"
         )
 
-    def _html_row(self, row: int) -> str:
+    def _html_row(self, row: int, names: Mapping[int, str]) -> str:
         cells = self.rows[row]
-        # a row of the same name as the one above it is shown as its continuation
-        again = ' class="again"' if row and cells[0] == self.rows[row - 1][0] else ""
-        return f"<tr{again}>" + "".join(self._cell(row, column, text) for column, text in enumerate(cells)) + "</tr>"
+        first = 1 if self._continues(row) else 0  # the name above is that of this row, too
+        return "<tr>" + "".join(self._cell(row, place, names) for place in range(first, len(cells))) + "</tr>"
 
-    def _cell(self, row: int, column: int, text: str) -> str:
-        named = bool(self.header) and column in self.name_columns
-        content = escape(shortened(text, _NAME) if named else text)
+    def _continues(self, row: int) -> bool:
+        """Whether a row has the same name as the one above it."""
+        return 0 < row < len(self.rows) and self.rows[row][0] == self.rows[row - 1][0]
+
+    def _cell(self, row: int, column: int, names: Mapping[int, str]) -> str:
+        text = self.rows[row][column]
+        content = escape(names.get(column, text))
         if column in self.text_columns and len(text) > _LONG:
             content = content.replace("(", "(<wbr>").replace("=", "=<wbr>")  # lines of long calls may end there
         elif column and column not in self.text_columns:
             content = content.replace("-", "\N{MINUS SIGN}")
         content = f"<strong>{content}</strong>" if (row, column) in self.strong else content
-        kind = self._class(column, text) + (_title(text) if named else "")
-        return f'<th scope="row"{kind}>{content}</th>' if column == 0 else f"<td{kind}>{content}</td>"
+        kind = self._class(column, text) + (_title(text) if column in names else "")
+        if column:
+            return f"<td{kind}>{content}</td>"
+        span = next(number for number in itertools.count(1) if not self._continues(row + number))
+        scope = f'scope="rowgroup" rowspan="{span}"' if span > 1 else 'scope="row"'
+        return f"<th {scope}{kind}>{content}</th>"
 
     def _class(self, column: int, text: str) -> str:
         kinds = ["text"] if column in self.text_columns and column else []
