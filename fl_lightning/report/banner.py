@@ -60,7 +60,7 @@ def finished_grid(experiment: Experiment) -> Grid | None:
         return None
     rows = [[data, *map(str, row)] for data, row in counts.items()]
     caption = f"Finished runs, of {experiment.num_expected} for each data set and method."
-    return Grid("finished", caption, ["data", *names[1]], rows)
+    return Grid("finished", caption, ["data", *names[1]], rows).turned_if_wide("method", 1)
 
 
 def open_cycles(experiment: Experiment) -> str:

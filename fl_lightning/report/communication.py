@@ -64,7 +64,8 @@ def communication_grid(experiment: Experiment) -> Grid | None:
         "n and not reached the target; the number of runs that have is in brackets. Bold: least. Rounds without "
         "validation cannot be seen to reach a target."
     )
-    return Grid("communication", caption, ["data", "target", *methods], rows, strong, (0, 1), note)
+    grid = Grid("communication", caption, ["data", "target", *methods], rows, strong, (0, 1), note)
+    return grid.turned_if_wide("method", 2)
 
 
 def _target_text(experiment: Experiment, data: str, target: float) -> str:

@@ -46,7 +46,8 @@ def score_grid(experiment: Experiment) -> Grid:
         note += " (clients): of each test client, and then the mean over clients."
     caption = "Test scores: mean ± standard deviation over folds and seeds."
     header = ["data", "metric", *experiment.methods]
-    return Grid("scores", caption, header, rows, strong, text_columns=(0, 1), note=note)
+    grid = Grid("scores", caption, header, rows, strong, text_columns=(0, 1), note=note)
+    return grid.turned_if_wide("method", 2)
 
 
 def relative_grid(experiment: Experiment) -> Grid | None:
@@ -77,17 +78,18 @@ def relative_grid(experiment: Experiment) -> Grid | None:
     averaged = {metric: names for metric, names in whole.items() if len(names) > 1}
     for metric, names in averaged.items():
         rows += _averages(experiment, metric, names, others)
-    note = f"The column {experiment.baseline} shows its mean score. Bold: the largest gain."
+    note = f"{experiment.baseline}: its mean score. Bold: the largest gain."
     if averaged:
         note += (
             " Ratio of means: the mean score over data sets, relative to that of the baseline. Mean of ratios: the "
-            "mean of the differences above. Both take the data sets that all methods have finished."
+            "mean of the differences of single data sets. Both take the data sets that all methods have finished."
         )
     if len(whole) > 1:
         note += " Data sets of different metrics have no common average."
     caption = f"Differences relative to {experiment.baseline}, in per cent."
     header = ["data", "metric", experiment.baseline, *others]
-    return Grid("relative", caption, header, rows, strong, text_columns=(0, 1), note=note)
+    grid = Grid("relative", caption, header, rows, strong, text_columns=(0, 1), note=note)
+    return grid.turned_if_wide("method", 2)
 
 
 def _averages(experiment: Experiment, metric: str, names: list[str], others: list[str]) -> list[list[str]]:

@@ -19,7 +19,8 @@ def privacy_grid(experiment: Experiment) -> Grid | None:
         "It is that of the rounds that ran. The choice of hyper-parameters looked at the data too, and is not counted. "
         "Empty: none of this kind; privacy against the server and of single samples is not in this table."
     )
-    return Grid("privacy", caption, ["data", *methods], rows, set(), (0,), note)
+    grid = Grid("privacy", caption, ["data", *methods], rows, set(), (0,), note)
+    return grid.turned_if_wide("method", 1)
 
 
 def _cell(experiment: Experiment, data: str, method: str) -> str:

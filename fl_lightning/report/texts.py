@@ -11,7 +11,7 @@ def number(experiment: Experiment, data: str, value: float, sign: bool = False) 
     """Return a score of a data set as a text; in per cent if the scores are shares."""
     if not math.isfinite(value):
         return ""
-    text = f"{100 * value:+.2f}" if experiment.percent(data) else f"{value:+.4f}"
+    text = _with_sign(100 * value, 2) if experiment.percent(data) else _with_sign(value, 4)
     return text if sign else text.removeprefix("+")
 
 
@@ -27,14 +27,15 @@ def metric_and_unit(experiment: Experiment, data: str) -> str:
 
 def signed(value: float) -> str:
     """Return a relative difference in per cent as a text."""
-    return f"{value:+.2f}" if math.isfinite(value) else ""
+    return _with_sign(value, 2) if math.isfinite(value) else ""
 
 
 def interval(experiment: Experiment, data: str, low: float, high: float) -> str:
     """Return an interval as a text."""
     if not math.isfinite(low):
         return ""
-    return f"[{number(experiment, data, low, sign=True)}, {number(experiment, data, high, sign=True)}]"
+    ends = [number(experiment, data, end, sign=True) for end in (low, high)]
+    return ends[0] if ends[0] == ends[1] else f"[{', '.join(ends)}]"
 
 
 def p_text(p: float) -> str:
@@ -47,3 +48,9 @@ def p_text(p: float) -> str:
 def joined(names: list[str]) -> str:
     """Return names as a list in a sentence: ``"a, b and c"``."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def _with_sign(value: float, digits: int) -> str:
+    """Return a number with its sign; zero has none."""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]

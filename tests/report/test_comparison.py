@@ -186,3 +186,29 @@ def test_one_run_has_no_significance(tmp_path: Path, monkeypatch: pytest.MonkeyP
     paper = paper_grid(experiment)
     assert paper is not None
     assert paper.rows[1][5:] == ["not tested", ""]
+
+
+def test_zero_has_no_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAPS, "easy", [0] * 6)
+    experiment = write_results(tmp_path)
+    significance, relative = significance_grid(experiment), relative_grid(experiment)
+    assert significance is not None
+    assert relative is not None
+    assert significance.rows[0][3:5] == ["0.00", "0.00"]
+    assert relative.rows[0][3] == "0.00"
+
+
+def test_more_than_six_methods_are_rows(tmp_path: Path) -> None:
+    experiment = write_results(tmp_path)
+    names = [f"M{number}" for number in range(6)]
+    more = [{**row, "method": name} for name in names for row in experiment.rows if row["method"] == "RADFed"]
+    table = {**experiment.table, "methods": experiment.table["methods"] | {name: {} for name in names}}
+    many = Experiment(experiment.folder, table, [*experiment.rows, *more])
+    scores, relative = score_grid(many), relative_grid(many)
+    assert scores.header == ["method", "easy, accuracy, %", "hard, accuracy, %"]
+    assert [row[0] for row in scores.rows] == ["FedAvg", "RADFed", *names]
+    # six gaps of one sign: p = 2/64, and 7/32 after the correction for seven methods, so that nothing is marked
+    assert scores.rows[1] == ["RADFed", "53.50 ± 1.87", "24.17 ± 0.41"]
+    assert relative is not None
+    assert relative.rows[0][:3] == ["FedAvg", "50.00", "25.00"]
+    assert relative.rows[1][:3] == ["RADFed", "+7.00", "-3.33"]
