@@ -15,7 +15,7 @@ import fl_lightning.data
 import fl_lightning.partitioners
 from datamodules.options import add_options, given_options, has_option, is_describable
 from fl_lightning import partition_report
-from fl_lightning.command_line import CommandParser, without_markup
+from fl_lightning.command_line import CommandParser, print_error, without_markup
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.splits import Split
 from fl_lightning.partitioners import Partitioner
@@ -56,7 +56,7 @@ def describe(arguments: Sequence[str], prog: str = _PROGRAM) -> int:
             datamodule, options.output, max_clients=options.max_clients, overwrite=options.overwrite
         )
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     print(report)
     if options.output is not None:

@@ -7,12 +7,13 @@ import difflib
 import itertools
 import linecache
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 # exit statuses
 _WRONG_USE = 2
@@ -97,6 +98,31 @@ class CommandParser(argparse.ArgumentParser):
             message += f"; unrecognized arguments: {' '.join(unknown)}"
         super().error(message + did_you_mean(message, options))
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the program; a terminal shows the message in whole words."""
+        super().exit(status, None if message is None else wrapped(message, sys.stderr))
+
+
+def print_error(error: BaseException) -> None:
+    """Print an error on the standard error output."""
+    print(wrapped(f"error: {error}", sys.stderr), file=sys.stderr)
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """Return a text whose lines a terminal does not break inside words; as it is if the stream is no terminal."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = (
+        textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=_indent(line))
+        for line in text.split("\n")
+    )
+    return "\n".join("\n".join(parts) for parts in lines)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
 
 def did_you_mean(message: str, options: Collection[str]) -> str:
     """Return a sentence with the options, or the choices in the message, that are close to the wrong ones.
@@ -138,7 +164,7 @@ def ends_by_interrupt(how_to_go_on: Callable[[], str]) -> Iterator[None]:
         # the Trainer makes a SystemExit of Ctrl-C
         if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
             raise
-        print(f"\n{how_to_go_on()}", file=sys.stderr)
+        print(wrapped(f"\n{how_to_go_on()}", sys.stderr), file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
 
 
@@ -154,7 +180,7 @@ def ends_by_error() -> Iterator[None]:
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         if not _is_raised_by_package(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         raise SystemExit(_WRONG_USE) from None
 
 

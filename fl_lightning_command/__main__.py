@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
+from types import ModuleType
 
 #: Recipes, tables, sweeps and presets: beside this package, in a clone and in an installation alike.
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -55,7 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("\nInterrupted. Run the same command again to continue.", file=sys.stderr)
             return 130
         except UnknownNameError as error:
-            print(f"error: {error}", file=sys.stderr)
+            text = f"error: {error}"
+            print(
+                textwrap.fill(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text,
+                file=sys.stderr,
+            )
             return 2
     options = _parser().parse_args(arguments)  # ends with help, the version, or an error
     if options.print_completion:
@@ -103,22 +108,31 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: list[str]) -> int:
     given = _with_shipped_file(arguments, "tables")
-    program = import_module("fl_lightning.experiment.__main__")
+    program = _loaded("fl_lightning.experiment.__main__", "the table", given)
     return int(program.table(given, prog="fl-lightning run", shipped=_shipped("tables")))
 
 
 def _sweep(arguments: list[str]) -> int:
     given = _with_shipped_file(arguments, "sweeps")
-    program = import_module("fl_lightning.experiment.__main__")
+    program = _loaded("fl_lightning.experiment.__main__", "the sweep", given)
     return int(program.sweep(given, prog="fl-lightning sweep", shipped=_shipped("sweeps")))
 
 
 def _report(arguments: list[str]) -> int:
-    return int(import_module("fl_lightning.report.__main__").main(arguments, prog="fl-lightning report"))
+    program = _loaded("fl_lightning.report.__main__", "the results", arguments)
+    return int(program.main(arguments, prog="fl-lightning report"))
 
 
 def _describe(arguments: list[str]) -> int:
-    return int(import_module("datamodules.__main__").describe(arguments, prog="fl-lightning describe"))
+    program = _loaded("datamodules.__main__", "the data", arguments)
+    return int(program.describe(arguments, prog="fl-lightning describe"))
+
+
+def _loaded(module: str, source: str, arguments: Sequence[str]) -> ModuleType:
+    """Return a command's program. Loading PyTorch takes seconds, so a terminal shows what the command begins with."""
+    if sys.stderr.isatty() and not {"-h", "--help"} & set(arguments):
+        print(f"Reading {source}…", file=sys.stderr)
+    return import_module(module)
 
 
 def _recipe(arguments: list[str]) -> int:

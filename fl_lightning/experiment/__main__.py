@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fl_lightning.command_line import CommandParser
+from fl_lightning.command_line import CommandParser, print_error, wrapped
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, run_arguments
 from fl_lightning.experiment.runner import check_run, run_table
@@ -49,7 +49,7 @@ def _guarded(work: Callable[[], int]) -> int:
     try:
         return work()
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         print("Interrupted. Run the same command again to continue.", file=sys.stderr)
@@ -61,9 +61,9 @@ def _table(options: argparse.Namespace) -> int:
     chosen = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / chosen.name
     if options.dry_run or options.estimate:
-        print(describe_plan(chosen, output, with_data=True))
+        print(wrapped(describe_plan(chosen, output, with_data=True), sys.stdout))
         if options.estimate:
-            print(describe_time(chosen, *measure_paces(chosen), options.workers))
+            print(wrapped(describe_time(chosen, *measure_paces(chosen), options.workers), sys.stdout))
         return 0
     rows = run_table(chosen, output, **run_arguments(options))
     return int(any(row.get("score") is None for row in rows))

@@ -85,7 +85,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line, above the table if there is one."""
-        self.console.print(Text(text), soft_wrap=True)
+        say(self.console, text)
 
     def retry(self, cell: Cell, attempt: int, attempts: int, error: str) -> None:
         """Note that a cell failed and will be tried again."""
@@ -148,6 +148,11 @@ class Progress:
                 row = (data, method, f"{finished}/{len(cells)}", str(failed or ""), ", ".join(running))
                 table.add_row(*row, style="bold" if running else None)
         return Group(table, Text(f"{self.stage}: {len(self._done)} of {len(self.cells)}, {self.left()}"))
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line. A terminal breaks it between words; elsewhere it stays whole."""
+    console.print(Text(text), soft_wrap=not console.is_terminal)
 
 
 def describe_cell(cell: Cell) -> str:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.text import Text
 
 from fl_lightning.arguments import check_count, check_instance, check_not_negative, check_path, check_sizes
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
-from fl_lightning.experiment.damage import Note
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
 from fl_lightning.experiment.pool import Limits, Pool
-from fl_lightning.experiment.progress import Progress, describe_cell
+from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.result_rows import ResultRows
 from fl_lightning.experiment.search import Point, describe_point
 from fl_lightning.experiment.store import Store, message_of
@@ -77,7 +76,7 @@ def run_table(
     limits = check_run(workers, devices, checkpoint_seconds, cell_timeout, retries, memory_limit)
     console = Console() if console is None else console
     table = read_table(table)
-    note = _printer(console)
+    note = partial(say, console)
     for line in refuse_mistakes(table):
         note(line)
     store = Store(output if output is not None else Path("runs") / table.name, note)
@@ -133,7 +132,7 @@ class _Run:
         rows = ResultRows(self.store.write_results(self.table, cells))
         failed = sum(row["status"] == "failed" for row in rows)
         text = f"{len(rows) - failed} of {len(cells)} cells are finished" + (f", {failed} failed" if failed else "")
-        self.console.print(f"{text}. Results: {self.store.folder / 'results.csv'}", highlight=False, soft_wrap=True)
+        say(self.console, f"{text}. Results: {self.store.folder / 'results.csv'}")
         for line in _failures(rows):
             self.store.note(line)
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
@@ -180,7 +179,7 @@ class _Run:
         else:
             reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
-        self.console.print(text, highlight=False, soft_wrap=True)
+        say(self.console, text)
         return rows
 
     def _run_cells(
@@ -261,7 +260,3 @@ def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         lines.append(f"{first}{more}: {error}")
     return lines
-
-
-def _printer(console: Console) -> Note:
-    return lambda text: console.print(Text(text), soft_wrap=True)

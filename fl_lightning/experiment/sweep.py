@@ -19,6 +19,7 @@ from rich.table import Table
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
 from fl_lightning.durations import duration
 from fl_lightning.experiment.files import write_csv
+from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
@@ -89,7 +90,7 @@ def run_sweep(
         text = f"{number + 1}/{total} {row['status']}: {_text(sweep, point)}: {score}"
         if spent and number + 1 < total:
             text += f"; about {duration(statistics.mean(spent) * (total - number - 1))} left"
-        console.print(text, highlight=False, soft_wrap=True)
+        say(console, text)
         if row["error"] in _NOT_LOGGED and all(each["score"] is None for each in rows):
             raise RuntimeError(_how_to_log(sweep, row["error"]))
     _report(sweep, rows, folder, further, console)
@@ -228,11 +229,11 @@ def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str],
     best = max(known, key=lambda row: sign * row["score"])
     command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
     text = f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})"
-    console.print(text, highlight=False, soft_wrap=True)
+    say(console, text)
     console.print(f"  {command}", highlight=False, soft_wrap=True)
     folders = sorted({row["folder"] for row in known})
     text = f"{len(folders)} offline run folders; to send them: wandb sync {pattern_of(folders)}."
-    console.print(f"{text} All runs: {folder / 'sweep.csv'}", highlight=False, soft_wrap=True)
+    say(console, f"{text} All runs: {folder / 'sweep.csv'}")
 
 
 def pattern_of(folders: Sequence[str]) -> str:

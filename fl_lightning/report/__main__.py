@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_lightning.command_line import CommandParser
+from fl_lightning.command_line import CommandParser, print_error
 from fl_lightning.report.experiment_report import experiment_report
 
 
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m fl_lightning.
     try:
         print(experiment_report(options.results, options.output))
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 from helpers.small_table import small
 
 from fl_lightning import FedProx
-from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_error, ends_by_interrupt
+from fl_lightning.command_line import CommandParser, did_you_mean, ends_by_error, ends_by_interrupt, wrapped
 from fl_lightning_command.__main__ import RECIPES, completion, main, recipes
 
 ROOT = Path(__file__).parents[2]
@@ -282,3 +283,53 @@ def test_help_lists_what_comes_with_the_package(
     assert f"YAML file of a {kind}, or the name of one that comes with the package" in " ".join(shown.split())
     assert f"\nexample:\n  fl-lightning {command} {name}" in shown
     assert f"\n{kind}s that come with the package: " in shown
+
+
+# ---- a terminal ----
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    return Terminal()
+
+
+def test_a_terminal_breaks_no_word(terminal: Terminal) -> None:
+    text = "error: " + "many words and " * 12 + "a/path/that/is/longer/than/a/line/" * 4 + "\n  fl-lightning run x"
+    lines = wrapped(text, terminal).split("\n")
+    assert len(lines) > 4
+    assert max(len(line) for line in lines if "/" not in line) <= 80
+    assert " ".join(lines).split() == text.split()
+    assert lines[-1] == "  fl-lightning run x"
+    assert wrapped(text, io.StringIO()) == text  # a file or a pipe gets it as it is
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["report", "x" * 90], ["run", "mnist_methods", "--ouput", "y " * 60], ["recipe", "xyz"]],
+    ids=["error", "argument", "name"],
+)
+def test_errors_are_broken_between_words(arguments: list[str], terminal: Terminal) -> None:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(terminal):
+        main(arguments)
+    told = terminal.getvalue().splitlines()
+    assert "error: " in terminal.getvalue()
+    assert max(len(line) for line in told if "x" * 90 not in line) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(["report", "nothing"], "Reading the results…"), (["describe", "--help"], "")]
+)
+def test_a_terminal_shows_what_a_command_begins_with(
+    arguments: list[str], text: str, terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(terminal):
+        main(arguments)
+    assert terminal.getvalue().partition("\n")[0] == text
+    assert "Reading" not in capsys.readouterr().out
