@@ -6,7 +6,7 @@ from fl_lightning.diagnostics.cost import Communication, LocalCompute
 from fl_lightning.diagnostics.divergence import LocalDivergence, UpdateNorms, pairwise_divergence
 from fl_lightning.diagnostics.local_accuracy import LocalAccuracy
 from fl_lightning.diagnostics.observer import RoundObserver
-from fl_lightning.diagnostics.timeline import Timeline, TimelinePlot
+from fl_lightning.diagnostics.timeline import Timeline
 from fl_lightning.diagnostics.virtual_time import VirtualTime
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "LocalDivergence",
     "RoundObserver",
     "Timeline",
-    "TimelinePlot",
     "UpdateNorms",
     "VirtualTime",
     "pairwise_divergence",

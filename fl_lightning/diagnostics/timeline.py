@@ -133,7 +133,8 @@ class Timeline(RoundObserver):
         who.bar(list(contributions), list(contributions.values()), width=0.9, color=_COLOURS["used"])
         who.set(xlabel="client", ylabel="results that were used")
         for axes in (late, who):
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True))
         for axes in (when, late, who):
             axes.spines[["top", "right"]].set_visible(False)
         return TimelinePlot(figure, (when, late, who))

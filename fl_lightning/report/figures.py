@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fl_lightning.experiment.partition_picture import partition_picture
 from fl_lightning.report.curves import draw_across, draw_curves
 from fl_lightning.report.experiment import Experiment
@@ -27,14 +29,18 @@ def curve_columns(experiment: Experiment, data: str) -> list[str]:
 
 
 def missing_columns(experiment: Experiment) -> str:
-    """Return a sentence about columns that the table names and no run has; empty if there are none."""
+    """Return a sentence about columns that the table names and no run has a value of; empty if there are none."""
     missing = [
         f"{column} of {data}"
         for data in experiment.data
         for column in curve_columns(experiment, data)
-        if not any(column in curve for method in experiment.methods for curve in experiment.curves(data, method))
+        if not any(
+            np.isfinite(curve.get(column, np.nan)).any()
+            for method in experiment.methods
+            for curve in experiment.curves(data, method)
+        )
     ]
-    return f"No run has logged {', '.join(missing)}." if missing else ""
+    return f"No run has logged a finite value of {', '.join(missing)}." if missing else ""
 
 
 def curves(experiment: Experiment) -> Iterator[Picture]:

@@ -88,10 +88,12 @@ def test_clients_of_a_set_stand_together_under_its_name() -> None:
     assert [line.get_xdata()[0] for line in axes.lines] == [1.5]  # type: ignore[index]
 
 
-def test_a_notebook_shows_the_picture_and_a_prompt_one_line() -> None:
+def test_a_notebook_shows_the_picture_and_a_prompt_one_line(tmp_path: Path) -> None:
     plot = plot_label_distributions(PARTITION, LABELS)
 
     assert plot._repr_png_().startswith(b"\x89PNG")
+    plot.savefig(tmp_path / "plot.png", dpi=50)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.savefig(path)` writes it)"
 
 

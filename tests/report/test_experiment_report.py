@@ -17,6 +17,7 @@ from fl_lightning.experiment import run_table
 from fl_lightning.report.__main__ import main
 from fl_lightning.report.experiment import read_experiment
 from fl_lightning.report.experiment_report import experiment_report
+from fl_lightning.report.figures import missing_columns
 from fl_lightning.report.pages import Grid
 
 
@@ -154,3 +155,11 @@ def test_the_page_names_all_versions_of_the_code_and_what_to_do(tmp_path: Path) 
     assert "Code 1 and 2." in text
     assert "The runs are of 2 versions of the code: 1, 2." in text
     assert "run the table again in an empty folder" in text
+
+
+def test_a_column_without_a_finite_value_is_told(tmp_path: Path) -> None:
+    experiment = write_results(tmp_path)
+    assert missing_columns(experiment) == ""
+    for curve in (tmp_path / "cells").glob("easy-*/curve.csv"):
+        curve.write_text("round,val_acc\n1,\n2,nan\n")
+    assert missing_columns(read_experiment(tmp_path)) == "No run has logged a finite value of val_acc of easy."

@@ -300,7 +300,13 @@ def test_the_timeline_counts_and_draws(tmp_path: Path) -> None:
     assert float(trainer.callback_metrics["fed/contributing_clients"]) == 2
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "out" / "timeline-1.png").exists()  # nothing is overwritten
-    _, (when, late, who) = timeline.plot(until=2.0)
+    picture = timeline.plot(until=2.0)
+    picture.savefig(tmp_path / "again.png")
+    assert (tmp_path / "again.png").read_bytes()[:4] == picture._repr_png_()[:4] == b"\x89PNG"
+    figure, (when, late, who) = picture
+    assert picture.figure is figure
+    assert repr(picture) == "TimelinePlot(3 panels; `.savefig(path)` writes it)"
+    assert all(tick == round(tick) for axes in (late, who) for tick in axes.get_yticks())
     assert when.get_xlabel() == "virtual time"
     assert sorted(bar.get_height() for bar in late.patches) == [1, 2, 3]
     assert [bar.get_height() for bar in who.patches] == [4, 2]
