@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         inputs: The input column, or several columns of numbers, which become one vector each.
         label: Column of the target: classes as numbers or texts.
         client: Column of each sample's client, such as ``writer_id``; not needed with a partitioner.
-        partitioner: Shares the samples out in place of the client column.
+        partitioner: Shares the samples out in place of the client column, which is then not used.
         name: Configuration of the data set.
         train_split: The split of the data set to read.
         test_split: Split that is the official test set, for ``SampleSplit(test="official")``.
@@ -134,8 +135,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         for part in parts:
             self._check_columns(part)
         whole = datasets.concatenate_datasets(parts)
-        if self.client is not None and self.partitioner is None:
-            self._set_clients(read_column(whole, self.client))
+        self._set_clients_by(self.client, partial(read_column, whole))
         target, names = self._targets(whole)
         test = None if len(parts) == 1 else np.arange(len(parts[0]), len(whole))
         labels = None if self.regression else target.numpy()

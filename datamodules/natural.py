@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning.data import FederatedDataModule, FederatedSplit, PartitionFunction, Source
 from fl_lightning.partitioners import NaturalPartitioner
+from fl_lightning.representation import short
 
 
 class NaturalDataModule(FederatedDataModule):
@@ -30,6 +33,17 @@ class NaturalDataModule(FederatedDataModule):
         """Say from which client each sample comes; ``keys`` are numbers or texts, shape (N,)."""
         names, self._clients = np.unique(keys, return_inverse=True)
         self._names = [str(name) for name in names]
+
+    def _set_clients_by(self, column: str | None, read: Callable[[str], np.ndarray]) -> None:
+        """Take the clients from a column; where a partitioner makes them, say that the column does not."""
+        if column is None:
+            return
+        if self.partitioner is None:
+            self._set_clients(read(column))
+        else:
+            rank_zero_info(
+                f"{short(self.partitioner)} makes the clients. The column {column!r}, which is `client`, is not used."
+            )
 
     @property
     def client_names(self) -> list[str] | None:

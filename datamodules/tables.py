@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ class TableDataModule(NaturalDataModule):
         client: Column of each row's client; not needed with a partitioner.
         features: Columns of numbers that are inputs; all other columns if ``None``.
         categorical: Input columns that become indicators, numbers or texts.
-        partitioner: Shares the rows out in place of the client column.
+        partitioner: Shares the rows out in place of the client column, which is then not used, nor an input.
         test_path: A file of the same columns that is the official test set, for ``SampleSplit(test="official")``.
         impute: ``"local"`` fills missing numbers with the client's mean, ``"global"`` with that of all training
             clients; ``None`` refuses missing numbers.
@@ -95,8 +96,7 @@ class TableDataModule(NaturalDataModule):
         for frame, path in zip(frames, (self.path, self.test_path), strict=False):
             self._check_columns(frame, features, str(path))
         frame = pandas.concat(frames, ignore_index=True)
-        if self.client is not None and self.partitioner is None:
-            self._set_clients(_complete(frame, self.client))
+        self._set_clients_by(self.client, partial(_complete, frame))
         target = _complete(frame, self.label)
         x = torch.from_numpy(self._inputs(frame, features))
         test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))

@@ -28,7 +28,7 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     Args:
         dataset: The samples.
-        partitioner: Shares the samples out among clients by their classes.
+        partitioner: Shares the samples out among clients by their classes; not together with ``clients``.
         targets: The class of each sample, whole numbers, shape (N,), where none are found.
         clients: The client of each sample, numbers or texts, shape (N,), in place of a partitioner.
         test_dataset: The official test set, for ``SampleSplit(test="official")``.
@@ -38,9 +38,9 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     Raises:
         TypeError: If a data set is not map-style, or targets are no whole numbers.
-        ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``test_dataset``, whose
-            samples belong to nobody, but the split is not ``SampleSplit(test="official")``; at set-up, if a
-            partitioner that goes by classes finds none.
+        ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``partitioner``; if
+            there are ``clients`` and a ``test_dataset``, whose samples belong to nobody, but the split is not
+            ``SampleSplit(test="official")``; at set-up, if a partitioner that goes by classes finds none.
     """
 
     _hidden = ("targets", "test_targets", "clients")
@@ -58,6 +58,11 @@ class TorchDatasetDataModule(NaturalDataModule):
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
+        if partitioner is not None and clients is not None:
+            raise ValueError(
+                "Give `partitioner` or `clients`, not both: a partitioner shares the samples out without regard to "
+                "their clients."
+            )
         self.parts = [dataset] if test_dataset is None else [dataset, test_dataset]
         for name, part in zip(("dataset", "test_dataset"), self.parts, strict=False):
             if isinstance(part, DataLoader):

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
     Callback,
+    EarlyStopping,
     LearningRateFinder,
     ModelCheckpoint,
     ModelPruning,
@@ -19,6 +20,8 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fl_lightning._lightning.last_checkpoint import ChoosesLast
+from fl_lightning._lightning.monitored import larger_is_better
 from fl_lightning._lightning.transfer import takes_dataloader_iter
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.other_lightning import check_lightning
@@ -113,16 +116,31 @@ def tell_of_unused(trainer: pl.Trainer, data: FederatedDataModule) -> None:
             is_near = name.startswith(("on_client_", "on_round_")) and name not in _HOOKS
             if is_near and inspect.isfunction(inspect.getattr_static(callback, name)):
                 _tell_of_uncalled(callback, name)
-        monitor = getattr(callback, "monitor", None)
-        if isinstance(monitor, str) and monitor.startswith("val_") and not data.federated_split.val:
-            rank_zero_warn(
-                f"{type(callback).__name__} monitors {monitor!r}, but the data module has no validation samples, so "
-                "`validation_step` is never called. Give the data module validation samples, by `val=` or a `split`, "
-                "or monitor a value of training."
-            )
+        _tell_of_monitor(callback, data)
     for name in _HOOKS:
         if hasattr(trainer.lightning_module, name):
             _tell_of_uncalled(trainer.lightning_module, name)
+
+
+def _tell_of_monitor(callback: Callback, data: FederatedDataModule) -> None:
+    monitor = getattr(callback, "monitor", None)
+    if not isinstance(monitor, str):
+        return
+    if monitor.startswith("val_") and not data.federated_split.val:
+        rank_zero_warn(
+            f"{type(callback).__name__} monitors {monitor!r}, but the data module has no validation samples, so "
+            "`validation_step` is never called. Give the data module validation samples, by `val=` or a `split`, "
+            "or monitor a value of training."
+        )
+    # those of the package know whether the mode was given
+    theirs = isinstance(callback, (EarlyStopping, ModelCheckpoint)) and not isinstance(callback, ChoosesLast)
+    if theirs and callback.mode == "min" and larger_is_better(monitor):
+        does = "stops when" if isinstance(callback, EarlyStopping) else "keeps the model with"
+        what = f"{monitor} no longer falls" if isinstance(callback, EarlyStopping) else f"the smallest {monitor}"
+        rank_zero_warn(
+            f'{type(callback).__name__}(monitor={monitor!r}) {does} {what}, because its `mode` is "min". Give '
+            '`mode="max"`.'
+        )
 
 
 def _tell_of_uncalled(owner: Any, name: str) -> None:

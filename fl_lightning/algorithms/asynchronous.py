@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.cycles import warn_of_no_aggregation
 from fl_lightning.algorithms.options import CommonOptions
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
@@ -74,6 +75,10 @@ class AsynchronousCallback(AggregationCallback):
                 "`clients_per_round`, the number of results in a round, and `concurrency`."
             )
         return Arrivals(0.1 if clients_per_round is None else clients_per_round)
+
+    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
+        """Warn when the fit would end before the buffer is full for the first time."""
+        warn_of_no_aggregation(type(self).__name__, self.algorithm.schedule, self.sampler, max_epochs, num_clients)
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule; ``how`` is for :class:`~fl_lightning.parts.Asynchronous`."""

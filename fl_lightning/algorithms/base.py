@@ -236,7 +236,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
         self._loop = loop
-        self.check_rounds(trainer.max_epochs)
+        self.check_rounds(trainer.max_epochs, loop.data.num_clients)
         loop.tell_of_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))
@@ -261,7 +261,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         tell_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
-    def check_rounds(self, max_epochs: int | None) -> None:
+    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the number of rounds does not suit the algorithm."""
 
     def on_before_optimizer_step(

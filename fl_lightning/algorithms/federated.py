@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.algorithms.cycles import warn_of_open_cycle
+from fl_lightning.algorithms.cycles import warn_of_no_aggregation, warn_of_open_cycle
 from fl_lightning.algorithms.options import RunOptions
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
@@ -88,9 +88,10 @@ class Federated(AggregationCallback):
             )
         return Arrivals(0.1 if clients_per_round is None else clients_per_round)
 
-    def check_rounds(self, max_epochs: int | None) -> None:
-        """Warn when the fit would end in the middle of a cycle."""
+    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
+        """Warn when the fit would end in the middle of a cycle, or before the first aggregation."""
         warn_of_open_cycle(self.schedule, max_epochs)
+        warn_of_no_aggregation(type(self).__name__, self.schedule, self.sampler, max_epochs, num_clients)
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm of the parts."""

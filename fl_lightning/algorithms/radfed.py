@@ -77,6 +77,6 @@ class RADFed(AggregationCallback):
             server=Mixing() if self.server is None else self.server,
         )
 
-    def check_rounds(self, max_epochs: int | None) -> None:
+    def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the fit would end in the middle of a cycle."""
         warn_of_open_cycle(self._schedule, max_epochs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.last_checkpoint import ChoosesLast
+from fl_lightning._lightning.monitored import larger_is_better
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file
@@ -23,7 +24,6 @@ from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
 
-_LARGER_IS_BETTER = re.compile(r"(?:^|[_/])(?:acc|accuracy|auc|auroc|f1|precision|recall|iou|dice|bleu|r2)(?:$|[_/])")
 _NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder
 
 
@@ -86,7 +86,7 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
                 f"`mode` has no effect without `monitor`, got {options['mode']!r}. Give `monitor` the name of a logged "
                 "value, such as 'val_acc'."
             )
-        if monitor is not None and "mode" not in options and _LARGER_IS_BETTER.search(monitor):
+        if monitor is not None and "mode" not in options and larger_is_better(monitor):
             rank_zero_warn(
                 f"FederatedCheckpoint(monitor={monitor!r}) keeps the model with the smallest {monitor}: "
                 'ModelCheckpoint\'s `mode` is "min". Give `mode="max"`, or `mode="min"` if that is meant.'
@@ -98,8 +98,14 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
         self._not_empty: str | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the folder; a damaged file is then told before it is loaded."""
+        """Find the folder; a damaged file is then told before it is loaded.
+
+        Raises:
+            OSError: If no file can be written into ``dirpath``.
+        """
         CheckedLoading.install(trainer)
+        if stage == "fit" and self.dirpath is not None and not trainer.fast_dev_run:
+            _check_folder(trainer, str(self.dirpath))
         with warnings.catch_warnings(record=True) as caught:
             super().setup(trainer, pl_module, stage)
         for warning in caught:
@@ -202,6 +208,24 @@ def save_whole(trainer: pl.Trainer, path: Path) -> None:
         return
     with atomic_file(path) as temporary, _written_at_once(trainer):
         trainer.save_checkpoint(temporary, weights_only=False)
+
+
+def _check_folder(trainer: pl.Trainer, folder: str) -> None:
+    """Raise ``OSError`` on all processes if the first one cannot write into a folder, which it makes if need be."""
+    problem = None
+    if trainer.is_global_zero and "://" not in folder:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            problem = str(error)
+    problem = trainer.strategy.broadcast(problem)
+    if problem is not None:
+        raise OSError(
+            f"`dirpath` must be a folder into which checkpoints can be written, got {folder!r}: {problem}. Give "
+            "another folder, or leave `dirpath` out for the logger's."
+        )
 
 
 @contextmanager

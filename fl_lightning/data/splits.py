@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sized
 from functools import partial
 from typing import Literal
 
@@ -132,6 +134,12 @@ class SampleSplit(Split):
         val, rest = draw(order, round(self.val * len(order)))
         if not isinstance(self.test, str):
             test, rest = draw(rest, round(self.test * len(order)))
+        chosen = 0.0 if isinstance(self.test, str) else self.test
+        _warn_of_none(
+            self,
+            {"val": (self.val, val), "test": (chosen, test)},
+            f"there are {counted(len(order), 'sample')}",
+        )
         # in the order of the data set, which some partitioners follow
         rest = np.sort(rest)
         partition = Partition(tuple(rest[indices] for indices in partitioner(labels[rest]).indices))
@@ -165,6 +173,11 @@ class WithinClientSplit(Split):
         partition = partitioner(labels)
         parts = [self._cut(rng.permutation(indices)) for indices in partition.indices]
         val, test, train = (_by_client(tuple(part)) for part in zip(*parts, strict=True))
+        _warn_of_none(
+            self,
+            {"val": (self.val, val), "test": (self.test, test)},
+            f"the largest client has {counted(max(map(len, partition.indices)), 'sample')}",
+        )
         return FederatedSplit(train, val, test, partition)
 
     def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
@@ -172,6 +185,16 @@ class WithinClientSplit(Split):
         # the small number keeps 0.3 * 10 = 2.9999999999999996 from becoming 2
         num_val, num_test = (int(fraction * len(indices) + 1e-9) for fraction in (self.val, self.test))
         return np.split(indices, [num_val, num_val + num_test])
+
+
+def _warn_of_none(split: Split, held_out: Mapping[str, tuple[float, Sized]], few: str) -> None:
+    """Warn of a set that was asked for and has no sample, because every share of it was rounded to none."""
+    empty = [name for name, (fraction, samples) in held_out.items() if fraction and not len(samples)]
+    if not empty:
+        return
+    missing = len(empty) == sum(fraction > 0 for fraction, _ in held_out.values())
+    what = "nothing" if missing else f"nothing for `{empty[0]}`"
+    warnings.warn(f"{split!r} holds out {what}: {few}. Give larger shares, or ClientSplit().", stacklevel=4)
 
 
 def _draw_first(order: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:

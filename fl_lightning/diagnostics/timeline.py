@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"used": "tab:blue", "rejected": "tab:orange", "invalid": "tab:red", "lost": "0.75"}
 _MOST_CLIENTS = 60
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 class _TimelineParts(NamedTuple):
@@ -48,8 +49,12 @@ class Timeline(RoundObserver):
     ``fed/contributing_clients`` is logged: how many clients the server has used results of so far.
 
     Args:
-        path: PNG file of the timeline, written when the fit ends; an older one is not overwritten, the new one gets a
-            number. None is written if ``None``.
+        path: File of the picture, ``.png``, ``.pdf`` or ``.svg``, written when the fit ends; an older one is not
+            overwritten, the new one gets a number. None is written if ``None``.
+
+    Raises:
+        TypeError: If ``path`` is no path.
+        ValueError: If it has another ending.
 
     Attributes:
         arrivals: What became of each result, in the order of arrival.
@@ -58,6 +63,11 @@ class Timeline(RoundObserver):
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         if path is not None:
             check_path("path", path)
+            if Path(path).suffix.lower() not in _PICTURES:
+                raise ValueError(
+                    f"`path` must end in .png, .pdf or .svg, got {os.fspath(path)!r}. It is the picture of the "
+                    "timeline; the results are in `timeline.arrivals`."
+                )
         self.path = None if path is None else Path(path)
         self.reset()
 

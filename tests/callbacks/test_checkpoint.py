@@ -14,10 +14,13 @@ import pytest
 import torch
 from helpers.algorithms import Net, data
 from helpers.toys import quiet_trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
-from fl_lightning import FederatedCheckpoint, RADFed
+from datamodules import DigitsDataModule
+from fl_lightning import FedAvg, FederatedCheckpoint, RADFed
 from fl_lightning.checked_file import CheckedFile
+from fl_lightning.models import MLPClassifier
+from fl_lightning.partitioners import IIDPartitioner
 
 FILES = ["last.ckpt", "last.ckpt.sha256", "last.previous.ckpt"]
 
@@ -135,6 +138,66 @@ def test_the_smallest_accuracy_as_the_best_is_a_warning(monitor: str) -> None:
         FederatedCheckpoint(monitor=monitor, mode="min")
         FederatedCheckpoint(monitor=monitor, mode="max")
         FederatedCheckpoint(monitor="val_loss")
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (
+            EarlyStopping("val_acc"),
+            r"^EarlyStopping\(monitor='val_acc'\) stops when val_acc no longer falls, because its `mode` is \"min\"",
+        ),
+        (
+            ModelCheckpoint(monitor="val_acc"),
+            r"^ModelCheckpoint\(monitor='val_acc'\) keeps the model with the smallest val_acc, because its `mode` is",
+        ),
+    ],
+)
+def test_lightnings_own_callbacks_are_warned_of_too(callback: Callback, message: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=message):
+        fit_beside(callback, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EarlyStopping("val_acc", mode="max"),
+        lambda: EarlyStopping("val_loss"),
+        lambda: ModelCheckpoint(),
+        lambda: FederatedCheckpoint(monitor="val_acc", mode="min"),
+    ],
+)
+def test_a_mode_that_fits_is_no_warning(make: Any, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit_beside(make(), tmp_path)
+    assert not [warning for warning in caught if "`mode`" in str(warning.message)]
+
+
+def fit_beside(callback: Callback, folder: Path) -> None:
+    trainer = quiet_trainer(
+        max_epochs=1, callbacks=[FedAvg(2), callback], enable_checkpointing=True, default_root_dir=folder
+    )
+    module = MLPClassifier(in_features=3072, hidden=(4,))
+    trainer.fit(module, datamodule=DigitsDataModule(IIDPartitioner(10), batch_size=None))
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_round(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for folder, why in ((tmp_path / "file", "File exists"), ("/proc/nope", "No such file or directory")):
+        trained: list[int] = []
+
+        class Rounds(Callback):
+            def on_train_start(self, trainer: Any, module: Any, trained: list[int] = trained) -> None:
+                trained.append(1)
+
+        trainer = quiet_trainer(
+            max_epochs=1, callbacks=[FedAvg(2), FederatedCheckpoint(folder), Rounds()], enable_checkpointing=True
+        )
+        message = rf"^`dirpath` must be a folder into which checkpoints can be written, got '{folder}': .*{why}.* Give"
+        with pytest.raises(OSError, match=message):
+            trainer.fit(MLPClassifier(in_features=3072, hidden=(4,)), datamodule=DigitsDataModule(IIDPartitioner(10)))
+        assert not trained
 
 
 class KilledWhileSaving(Callback):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -201,6 +202,32 @@ def test_small_clients_train_and_do_not_evaluate() -> None:
     assert {client: len(indices) for client, indices in split.train.items()} == {0: 1, 1: 1, 2: 1}
     assert {client: len(indices) for client, indices in split.val.items()} == {2: 3}
     assert {client: len(indices) for client, indices in split.test.items()} == {1: 1, 2: 6}
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        # a tenth of 2 samples is 0.2, rounded down to none
+        (
+            WithinClientSplit(val=0.1, test=0.1),
+            r"^WithinClientSplit\(val=0.1, test=0.1, seed=0\) holds out nothing: the largest client has 2 samples",
+        ),
+        (WithinClientSplit(val=0.5, test=0.1), "holds out nothing for `test`: the largest client has 2 samples"),
+        (WithinClientSplit(val=0.0, test=0.1), "holds out nothing: the largest client has 2 samples"),
+        # 0.01 x 20 is 0.2, rounded to none
+        (SampleSplit(val=0.01, test=0.5), "holds out nothing for `val`: there are 20 samples"),
+    ],
+)
+def test_shares_that_hold_out_nothing_are_a_warning(split: Split, message: str) -> None:
+    with pytest.warns(UserWarning, match=message):
+        split.apply(20, IIDPartitioner(10))
+
+
+@pytest.mark.parametrize("split", [WithinClientSplit(val=0.5, test=0.0), SampleSplit(val=0.0, test=0.0)])
+def test_shares_of_zero_are_no_warning(split: Split) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split.apply(20, IIDPartitioner(10))
 
 
 @pytest.mark.parametrize(

@@ -90,12 +90,16 @@ def test_a_part_of_the_samples_can_be_set_aside_first(tmp_path):
     assert data.partition.sizes.sum() == 21
 
 
-def test_a_partitioner_takes_the_place_of_the_client_column(tmp_path):
+def test_a_partitioner_takes_the_place_of_the_client_column(tmp_path, caplog):
+    caplog.set_level("INFO", "lightning.pytorch")
     data = ready(write(tmp_path / "t.csv", frame()), partitioner=IIDPartitioner(4))
     assert data.num_clients == 4
     assert data.client_names is None
     # the client column is no feature
     assert data.feature_names == ["age", "height", "colour=blue", "colour=red"]
+    assert (
+        "IIDPartitioner(num_clients=4, seed=0) makes the clients. The column 'site', which is `client`" in caplog.text
+    )
     table = frame().drop(columns="site")
     assert ready(write(tmp_path / "u.csv", table), client=None, partitioner=IIDPartitioner(4)).num_clients == 4
 

@@ -163,6 +163,11 @@ class Stream(IterableDataset):
             "`targets` must be whole numbers, one class per sample, got float64",
         ),
         (
+            lambda: TorchDatasetDataModule(Squares(), IIDPartitioner(2), clients=[1] * 12),
+            ValueError,
+            "^Give `partitioner` or `clients`, not both: ",
+        ),
+        (
             lambda: TorchDatasetDataModule(Squares(), clients=[1] * 13),
             ValueError,
             r"`clients` must have one entry per sample, shape \(12,\), got \(13,\)",

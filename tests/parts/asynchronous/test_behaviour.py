@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -310,6 +311,59 @@ def test_the_timeline_counts_and_draws(tmp_path: Path) -> None:
     assert when.get_xlabel() == "virtual time"
     assert sorted(bar.get_height() for bar in late.patches) == [1, 2, 3]
     assert [bar.get_height() for bar in who.patches] == [4, 2]
+
+
+@pytest.mark.parametrize("path", ["tl.csv", "timeline"])
+def test_a_timeline_is_a_picture(path: str) -> None:
+    message = rf"^`path` must end in .png, .pdf or .svg, got '{path}'. It is the picture of the timeline; the results"
+    with pytest.raises(ValueError, match=message):
+        Timeline(path)
+    assert Timeline("timeline.SVG").path == Path("timeline.SVG")
+
+
+# ---- a buffer that is never full ----
+
+NEVER = (
+    r"^{} never aggregates in this fit: `buffer_size` is 10, but only {} \({} x {}\). Give a `buffer_size` of at most "
+    r"{}, more `clients_per_round` or more rounds.$"
+)
+
+
+@pytest.mark.parametrize(
+    ("callback", "rounds", "words"),
+    [
+        # a tenth of 8 clients, at least 1
+        (FedBuff(), 9, ("FedBuff", "9 results arrive", "9 rounds", 1, 9)),
+        (FedBuff(clients_per_round=3), 3, ("FedBuff", "9 results arrive", "3 rounds", 3, 9)),
+        (DynamicWeightFedBuff(10), 1, ("DynamicWeightFedBuff", "1 result arrives", "1 round", 1, 1)),
+        (
+            Federated(0.5, schedule=Asynchronous(VirtualClock(1), buffer_size=10)),
+            2,
+            ("Federated", "8 results arrive", "2 rounds", 4, 8),
+        ),
+    ],
+)
+def test_a_fit_that_never_fills_the_buffer_is_a_warning(
+    callback: AggregationCallback, rounds: int, words: tuple[Any, ...]
+) -> None:
+    with pytest.warns(UserWarning, match=NEVER.format(*words)):
+        train_eight(callback, rounds)
+
+
+@pytest.mark.parametrize(
+    ("callback", "rounds"),
+    [(FedBuff(), 10), (FedBuff(clients_per_round=5), 2), (FedBuff(flush_rounds=True), 1), (FedAsync(), 1)],
+)
+def test_a_buffer_that_is_full_in_time_is_no_warning(callback: AggregationCallback, rounds: int) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train_eight(callback, rounds)
+    assert not [warning for warning in caught if "never aggregates" in str(warning.message)]
+
+
+def train_eight(callback: AggregationCallback, rounds: int) -> None:
+    data_module = TensorDataModule(quadratic_clients([1.0] * 8, [0.0] * 8), batch_size=None)
+    quiet_trainer(max_epochs=rounds, callbacks=[callback]).fit(Quadratic(lr=0.1), datamodule=data_module)
 
 
 # ---- calibration ----
