@@ -17,6 +17,7 @@ from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_bool, check_choice, check_text
 from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data.arrays import is_table
 from fl_lightning.data.missing import Imputation
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class TableDataModule(NaturalDataModule):
             raise ValueError(
                 f"`features` and `categorical` must name each input once, and not the `label`, got {wrong!r} twice."
             )
-        self.path = as_path("path", path)
+        self.path = as_path("path", path, _way_to_file(client) if is_table(path) else "")
         self.label = label
         self.client = client
         self.features = None if features is None else list(features)
@@ -145,6 +146,14 @@ class TableDataModule(NaturalDataModule):
             raise ValueError(f"{path} has no rows.")
         if not features and not self.categorical:
             raise ValueError(f"{path} has no column left for inputs. Name some in `features` or `categorical`.")
+
+
+def _way_to_file(client: str | None) -> str:
+    column = "..." if client is None else repr(client)
+    return (
+        'Save it first: frame.to_csv("table.csv", index=False), or give TorchDatasetDataModule(TensorDataset(x, y), '
+        f"clients=frame[{column}])."
+    )
 
 
 def _read(path: Path) -> DataFrame:

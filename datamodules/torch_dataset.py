@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_callable, got, to_array
 from fl_lightning.data import PartitionFunction, Source
+from fl_lightning.data.arrays import refuse_arrays, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import concatenate, find_targets
 
@@ -70,6 +71,7 @@ class TorchDatasetDataModule(NaturalDataModule):
                     f"`{name}` must be a data set, got a DataLoader. Give its `dataset`; `batch_size` is an argument "
                     "here."
                 )
+            refuse_arrays(name, part)
             lacking = [method for method in ("__len__", "__getitem__") if not hasattr(part, method)]
             if lacking:
                 raise TypeError(
@@ -160,6 +162,9 @@ def _check_clients(values: Any, dataset: Dataset[Any]) -> np.ndarray:
 
 
 def _check_targets(name: str, values: Any, dataset: Dataset[Any]) -> np.ndarray:
+    reason = why_no_classes(values, _length(dataset))
+    if reason is not None:
+        raise TypeError(f"`{name}` must be whole numbers, one class per sample. {reason}")
     array = _one_per_sample(name, values, dataset)
     if array.dtype.kind not in "iub":
         raise TypeError(f"`{name}` must be whole numbers, one class per sample, got {array.dtype}. Number the classes.")

@@ -13,6 +13,8 @@ from typing import Any, Self, TypeVar, cast
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _OURS = ("fl_lightning", "datamodules")
+_USUAL = ("local_epochs", "batch_size")  # arguments that are often given by position by mistake
+_MOST_SIBLINGS = 3
 _Constructor = TypeVar("_Constructor", bound=Callable[..., None])
 #: Words of other libraries, the argument that a class must have for the sentence to be true, and the sentence.
 _OTHER_WORDS = (
@@ -88,8 +90,8 @@ class ShowsSignature:
         """Check the names of the arguments before ``__init__`` runs."""
         if options:
             _check_names(cls, options)
-        if given and cls.__init__ is object.__init__:
-            raise TypeError(f"{cls.__name__}() takes no arguments")
+        if given:
+            _refuse_surplus(cls, given)
         return super().__new__(cls)
 
 
@@ -114,6 +116,30 @@ def _check_names(cls: type, options: Mapping[str, object]) -> None:
         _refuse_unknown(cls, options, known)
 
 
+def _refuse_surplus(cls: type, given: tuple[object, ...]) -> None:
+    """Raise ``TypeError`` in the name of the class that the user called, if it takes fewer arguments by position."""
+    owners = _owners(cls)
+    if not owners:
+        raise TypeError(f"{cls.__name__}() takes no arguments")
+    parameters = _parameters(owners[0])
+    in_order = [f"`{each.name}`" for each in parameters if each.kind in (Parameter.POSITIONAL_ONLY, _NAMED[0])]
+    if len(given) <= len(in_order) or any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
+        return
+    by_name = [each.name for each in full_signature(cls).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+    usual = next((name for name in _USUAL if name in by_name), by_name[0] if by_name else None)
+    if usual is None:
+        raise TypeError(f"{cls.__name__} takes {_listed(in_order)} and no more, got {len(given)} arguments.")
+    surplus = given[len(in_order)]
+    example = f"such as {usual}={surplus!r}" if isinstance(surplus, (int, float, str)) else f"such as `{usual}`"
+    if in_order:
+        raise TypeError(f"{cls.__name__} takes {_listed(in_order)} by position, all else by name, {example}.")
+    raise TypeError(f"{cls.__name__} takes its arguments by name, {example}.")
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -> None:
     """Raise ``TypeError`` in the name of the class that the user called, if it does not know an argument."""
     unknown = [name for name in options if name not in known]
@@ -127,11 +153,37 @@ def _meant(word: str, cls: type) -> str:
     for words, argument, sentence in _OTHER_WORDS:
         if word in words and argument in taken:
             return f" {sentence}"
+    if siblings := _siblings_with(word, cls):
+        return f" `{word}` belongs to {_listed(siblings)}."
     names = [name for name, parameter in taken.items() if parameter.kind in _NAMED]
     meant = [name for name in names if name.startswith(f"{word}_")] or difflib.get_close_matches(word, names, n=1)
     if meant:
         return f" Did you mean {' or '.join(f'`{name}`' for name in meant)}?"
     return f" It takes {', '.join(f'`{name}`' for name in names)}." if names else ""
+
+
+def _siblings_with(word: str, cls: type) -> list[str]:
+    """Return which public classes of the same package and kind take an argument; those whose first one it is, if any.
+
+    Nothing is returned for an argument that many classes take.
+    """
+    ours = next((base for base in cls.__mro__ if _is_ours(base)), cls)
+    package = ours.__module__.rpartition(".")[0]
+    root = next(
+        base for base in reversed(cls.__mro__) if issubclass(base, ShowsSignature) and base is not ShowsSignature
+    )
+    found: dict[str, bool] = {}
+    below = list(root.__subclasses__())
+    while below:
+        other = below.pop(0)
+        below += other.__subclasses__()
+        is_near = other.__module__.rpartition(".")[0] == package and not other.__name__.startswith("_")
+        if is_near and _owners(other) and not inspect.isabstract(other):
+            named = [each.name for each in full_signature(other).parameters.values() if each.kind in _NAMED]
+            if word in named:
+                found[other.__name__] = named[0] == word
+    first = [name for name, is_first in found.items() if is_first]
+    return first or (list(found) if len(found) <= _MOST_SIBLINGS else [])
 
 
 def _names_missing(constructor: Callable[..., None]) -> Callable[..., None]:

@@ -19,9 +19,9 @@ from torch import Tensor
 import datamodules
 import fl_lightning
 from datamodules import CIFAR10DataModule, DigitsDataModule
-from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi, parts
+from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi, QFedAvg, parts
 from fl_lightning.callbacks import ClientMetrics
-from fl_lightning.partitioners import DirichletPartitioner
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
 from fl_lightning.parts import Adaptive, ServerOptimizer
 from fl_lightning.signatures import ShowsSignature
 
@@ -295,6 +295,29 @@ def test_words_of_other_libraries_are_known(make: Callable[[], object], sentence
     ("make", "sentence"),
     [
         (FedProx, "FedProx needs `mu` (Weight of the proximal term, at least 0)."),
+        (QFedAvg, "QFedAvg needs `q` (Weight of clients with large losses, at least 0: 0 is FedAvg)."),
+        (
+            lambda: FedAvg(5, 1),  # type: ignore[misc]
+            "FedAvg takes `clients_per_round` by position, all else by name, such as local_epochs=1.",
+        ),
+        (
+            lambda: FedProx(0.1, 5, 2),  # type: ignore[misc]
+            "FedProx takes `mu` and `clients_per_round` by position, all else by name, such as local_epochs=2.",
+        ),
+        (
+            lambda: DigitsDataModule(IIDPartitioner(2), 16),
+            "DigitsDataModule takes `partitioner` by position, all else by name, such as batch_size=16.",
+        ),
+        (
+            lambda: IIDPartitioner(2, 0, 1),  # type: ignore[call-arg]
+            "IIDPartitioner takes `num_clients` and `seed` and no more, got 3 arguments.",
+        ),
+        (lambda: FedAvg(mu=0.1), "FedAvg has no argument `mu`. `mu` belongs to FedProx."),  # type: ignore[call-arg]
+        (lambda: FedAvg(q=1), "FedAvg has no argument `q`. `q` belongs to QFedAvg."),  # type: ignore[call-arg]
+        (
+            lambda: FedAvg(speeds=1),  # type: ignore[call-arg]
+            "FedAvg has no argument `speeds`. `speeds` belongs to FedAsync, FedBuff and DynamicWeightFedBuff.",
+        ),
         (lambda: FedProx(clients_per_round=5), "FedProx needs `mu` (Weight of the proximal term, at least 0)."),  # type: ignore[call-arg]
         (fl_lightning.Clip, "Clip needs `norm` (Largest norm, greater than 0)."),
         (

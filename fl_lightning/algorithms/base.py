@@ -20,7 +20,9 @@ from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_
 from fl_lightning.algorithms.own_callbacks import RELIED_ON, check_alone, checked_algorithm
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
 from fl_lightning.arguments import as_folder, check_count, plain
+from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.clients.settings import LocalSettings
+from fl_lightning.data.uncalled import refuse_uncalled
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.log_lines import log_above_bars, log_as_before
@@ -178,7 +180,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     @local_epochs.setter
     def local_epochs(self, value: int) -> None:
-        self._change_work(local_epochs=value, local_steps=None)
+        self.settings.change(local_epochs=value, local_steps=None)
 
     @property
     def local_steps(self) -> int | None:
@@ -187,11 +189,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     @local_steps.setter
     def local_steps(self, value: int | None) -> None:
-        self._change_work(local_epochs=None, local_steps=value)
-
-    def _change_work(self, **work: int | None) -> None:
-        checked = vars(LocalSettings(**work))  # type: ignore[arg-type]
-        vars(self.settings).update({name: checked[name] for name in work})  # the loop holds the same object
+        self.settings.change(local_epochs=None, local_steps=value)
 
     @property
     def executor(self) -> ExecutorName | Executor:
@@ -219,6 +217,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         """
         check_lightning("The trainer", trainer)
         self._fitting = stage == "fit"
+        CheckedLoading.install(trainer)
         share_evaluation(trainer)
         if not self._fitting:
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
@@ -258,6 +257,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the fit as :meth:`teardown` does, which does not follow an exception; after a signal say how to go on."""
+        refuse_uncalled(trainer)
         tell_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 

@@ -22,7 +22,7 @@ class QFedAvg(AggregationCallback):
     uniformly. With ``q=0`` this is FedAvg with uniform weights.
 
     Args:
-        q: At least 0.
+        q: Weight of clients with large losses, at least 0: 0 is FedAvg.
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         lipschitz: L, the inverse of a learning rate that works with q = 0; ``None`` takes 1 / the clients' learning
             rate.

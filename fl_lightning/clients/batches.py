@@ -166,7 +166,7 @@ class ClientBatches:
                     "and leave clients without a batch out of the federation."
                 )
 
-    def explain_single_sample(self, whose: str, size: int, error: ValueError) -> None:
+    def explain_single_sample(self, whose: str, size: int, error: Exception) -> None:
         """Name the client and the way out where a normalisation layer has refused a batch of one sample.
 
         Args:

@@ -67,3 +67,8 @@ class LocalSettings:
         """Seed of client draws, shuffling and everything random inside clients."""
         seeds = (self.resumed_seed, self.own_seed, default_seed())
         return next(seed for seed in seeds if seed is not None)
+
+    def change(self, **work: int | None) -> None:
+        """Take another amount of work, ``local_epochs`` or ``local_steps``, once it is checked."""
+        checked = vars(LocalSettings(**work))  # type: ignore[arg-type]
+        vars(self).update({name: checked[name] for name in work})

@@ -16,6 +16,7 @@ from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection
+from fl_lightning.clients.error_notes import note_client
 from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.started import FinalState, StartedClient
@@ -179,14 +180,17 @@ class LocalTraining:
         self._correction.set_weight_decay(self.trainer.optimizers)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
+        batch = None
         try:
             for index, batch in enumerate(self.batches.of(task)):
                 if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                     break
+                batch = None  # an error may come from the next one
         except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
             pass
-        except ValueError as error:
+        except Exception as error:
             self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
+            note_client(error, task, batch)
             raise
         steps = loop.on_client_end(task.slot)
         summed_lr, self._correction = self._correction.summed_lr, None

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fl_lightning.arguments import check_callable, check_texts, got, is_sequence
+from fl_lightning.data.arrays import is_table, refuse_arrays
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
@@ -145,6 +146,8 @@ class ClientDatasetsModule(FederatedDataModule):
 
 def _checked(name: str, given: Any) -> Dataset[Any]:
     """Return a data set that has samples by position."""
+    if is_table(given):
+        refuse_arrays(name, given)
     is_other = isinstance(given, (str, bytes, Mapping, tuple, type, Tensor, np.ndarray, IterableDataset))
     if is_other or not hasattr(given, "__getitem__") or not hasattr(given, "__len__"):
         hint = ""

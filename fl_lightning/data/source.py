@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.arguments import check_callable, check_texts, got, shape_of, to_array, to_indices
+from fl_lightning.data.arrays import refuse_arrays, why_no_classes
 from fl_lightning.data.batches import Collate
+from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments
 
 
@@ -42,6 +44,7 @@ class Source(ShowsArguments):
 
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
+        refuse_arrays("dataset", self.dataset)
         if not _has_positions(self.dataset):
             hint = " Give the DataLoader's `dataset`." if isinstance(self.dataset, DataLoader) else ""
             raise TypeError(
@@ -54,6 +57,9 @@ class Source(ShowsArguments):
             check_callable("collate_fn", self.collate_fn, "None takes PyTorch's default_collate.")
         samples = len(self)
         if self.labels is not None:
+            reason = why_no_classes(self.labels, samples)
+            if reason is not None:
+                raise ValueError(f"`labels` must be whole numbers, one class per sample. {reason}")
             object.__setattr__(self, "labels", to_array("labels", self.labels))
             if self.labels.shape != (samples,):
                 raise ValueError(
@@ -91,9 +97,12 @@ def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
     if source.labels is not None:
         return source.labels
     if getattr(partitioner, "needs_classes", False):
+        reason = why_no_targets(source.dataset) or (
+            "Give the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes "
+            "by `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need "
+            "none."
+        )
         raise ValueError(
-            f"{type(partitioner).__name__} shares samples out by class, and no classes were found. Give the class of "
-            "each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes by "
-            "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need none."
+            f"{type(partitioner).__name__} shares samples out by class, and no classes were found. {reason}"
         )
     return len(source)

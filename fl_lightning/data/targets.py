@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from fl_lightning.arguments import to_array
+from fl_lightning.data.arrays import why_no_classes
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""
@@ -36,15 +40,30 @@ def _find_within(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> 
         return None if within is None else within[np.asarray(dataset.indices)]
     if isinstance(dataset, ConcatDataset):
         return concatenate(_find(part, known) for part in dataset.datasets)
-    candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
-    if isinstance(dataset, TensorDataset):
-        candidates.append(dataset.tensors[-1])
-    for candidate in candidates:
-        if isinstance(candidate, (Sequence, np.ndarray, Tensor)) and not isinstance(candidate, str):
-            values = np.asarray(candidate.detach().cpu() if isinstance(candidate, Tensor) else candidate)
+    for candidate in _candidates(dataset):
+        with suppress(TypeError):  # no array, but rows of unequal lengths
+            values = to_array("targets", candidate)
             if values.shape == (len(dataset),) and values.dtype.kind in "iub":  # type: ignore[arg-type]
                 return values.astype(np.int64)
     return None
+
+
+def _candidates(dataset: Dataset[Any]) -> list[Any]:
+    """Return what may be the targets of a data set."""
+    candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
+    if isinstance(dataset, TensorDataset):
+        candidates.append(dataset.tensors[-1])
+    kinds = (Sequence, np.ndarray, Tensor)
+    return [each for each in candidates if isinstance(each, kinds) and not isinstance(each, str)]
+
+
+def why_no_targets(dataset: Dataset[Any]) -> str | None:
+    """Return in a sentence why the targets of a data set are no classes; ``None`` if none are found."""
+    while isinstance(dataset, (Subset, ConcatDataset)):
+        dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
+    number = len(dataset)  # type: ignore[arg-type]
+    reasons = (why_no_classes(candidate, number) for candidate in _candidates(dataset))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def concatenate(parts: Iterable[np.ndarray | None]) -> np.ndarray | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from torch import Tensor
@@ -70,10 +70,10 @@ class TensorDataModule(ClientDatasetsModule):
 
     def _train_sets(self, given: Any) -> dict[int, Dataset[Any]]:
         if not is_sequence(given):
-            raise TypeError(
-                f"`clients` must be a list with one tuple of tensors per client, got {got(given)}. To distribute one "
-                "data set: datamodules.TorchDatasetDataModule(TensorDataset(x, y), partitioner)."
-            )
+            hint = "To distribute one data set: datamodules.TorchDatasetDataModule(TensorDataset(x, y), partitioner)."
+            if isinstance(given, Mapping):
+                hint = "Give list(clients.values())."
+            raise TypeError(f"`clients` must be a list with one tuple of tensors per client, got {got(given)}. {hint}")
         if len(given) == 0:
             raise ValueError("`clients` is empty; give one tuple of tensors per client, as [(x, y), ...].")
         return {client: _dataset(f"clients[{client}]", tensors) for client, tensors in enumerate(given)}

@@ -1,4 +1,4 @@
-"""Refuses the class of a callback, as in ``callbacks=[FedAvg]``, and a data module that is not fully made."""
+"""Refuses classes of callbacks and data modules, as in ``callbacks=[FedAvg]``, and data modules not fully made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import lightning as L
 
 
 def refuse_uncalled(trainer: L.Trainer | None) -> None:
-    """Raise ``TypeError`` if a trainer's ``callbacks`` have a class.
+    """Raise ``TypeError`` if a trainer's ``callbacks`` have a class, or its ``datamodule`` is one.
 
     Lightning calls ``on_exception`` of each callback before it passes an error on, and would fail with a class. So the
     class gives way to a callback that refuses every stage of this trainer.
@@ -20,6 +20,9 @@ def refuse_uncalled(trainer: L.Trainer | None) -> None:
     for callback in callbacks:
         if isinstance(callback, _Uncalled):
             callback.refuse()
+    data = getattr(trainer, "datamodule", None)
+    if inspect.isclass(data):
+        raise TypeError(f"`datamodule` has the class {data.__name__}. Call it: {data.__name__}(...).")
 
 
 def refuse_unmade(data: object, trainer: L.Trainer | None) -> None:

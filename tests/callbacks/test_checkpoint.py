@@ -119,6 +119,16 @@ def test_files_that_torch_cannot_read_are_told_as_damaged(tmp_path: Path, conten
         fit(tmp_path, 4, ckpt_path=path)
 
 
+@pytest.mark.parametrize("stage", ["fit", "test"])
+def test_a_damaged_file_is_told_without_a_checkpoint_callback_too(tmp_path: Path, stage: str) -> None:
+    path = tmp_path / "bad.ckpt"
+    path.write_text("hello")
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2)])
+    module = MLPClassifier(in_features=3072, hidden=(4,))
+    with pytest.raises(ValueError, match=rf"^`ckpt_path` {path} \(5 bytes\) is damaged, or no checkpoint"):
+        getattr(trainer, stage)(module, datamodule=DigitsDataModule(IIDPartitioner(10)), ckpt_path=path)
+
+
 def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
     fit(tmp_path, 4)
     fit(tmp_path, 2)

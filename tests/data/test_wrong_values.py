@@ -561,6 +561,10 @@ def test_data_modules_take_numbers_of_numpy() -> None:
         ),
         (lambda: ClientSplit(3).apply(LABELS, IIDPartitioner), "got the class IIDPartitioner. Make one first"),
         (lambda: next(diffuse(LABELS, GRAPH, 3)), "`graph` must be a TopicGraph, got <ndarray of shape"),
+        (
+            lambda: TensorDataModule({"a": (X, Y)}),
+            r"`clients` must be a list .* Give list\(clients.values\(\)\).$",
+        ),
         (lambda: TensorDataModule(X, Y), r"`clients` must be a list with one tuple of tensors per client, got <Tensor"),
         (lambda: TensorDataModule(X, Y), r"TorchDatasetDataModule\(TensorDataset\(x, y\), partitioner\)"),
         (lambda: TensorDataModule((X, Y)), r"`clients\[0\]` must be a tuple .* For a single client give \[\(x, y\)\]"),

@@ -104,6 +104,15 @@ def test_a_partitioner_takes_the_place_of_the_client_column(tmp_path, caplog):
     assert ready(write(tmp_path / "u.csv", table), client=None, partitioner=IIDPartitioner(4)).num_clients == 4
 
 
+def test_a_table_in_memory_is_refused_with_two_ways_out():
+    message = (
+        r"`path` must be a path.*Save it first: frame.to_csv\(\"table.csv\", index=False\), or give "
+        r"TorchDatasetDataModule\(TensorDataset\(x, y\), clients=frame\['site'\]\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        TableDataModule(frame(), label="ill", client="site")
+
+
 def test_neither_client_column_nor_partitioner(tmp_path):
     path = write(tmp_path / "t.csv", frame().drop(columns="site"))
     with pytest.raises(ValueError, match="TableDataModule has no `partitioner`"):

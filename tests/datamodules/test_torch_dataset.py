@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData
 
 from datamodules import TorchDatasetDataModule
-from fl_lightning.data import SampleSplit, WithinClientSplit
+from fl_lightning.data import SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, ShardPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
@@ -130,6 +131,55 @@ def test_names_of_classes_and_a_collate_function():
     assert data.class_names == ["a", "b", "c"]
     assert list(data.client_batches(0, generator=torch.Generator())) == [4]
     assert ready(Squares(targets=classes(12), classes=["a", "b"])).class_names is None
+
+
+WHOLE = torch.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("targets", "found", "way_out"),
+    [
+        (WHOLE[:, None], r"shape \(60, 1\), type int64", r"y.squeeze\(1\)"),
+        (WHOLE.float(), r"shape \(60,\), type float32", r"y.long\(\)"),
+        (WHOLE.double()[:, None], r"shape \(60, 1\), type float64", r"y.squeeze\(1\).long\(\)"),
+        (torch.nn.functional.one_hot(WHOLE), r"shape \(60, 3\), type int64", r"y.argmax\(1\)"),
+        (WHOLE.numpy().astype(float), r"shape \(60,\), type float64", r"y.astype\(int\)"),
+        ([str(n) for n in WHOLE.tolist()], r"shape \(60,\), type text", r"np.unique\(y, return_inverse=True\)\[1\]"),
+    ],
+)
+def test_targets_that_are_nearly_classes_are_described(targets, found, way_out):
+    reason = rf"The targets have {found}; classes are whole numbers of shape \(60,\). Use `{way_out}`.$"
+    data = TorchDatasetDataModule(Squares(60, targets=targets), DirichletPartitioner(3, 1.0))
+    with pytest.raises(ValueError, match=f"no classes were found. {reason}"):
+        data.setup()
+    with pytest.raises(TypeError, match=f"^`targets` must be whole numbers, one class per sample. {reason}"):
+        TorchDatasetDataModule(Squares(60), targets=targets)
+    with pytest.raises(ValueError, match=f"^`labels` must be whole numbers, one class per sample. {reason}"):
+        Source(Squares(60), targets)
+
+
+def test_numbers_to_predict_are_no_classes():
+    data = TorchDatasetDataModule(TensorDataset(torch.rand(60, 2), torch.rand(60)), DirichletPartitioner(3, 1.0))
+    with pytest.raises(ValueError, match=r"Numbers to predict become classes by `np.digitize\("):
+        data.setup()
+
+
+X, Y = torch.rand(6, 2), torch.arange(6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((X, Y), r"is a tuple of 2, not a data set. Give TensorDataset\(torch.as_tensor\(x\), torch.as_tensor\(y\)\)"),
+        (pandas.DataFrame({"a": [1, 2]}), "is a DataFrame, whose items are columns, not samples. Give TensorDataset"),
+        (pandas.Series([1, 2]), "is a Series, whose items are columns"),
+    ],
+)
+def test_arrays_and_tables_are_no_data_sets(given, message):
+    with pytest.raises(TypeError, match=f"^`dataset` {message}"):
+        TorchDatasetDataModule(given, IIDPartitioner(2))
+    with pytest.raises(TypeError, match=f"^`dataset` {message}"):
+        Source(given)
 
 
 class Stream(IterableDataset):

@@ -1,0 +1,34 @@
+"""Says of an error in a client's training which client it was, and what its batch was like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from fl_lightning.parts.federation import Task
+
+_SHOWN = 6  # tensors of a batch
+
+
+def note_client(error: Exception, task: Task, batch: Any) -> None:
+    """Add the round, the client and the tensors of its batch to an error, for the end of its traceback.
+
+    Args:
+        error: What was raised.
+        task: The client's task.
+        batch: The batch that was trained on; ``None`` if there was none.
+    """
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)][:_SHOWN]
+    note = f"In round {task.round + 1}, client {task.client}"
+    if tensors:
+        shapes = _joined([str(tuple(tensor.shape)) for tensor in tensors])
+        types = _joined([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
+        several = "s" * (len(tensors) > 1)
+        note += f": batch of shape{several} {shapes}, type{several} {types}"
+    error.add_note(f"{note}.")
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,70 @@
+"""Arrays and tables that a user gives in place of a data set or of classes, and what to give instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fl_lightning.arguments import to_array
+
+
+def refuse_arrays(name: str, given: object) -> None:
+    """Raise ``TypeError`` for a tuple or a table, which have lengths and items, but are no data sets of samples.
+
+    Args:
+        name: The argument.
+        given: Its value.
+    """
+    if isinstance(given, tuple):
+        way_out = "Give TensorDataset(torch.as_tensor(x), torch.as_tensor(y)), or a list of samples."
+        raise TypeError(f"`{name}` is a tuple of {len(given)}, not a data set. {way_out}")
+    if is_table(given):
+        raise TypeError(
+            f"`{name}` is a {type(given).__name__}, whose items are columns, not samples. Give "
+            "TensorDataset(torch.tensor(frame[[...]].to_numpy()), torch.tensor(frame[...].to_numpy())), with the names "
+            "of your columns."
+        )
+
+
+def is_table(given: object) -> bool:
+    """Return whether an object is a table, such as a pandas DataFrame, or a column of one."""
+    return hasattr(given, "iloc") or (hasattr(given, "columns") and hasattr(given, "to_numpy"))
+
+
+def why_no_classes(values: Any, number: int) -> str | None:
+    """Return in a sentence why values are no classes of samples, with the way out; ``None`` if they may be no classes.
+
+    Args:
+        values: Targets of samples, an array, a tensor or a list.
+        number: How many samples there are.
+    """
+    try:
+        array = to_array("targets", values)
+    except TypeError:
+        return None
+    way_out = _way_to_classes(array, isinstance(values, Tensor)) if array.ndim and len(array) == number else None
+    if way_out is None:
+        return None
+    kind = "text" if array.dtype.kind in "USO" else array.dtype
+    return (
+        f"The targets have shape {array.shape}, type {kind}; classes are whole numbers of shape ({number},). "
+        f"Use `{way_out}`."
+    )
+
+
+def _way_to_classes(array: np.ndarray, is_tensor: bool) -> str | None:
+    """Return what makes classes of targets y; ``None`` if these are numbers to predict, or of another kind."""
+    kind, size = array.dtype.kind, array.size // max(len(array), 1)
+    if kind in "US" or (kind == "O" and all(isinstance(value, str) for value in array.flat)):
+        return "np.unique(y, return_inverse=True)[1]"
+    if kind not in "iubf" or (kind == "f" and not np.array_equal(array, np.round(array))):
+        return None
+    whole = "" if kind != "f" else ".long()" if is_tensor else ".astype(int)"
+    if array.ndim == 1:
+        return f"y{whole}" if whole else None
+    if size == 1:
+        return f"y.{'flatten' if is_tensor else 'ravel'}(){whole}" if array.ndim > 2 else f"y.squeeze(1){whole}"
+    is_one_hot = array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all()
+    return "y.argmax(1)" if is_one_hot else None

@@ -1,0 +1,56 @@
+"""An error in a client's training says which client it was, and what its batch was like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from fl_lightning import ClientDatasetsModule, FedAvg, FederatedDataModule, TensorDataModule
+from fl_lightning.models import MLPClassifier
+
+X, Y = torch.rand(8, 5), torch.arange(8) % 3
+
+
+def notes(data: FederatedDataModule, error: type[Exception], executor: Any = "auto") -> list[str]:
+    """Return the notes of the error with which a fit of all clients ends."""
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor)])
+    with pytest.raises(error) as told:
+        trainer.fit(MLPClassifier(in_features=5, hidden=(4,), num_classes=3), datamodule=data)
+    return getattr(told.value, "__notes__", [])
+
+
+@pytest.mark.parametrize("executor", ["auto", "sequential"])
+def test_classes_that_the_model_does_not_have(executor: str) -> None:
+    data = TensorDataModule([(X, Y), (X, Y + 7), (X, Y)], batch_size=4, shuffle=False)
+    assert notes(data, IndexError, executor) == [
+        "In round 1, client 1: batch of shapes (4, 5) and (4,), types float32 and int64."
+    ]
+
+
+def test_inputs_of_another_length() -> None:
+    data = TensorDataModule([(X[:, :3].double(), Y), (X, Y)], batch_size=None)
+    assert notes(data, RuntimeError, "sequential") == [
+        "In round 1, client 0: batch of shapes (8, 3) and (8,), types float64 and int64."
+    ]
+
+
+class Broken(Dataset[tuple[Tensor, Tensor]]):
+    """Its sixth sample cannot be read."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == 5:
+            raise OSError("sample 5 cannot be read")
+        return X[index], Y[index]
+
+
+def test_a_sample_that_cannot_be_read_has_no_batch() -> None:
+    data = ClientDatasetsModule([TensorDataset(X, Y), Broken()], batch_size=4, shuffle=False)
+    assert notes(data, OSError) == ["In round 1, client 1."]
