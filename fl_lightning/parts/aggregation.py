@@ -134,7 +134,7 @@ class StaleMean(WeightedMean):
     def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model."""
         super().on_fit_start(federation)
-        self.states = ClientStates(federation, federation.model.clone(), self._client_weights())
+        self.states = ClientStates(federation, federation.model, self._client_weights())
 
     def update(self, result: ClientResult) -> None:
         """Renew the client's last model."""

@@ -113,14 +113,14 @@ class ClientStates:
                 "`torch.zeros_like(federation.model[: federation.num_parameters])`."
             )
         self.attach(federation)
-        self._initial = initial
-        self._weights = np.ones(federation.num_clients) if weights is None else np.asarray(weights, dtype=np.float64)
+        self._initial = initial.detach().clone()
+        self._weights = np.ones(federation.num_clients) if weights is None else np.array(weights, dtype=np.float64)
         folder = federation.state_dir
         self._rows: VectorStore = {} if folder is None else MappedVectors(folder)
         self._new: dict[int, Tensor] = {}
         self._versions: dict[int, int] = {}  # of the new vectors
         self._lent: tuple[int, Tensor, int] | None = None  # the vector that was handed out last, and its version
-        self.mean = initial.to(accumulator(initial))
+        self.mean = self._initial.to(accumulator(initial), copy=True)
         """The mean over all K clients, shape ``(length,)``, float64."""
 
     def attach(self, federation: Federation) -> None:

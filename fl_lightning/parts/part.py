@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -136,6 +137,8 @@ class Part(ShowsArguments):
             federation: The run.
             fresh: Whether to start anew; otherwise the part continues from an earlier fit.
         """
+        if not self.is_of_library:  # which may write to what it is given
+            federation = replace(federation, model=federation.model.clone(), sizes=federation.sizes.copy())
         self._federation, self._state_at_round_start = federation, None
         if fresh:
             self.on_fit_start(federation)

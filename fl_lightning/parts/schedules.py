@@ -103,8 +103,7 @@ class Synchronous(Schedule):
         self._shown = None
         self._active.reset()
         weights = federation.sizes if self.weighting == "samples" else None
-        first = federation.model.clone()
-        self.states = ClientStates(federation, first, weights) if self.evaluate == "all" else None
+        self.states = ClientStates(federation, federation.model, weights) if self.evaluate == "all" else None
 
     def start(self, slot: int, server: Server) -> Tensor:
         """Return the server's model."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.algorithms import Net, data
@@ -19,10 +20,12 @@ from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed
 from fl_lightning.parts import (
     Aggregation,
     ClientResult,
+    ClientSampler,
     ClientStates,
     Compressor,
     Correction,
     Exchange,
+    Federation,
     LocalAttack,
     RobustAggregation,
 )
@@ -258,3 +261,118 @@ def test_vectors_of_clients_are_not_changed_after_they_were_handed_in() -> None:
 def test_what_is_no_vector_of_a_client_is_refused(vector: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         fit(FedAvg(1.0, exchange=Summing(lambda total, update: vector)))
+
+
+class Overwrites(Exchange):
+    """Keeps what it is given when the fit begins, and writes to it then or when a round ends."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    def on_fit_start(self, federation: Federation) -> None:
+        self.average, self.sizes = federation.model, federation.sizes
+        self.write("on_fit_start")
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return result.with_delta(result.delta)
+
+    def on_round_end(self) -> None:
+        super().on_round_end()
+        self.write("on_round_end")
+
+    def write(self, when: str) -> None:
+        if when == self.when:
+            self.average.mul_(0.5).add_(100.0)
+            self.sizes[0] = 100
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.average = state["average"]
+
+
+class Holds(Aggregation):
+    """A mean, with another part in it; it notes the first model that it finds."""
+
+    def __init__(self, held: Exchange) -> None:
+        self.held, self.results, self.first = held, list[ClientResult](), list[float]()
+
+    @property
+    def held_parts(self) -> list[Exchange]:
+        return [self.held]
+
+    def update(self, result: ClientResult) -> None:
+        self.results.append(result)
+
+    def merge(self, model: Tensor) -> Tensor:
+        self.first.append(float(self.federation.model))
+        results, self.results = self.results, []
+        total = sum(result.num_samples for result in results)
+        return model + sum(result.num_samples * result.delta for result in results) / total
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("when", ["on_fit_start", "on_round_end"])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_part_may_write_to_its_federation(when: str, held: bool) -> None:
+    aggregation = Holds(Overwrites(when if held else "never"))
+    exchange = Overwrites("never" if held else when)
+    callback = FedAvg(1.0, server_lr=0.5, aggregation=aggregation, exchange=exchange)
+    # both clients have one sample: the server moves half of the way to 3, from 0 to 1.5, 2.25 and 2.625
+    assert fit(callback, 3) == 2.625
+    assert aggregation.first == [0.0] * 3
+    written = aggregation.held if held else exchange
+    assert float(written.average) == (100.0 if when == "on_fit_start" else 175.0)
+    assert float(callback.algorithm.state_dict()["first"]) == 0.0
+
+
+class Corrects(Exchange):
+    """Keeps clients' vectors, of which the first one and the weights change later."""
+
+    def on_fit_start(self, federation: Federation) -> None:
+        self.common, self.weights = torch.zeros(1, dtype=torch.float64), np.array([1.0, 3.0])
+        self.states = ClientStates(federation, self.common, self.weights)
+        self.seen: list[float] = []
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        client = result.task.client
+        self.seen.append(float(self.states[client]))
+        self.states.put(client, self.states[client] + client + 1)
+        return result
+
+    def on_round_end(self) -> None:
+        super().on_round_end()
+        self.common += 50.0
+        self.weights[:] = 7.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_the_first_vector_of_clients_may_change_later() -> None:
+    exchange = Corrects()
+    fit(FedAvg(sampler=InTurn(), exchange=exchange), 3)  # clients 0, 1, 0
+    assert exchange.seen == [0.0, 0.0, 1.0]
+    assert float(exchange.states.mean) == (1 * 2.0 + 3 * 2.0) / 4
+
+
+class InTurn(ClientSampler):
+    """One client after the other."""
+
+    def cohort_size(self, num_clients: int) -> int:
+        return 1
+
+    def on_round_start(self, round_index: int) -> None:
+        self.next = round_index
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> list[int]:
+        return [self.next % num_clients]
