@@ -91,8 +91,8 @@ class Server:
 
     def _add(self, result: ClientResult) -> None:
         self._undo.remember()
-        # not by the client: a circulating model may have none
-        with self._drawing(Moment.UPDATE, result.task.round, result.task.slot):
+        task = result.task  # a circulating model may have no client, and a schedule's own task no round
+        with self._drawing(Moment.UPDATE, self.round, task.round, task.slot):
             call(self._aggregation, "update", result, results=[result])
         if not self._aggregation.is_of_library:
             self._given.append(ref(result))

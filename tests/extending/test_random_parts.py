@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fl_lightning.parts import (
     ServerOptimizer,
     StalenessMixing,
     Synchronous,
+    Task,
     VirtualClock,
 )
 
@@ -343,6 +345,18 @@ def test_draws_of_a_fit_s_start_differ_between_parts_and_are_those_of_the_next_f
         drawn.append([part.direction for part in parts])
     assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
     assert not torch.equal(*drawn[0])
+
+
+def test_results_of_a_schedule_s_own_tasks_get_draws_of_their_own_in_each_round() -> None:
+    class Renames(Synchronous):
+        def receive(self, result: ClientResult, server: Any) -> None:
+            super().receive(replace(result, task=Task(result.task.slot, -1, 1)), server)
+
+    part = Perturbs()
+    callback = Federated(3, seed=1, schedule=Renames(), aggregation=part)
+    data = TensorDataModule(clients_of((6,)), batch_size=4)
+    quiet_trainer(max_epochs=4, callbacks=[callback]).fit(Module(nn.Linear(6, 3)), datamodule=data)
+    assert len({number for *_, number in part.drawn}) == len(part.drawn) == 12
 
 
 @pytest.mark.parametrize("name", PARTS)
