@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -206,3 +207,24 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(name: str, folder: str | os.PathLike[str], way_out: str) -> None:
+    """Make a folder for results if there is none.
+
+    Args:
+        name: The argument that names it.
+        folder: Its path.
+        way_out: A sentence for the error.
+
+    Raises:
+        OSError: If it cannot be made, or no file can be written into it.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"`{name}` must be a folder into which files can be written, got {os.fspath(folder)!r}: {error}. {way_out}"
+        ) from error

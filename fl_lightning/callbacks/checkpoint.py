@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from fl_lightning._lightning.last_checkpoint import ChoosesLast
 from fl_lightning._lightning.monitored import larger_is_better
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
-from fl_lightning.atomic_file import atomic_file
+from fl_lightning.atomic_file import atomic_file, make_folder
 from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
@@ -215,17 +214,12 @@ def _check_folder(trainer: pl.Trainer, folder: str) -> None:
     problem = None
     if trainer.is_global_zero and "://" not in folder:
         try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+            make_folder("dirpath", folder, "Give another folder, or leave `dirpath` out for the logger's.")
         except OSError as error:
             problem = str(error)
     problem = trainer.strategy.broadcast(problem)
     if problem is not None:
-        raise OSError(
-            f"`dirpath` must be a folder into which checkpoints can be written, got {folder!r}: {problem}. Give "
-            "another folder, or leave `dirpath` out for the logger's."
-        )
+        raise OSError(problem)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fl_lightning.command_line import CommandParser, print_error, wrapped
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
-from fl_lightning.experiment.options import add_options, run_arguments
+from fl_lightning.experiment.options import add_options, names_options, run_arguments
 from fl_lightning.experiment.runner import check_run, run_table
 from fl_lightning.experiment.sweep import run_sweep
 from fl_lightning.experiment.table_file import read_table
@@ -57,20 +57,24 @@ def _guarded(work: Callable[[], int]) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    check_run(**run_arguments(options))
-    chosen = read_table(options.table).only(options.methods, options.data, options.folds, options.seeds)
+    table = read_table(options.table)
+    with names_options(options):
+        check_run(**run_arguments(options))
+        chosen = table.only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / chosen.name
     if options.dry_run or options.estimate:
         print(wrapped(describe_plan(chosen, output, with_data=True), sys.stdout))
         if options.estimate:
             print(wrapped(describe_time(chosen, *measure_paces(chosen), options.workers), sys.stdout))
         return 0
-    rows = run_table(chosen, output, **run_arguments(options))
+    with names_options(argparse.Namespace(output=output)):
+        rows = run_table(chosen, output, **run_arguments(options))
     return int(any(row.get("score") is None for row in rows))
 
 
 def _sweep(options: argparse.Namespace, further: Sequence[str]) -> int:
-    rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
+    with names_options(options):
+        rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
     return int(any(row["score"] is None for row in rows))
 
 

@@ -223,6 +223,8 @@ def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> boo
         make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
+    if config["trainer"].get("max_epochs") == 0:
+        raise ValueError("`max_epochs` must be at least 1, got 0. It is the number of rounds.")
     if config["trainer"].get("max_epochs") is None and rounds_of(config["trainer"]) is not None:
         raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
     return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,18 @@ def run_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of :func:`~fl_lightning.experiment.run_table` that the options give."""
     names = ("workers", "devices", "checkpoint_seconds", "cell_timeout", "retries", "memory_limit")
     return {name: getattr(options, name) for name in names}
+
+
+@contextmanager
+def names_options(options: argparse.Namespace) -> Iterator[None]:
+    """Let errors on arguments of functions name the options that were given for them, such as ``--methods``."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        text = str(error)
+        for name, value in vars(options).items():
+            if value is not None:
+                text = text.replace(f"`{name}`", f"`--{name.replace('_', '-')}`")
+        if text == str(error):
+            raise
+        raise type(error)(text) from error

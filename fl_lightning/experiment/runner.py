@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from fl_lightning.arguments import check_count, check_instance, check_not_negative, check_path, check_sizes
+from fl_lightning.atomic_file import make_folder
 from fl_lightning.experiment.check import refuse_mistakes
 from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tuning_cells, tuning_points
@@ -66,6 +67,7 @@ def run_table(
         TypeError: If an argument is of another kind.
         ValueError: If the table is wrong, or an argument is out of its range.
         FileNotFoundError: If the file of the table does not exist.
+        OSError: If no file can be written into the folder.
         RuntimeError: If another run is at work in the folder.
     """
     check_source("table", table)
@@ -79,6 +81,7 @@ def run_table(
     note = partial(say, console)
     for line in refuse_mistakes(table):
         note(line)
+    make_folder("output", output if output is not None else Path("runs") / table.name, "Give another `output`.")
     store = Store(output if output is not None else Path("runs") / table.name, note)
     with store.locked() as lock:
         pool = Pool(workers, store.folder / "logs", devices, lock, limits)

@@ -39,7 +39,7 @@ def best_checkpoint(folder: Path, config: dict[str, Any], algorithm: Algorithm) 
 
 
 def _check_candidates(every: int, rounds: int | None, algorithm: Algorithm | None) -> None:
-    if rounds is None:
+    if not rounds:  # none is told elsewhere
         return
     if every > rounds:
         raise ValueError(

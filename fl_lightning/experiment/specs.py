@@ -26,6 +26,12 @@ _MOVED = {
 }
 _FIRST_PATHS = {new: old for old, new in _MOVED.items()}
 
+#: Where the classes and functions that tables name are found.
+_PACKAGES = (
+    "fl_lightning",
+    *(f"fl_lightning.{room}" for room in ("parts", "partitioners", "data", "models", "callbacks", "diagnostics")),
+    "datamodules",
+)
 _REFERENCE = re.compile(r"\$([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 
 
@@ -103,22 +109,32 @@ def locate(path: str) -> Any:
             found = getattr(found, attribute, None)
         if found is not None:
             return found
-        if meant := _similar(module, parts[length:]):
-            raise ValueError(f"{path!r} cannot be imported. Did you mean {name}.{meant}?")
+        if meant := _place_of(parts) or _similar(module, parts[length:], name):
+            raise ValueError(f"{path!r} cannot be imported. Did you mean {meant}?")
         break
+    if meant := _place_of(parts):
+        raise ValueError(f"{path!r} cannot be imported. Did you mean {meant}?")
     raise ValueError(
         f"{path!r} cannot be imported. Give the full path of a class or function, such as 'fl_lightning.FedAvg', and "
         "run from a folder or with a PYTHONPATH where its package is found."
     )
 
 
-def _similar(found: Any, attributes: list[str]) -> str:
-    """Return the path within a module with a name that exists in place of the first one that does not."""
+def _place_of(parts: list[str]) -> str:
+    """Return where a class or function of the package is, of which a path gives no place or a wrong one; else ""."""
+    if len(parts) > 1 and parts[0] not in _PACKAGES:
+        return ""
+    places = (package for package in _PACKAGES if callable(getattr(import_module(package), parts[-1], None)))
+    return next((f"{package}.{parts[-1]}" for package in places), "")
+
+
+def _similar(found: Any, attributes: list[str], module: str) -> str:
+    """Return the path in a module with a name that exists in place of the first one that does not; else ""."""
     for place, attribute in enumerate(attributes):
         within = getattr(found, attribute, None)
         if within is None:
             close = get_close_matches(attribute, [name for name in dir(found) if not name.startswith("_")], n=1)
-            return ".".join([*attributes[:place], *close, *attributes[place + 1 :]]) if close else ""
+            return ".".join([module, *attributes[:place], *close, *attributes[place + 1 :]]) if close else ""
         found = within
     return ""
 

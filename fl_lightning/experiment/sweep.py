@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
+from fl_lightning.atomic_file import make_folder
 from fl_lightning.durations import duration
 from fl_lightning.experiment.files import write_csv
 from fl_lightning.experiment.progress import say
@@ -59,6 +60,7 @@ def run_sweep(
     Raises:
         TypeError: If an argument is of another kind.
         FileNotFoundError: If the file does not exist.
+        OSError: If no file can be written into the folder.
         ValueError: If the file is wrong, an argument is out of its range, or a random or Bayesian search has no
             ``count``.
         RuntimeError: If a Bayesian search needs optuna and optuna is not installed, or the first run that ends without
@@ -77,6 +79,7 @@ def run_sweep(
     console = Console() if console is None else console
     rows: list[Row] = []
     total, asked = _ask(sweep, count, seed)
+    make_folder("output", folder, "Give another `output`.")
     spent: list[float] = []  # seconds of the runs that this call has executed
     for number, (point, tell) in enumerate(asked):
         begun = time.monotonic()
@@ -99,11 +102,12 @@ def run_sweep(
 
 def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
     """Return the number of points, and the points with the functions that receive their scores."""
+    if count is None and sweep.method != "grid":
+        raise ValueError(f"`method: {sweep.method}` needs `count`, the number of runs, such as `--count 20`; got None.")
     if sweep.method != "bayes":
         known = points(sweep.space, sweep.method, count, seed)
         return len(known), ((point, lambda score: None) for point in known)
-    if count is None:
-        raise ValueError("`method: bayes` needs `count`, the number of runs; got None. Give --count.")
+    assert count is not None
     check_count("count", count)
     check_count("seed", seed, minimum=0)
     return count, islice(_ask_optuna(sweep, seed), count)
@@ -217,6 +221,10 @@ def _score(sweep: Sweep, folder: Path) -> float | None:
 
 def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str], console: Console) -> None:
     known = [row for row in rows if row["score"] is not None]
+    if not known:
+        text = f"{sweep.name}: no run has a score. All runs: {folder / 'sweep.csv'}"
+        console.print(text, highlight=False, soft_wrap=True)
+        return
     sign = 1 if sweep.goal == "maximize" else -1
     table = Table(
         "run", "configuration", sweep.metric, title=f"{sweep.name}: {len(known)} of {len(rows)} runs, best first"
@@ -224,8 +232,6 @@ def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str],
     for row in sorted(known, key=lambda row: -sign * row["score"])[:_SHOWN]:
         table.add_row(str(row["run"]), _text(sweep, row["values"]), f"{row['score']:.4f}")
     console.print(table)
-    if not known:
-        return
     best = max(known, key=lambda row: sign * row["score"])
     command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
     text = f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})"
@@ -246,6 +252,7 @@ def pattern_of(folders: Sequence[str]) -> str:
 
 
 def _text(sweep: Sweep, point: Point) -> str:
-    """Return a point as a text, without the parameters that have a single value."""
+    """Return a point as a text, without the parameters that have a single value unless all have."""
     fixed = [name for name, entry in sweep.space.items() if isinstance(entry, Choice) and len(entry.values) == 1]
-    return describe_point({name: value for name, value in point.items() if name not in fixed})
+    varied = {name: value for name, value in point.items() if name not in fixed}
+    return describe_point(varied or point) or sweep.name

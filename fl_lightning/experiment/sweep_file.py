@@ -114,9 +114,11 @@ def _found(program: str, file: Path) -> str:
 def _parameter(name: str, entry: Any) -> Choice | Range:
     if not isinstance(entry, Mapping) or not set(entry) <= _ENTRIES:
         given = sorted(entry) if isinstance(entry, Mapping) else entry
+        way_out = f"Write `{name}: {{{'values' if isinstance(entry, list) else 'value'}: {entry}}}`."
+        if isinstance(entry, Mapping):
+            way_out = "Write nested parameters with dots, as `model.lr`."
         raise ValueError(
-            f"`parameters.{name}` must have some of {', '.join(sorted(_ENTRIES))}, got {given!r}. Write nested "
-            "parameters with dots, as `model.lr`."
+            f"`parameters.{name}` must have some of {', '.join(sorted(_ENTRIES))}, got {given!r}. {way_out}"
         )
     if "value" in entry:
         return Choice((entry["value"],))

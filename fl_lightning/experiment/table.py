@@ -272,9 +272,10 @@ def _check_kinds(entry: Any) -> None:
         for annotation, kind, text in _KINDS:
             fits = isinstance(value, kind) or (value is None and "None" in str(item.type))
             if str(item.type).startswith(annotation) and not fits and not _is_reference(item.name, value):
-                raise ValueError(f"`{item.name}` must be {text}, got {value!r}.")
+                raise ValueError(f"`{item.name}` must be {text}{_EXAMPLES.get(item.name, '')}, got {value!r}.")
 
 
+_EXAMPLES = dict.fromkeys(("folds", "seeds"), ", such as [0, 1, 2]")
 _KINDS: tuple[tuple[str, type, str], ...] = (
     ("dict", Mapping, "a mapping, lines of `name: value`"),
     ("list", list, "a list"),
@@ -298,6 +299,8 @@ def _check_names(kind: str, entries: Mapping[Any, Any]) -> None:
 
 def _check_numbers(name: str, numbers: Any) -> None:
     if not isinstance(numbers, list) or not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"`{name}` must be a list of different whole numbers, at least one, got {numbers!r}.")
+        raise ValueError(
+            f"`{name}` must be a list of different whole numbers, at least one{_EXAMPLES[name]}, got {numbers!r}."
+        )
     for number in numbers:
         check_count(name, number, minimum=0)

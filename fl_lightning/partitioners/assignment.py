@@ -60,6 +60,6 @@ def check_range(name: str, partition: Partition, num_samples: int) -> None:
     for client, indices in enumerate(partition.indices):
         if len(indices) and indices.max() >= num_samples:
             raise ValueError(
-                f"`{name}` gave sample {indices.max()} to client {client}, but there are only {num_samples} samples, 0 "
-                f"to {num_samples - 1}."
+                f"`{name}` gave sample {indices.max():,} to client {client}, but there are only {num_samples:,} "
+                f"samples, 0 to {num_samples - 1:,}."
             )

@@ -81,8 +81,8 @@ class DirichletPartitioner(Partitioner):
             if sizes.min() > 0:
                 return sizes
         raise ValueError(
-            f"In {_MAX_DRAWS} draws of the sizes of {self.num_clients} clients some client had none of the "
-            f"{num_samples} samples. Lower `size_sigma` (now {self.size_sigma}) or `num_clients`."
+            f"In {_MAX_DRAWS} draws of the sizes of {self.num_clients:,} clients some client had none of the "
+            f"{num_samples:,} samples. Lower `size_sigma` (now {self.size_sigma}) or `num_clients`."
         )
 
 

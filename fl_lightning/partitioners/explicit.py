@@ -42,8 +42,8 @@ class ExplicitPartitioner(ShowsSignature):
         last = max(int(indices.max(initial=-1)) for indices in self.partition.indices)
         if last >= len(labels):
             raise ValueError(
-                f"`assignment` has sample {last}, but there are only {len(labels)} samples. Give an assignment of this "
-                "data set, and a split that sets no samples aside beforehand."
+                f"`assignment` has sample {last:,}, but there are only {len(labels):,} samples. Give an assignment of "
+                "this data set, and a split that sets no samples aside beforehand."
             )
         if self.partition.sizes.min() == 0:
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.arguments import shape_of, to_array
+from fl_lightning.representation import counted
 
 
 def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
@@ -46,8 +47,8 @@ def check_enough(num_clients: int, num_samples: int) -> None:
     """Raise ``ValueError`` unless there is a sample for each client."""
     if num_samples < num_clients:
         raise ValueError(
-            f"`num_clients` is {num_clients}, but there are only {num_samples} samples, and each client needs one. "
-            f"Give at most {num_samples} clients, or more data."
+            f"`num_clients` is {num_clients:,}, but there are only {counted(num_samples, 'sample')}, and each client "
+            f"needs one. Give at most {counted(num_samples, 'client')}, or more data."
         )
 
 
@@ -55,6 +56,6 @@ def check_minimum(num_clients: int, min_partition_size: int, num_samples: int) -
     """Raise ``ValueError`` unless all clients together can have their least number of samples."""
     if num_clients * min_partition_size > num_samples:
         raise ValueError(
-            f"`min_partition_size` is {min_partition_size}, but {num_samples} samples are too few for {num_clients} "
-            "clients with so many. Lower `min_partition_size` or `num_clients`."
+            f"`min_partition_size` is {min_partition_size:,}, but {num_samples:,} samples are too few for "
+            f"{num_clients:,} clients with so many. Lower `min_partition_size` or `num_clients`."
         )

@@ -67,7 +67,7 @@ class LimitedClassesPartitioner(Partitioner):
         counts = self._counts(np.bincount(classes))
         if (counts.sum(axis=1) == 0).any():
             raise ValueError(
-                f"Client {int(counts.sum(axis=1).argmin())} gets none of the {len(classes)} samples. Give fewer "
+                f"Client {int(counts.sum(axis=1).argmin())} gets none of the {len(classes):,} samples. Give fewer "
                 "clients or more samples."
             )
         return deal(classes, counts, self.generator())

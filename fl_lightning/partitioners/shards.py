@@ -47,8 +47,8 @@ class ShardPartitioner(Partitioner):
         if needed > min(available, len(classes)):
             size = "" if self.shard_size is None else f" of {self.shard_size}"
             raise ValueError(
-                f"{self.num_clients} clients with `num_shards_per_partition={self.num_shards_per_partition}` need "
-                f"{needed} shards{size}, more than {len(classes)} samples give. Lower one of the numbers."
+                f"{self.num_clients:,} clients with `num_shards_per_partition={self.num_shards_per_partition}` need "
+                f"{needed:,} shards{size}, more than {len(classes):,} samples give. Lower one of the numbers."
             )
         order = np.argsort(classes, kind="stable")
         if self.shard_size is None:

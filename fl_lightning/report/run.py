@@ -160,7 +160,8 @@ def _folders(log_dir: Any) -> list[Path]:
     if not len(folders):
         raise ValueError("`log_dir` must be a folder, or a list of at least one, got [].")
     for folder in folders:
-        check_path("log_dir", folder, "Several are a list of them.")
+        owner = "Give its `log_dir`. " if hasattr(folder, "log_dir") else ""
+        check_path("log_dir", folder, f"{owner}Several are a list of them.")
     return [Path(folder) for folder in folders]
 
 

@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_round(tmp_path
         trainer = quiet_trainer(
             max_epochs=1, callbacks=[FedAvg(2), FederatedCheckpoint(folder), Rounds()], enable_checkpointing=True
         )
-        message = rf"^`dirpath` must be a folder into which checkpoints can be written, got '{folder}': .*{why}.* Give"
+        message = rf"^`dirpath` must be a folder into which files can be written, got '{folder}': .*{why}.* Give"
         with pytest.raises(OSError, match=message):
             trainer.fit(MLPClassifier(in_features=3072, hidden=(4,)), datamodule=DigitsDataModule(IIDPartitioner(10)))
         assert not trained

@@ -234,9 +234,10 @@ def test_an_interrupt_ends_a_program_with_a_sentence(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "-1"], "`workers` must be a whole number of at least 0, got -1"),
-        (["--checkpoint-seconds", "nan"], "`checkpoint_seconds` must be a finite number of at least 0, got nan"),
-        (["--devices", "0"], "`devices` are the numbers of GPUs, got [0], but torch finds no GPU on this machine"),
+        (["--workers", "-1"], "`--workers` must be a whole number of at least 0, got -1"),
+        (["--checkpoint-seconds", "nan"], "`--checkpoint-seconds` must be a finite number of at least 0, got nan"),
+        (["--methods", "X"], "`--methods` must be one of "),
+        (["--devices", "0"], "`--devices` are the numbers of GPUs, got [0], but torch finds no GPU on this machine"),
     ],
 )
 def test_a_dry_run_checks_all_options(

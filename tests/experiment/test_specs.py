@@ -53,7 +53,9 @@ def test_classes_are_built_at_any_depth() -> None:
     assert locate("datamodules.CovertypeDataModule.named").__name__ == "named"
 
 
-@pytest.mark.parametrize("path", ["fl_lightning.FedNothing", "nowhere.at.all", "FedAvg", "fl_lightning.FedAvg.nothing"])
+@pytest.mark.parametrize(
+    "path", ["fl_lightning.FedNothing", "nowhere.at.all", "FedAvgg", "fl_lightning.FedAvg.nothing"]
+)
 def test_paths_that_name_nothing(path: str) -> None:
     with pytest.raises(ValueError, match=f"'{path}' cannot be imported"):
         locate(path)
@@ -68,6 +70,9 @@ def test_paths_that_name_nothing(path: str) -> None:
         ("fl_lightning.FedProxx", "fl_lightning.FedProx"),
         ("fl_lightning.parts.UniformSampelr", "fl_lightning.parts.UniformSampler"),
         ("datamodules.CovertypeDataModul.named", "datamodules.CovertypeDataModule.named"),
+        ("FedProx", "fl_lightning.FedProx"),
+        ("fl_lightning.algos.Median", "fl_lightning.parts.Median"),
+        ("DigitsDataModule", "datamodules.DigitsDataModule"),
     ],
 )
 def test_a_misspelt_path_is_told_from_the_right_one(path: str, meant: str) -> None:

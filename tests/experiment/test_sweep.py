@@ -160,7 +160,9 @@ def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"parameters": {"x": {"parameters": {}}}}, "Write nested parameters with dots"),
         ({"parameters": {"x": {"min": 1}}}, "must have `value`, `values`, or `min` and `max`"),
         ({"parameters": {"x": {"min": 1, "max": 2, "distribution": "normal"}}}, "distribution` must be one of"),
-        ({"method": "random"}, "needs `count`"),
+        ({"method": "random"}, "`method: random` needs `count`, the number of runs, such as `--count 20`"),
+        ({"parameters": {"mu": [0.0]}}, r"got \[0.0\]. Write `mu: {values: \[0.0\]}`."),
+        ({"parameters": {"mu": 0.3}}, "got 0.3. Write `mu: {value: 0.3}`."),
         ({"method": "bayes"}, "`method: bayes` needs `count`"),
         ({"parameters": {"x": {"min": 0.0, "max": 1.0}}}, "A grid search needs lists of values, got a range for x"),
     ],
@@ -168,6 +170,23 @@ def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_wrong_files(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run_sweep(write(tmp_path, **changes))
+
+
+def test_runs_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for parameters, name in (({"x": {"values": [3]}}, "x=3"), ({"x": {"values": [3, 4]}}, "x=3")):
+        path = write(tmp_path, parameters=parameters, command=["python", "-c", "import sys; sys.exit(2)"])
+        text = io.StringIO()
+        run_sweep(path, console=Console(file=text, width=100))
+        assert f" failed: {name}: exit code 2: no output" in text.getvalue()
+        assert text.getvalue().splitlines()[-1].startswith("small: no run has a score. All runs: runs/sweeps/")
+
+
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = rf"^`output` must be a folder into which files can be written, got '{tmp_path}/file': .*. Give another"
+    with pytest.raises(OSError, match=message):
+        run_sweep(write(tmp_path), output=tmp_path / "file")
 
 
 def test_bayes_without_optuna_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,7 @@ METHOD = {"callback": {"class_path": "fl_lightning.FedAvg"}}
 
 def test_entries_of_another_kind() -> None:
     fails("the table: `callbacks` must be a list, got 'x'", callbacks="x")
+    fails(r"the table: `seeds` must be a list, such as \[0, 1, 2\], got 3.", seeds=3)
     fails(r"the table: `trainer` must be a mapping, lines of `name: value`, got \['a'\]", trainer=["a"])
     fails("the table: `comparisons` must be a mapping", comparisons=["digits"])
     fails("the table: `methods` must have texts for names, got True, a bool. Write it in", methods={True: METHOD})

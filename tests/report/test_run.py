@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from matplotlib.text import Text
 from torch.utils.data import TensorDataset
 
@@ -90,6 +91,8 @@ def test_central_training_is_drawn_over_epochs(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^`log_dir` must be a path, .* Give its `log_dir`. Several are a list"):
+        plot_run(CSVLogger(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match=r"Trainer\(logger=CSVLogger\('runs'\)\)"):
         plot_run(tmp_path)
     (tmp_path / "metrics.csv").write_text("epoch,round,step,lr\n0,1,1,0.5\n")
