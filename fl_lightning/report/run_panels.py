@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.partitioners.client_axis import label_clients
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Curves = dict[str, list[tuple[int, float]]]
 _STAGES = ("train", "val", "test")  # each has one colour in all panels
-_FEW_POINTS = 30  # a curve of fewer points has marks
+_FEW_POINTS = 30  # a curve of fewer points has marks at all of them
+_MARK_EVERY = 0.12  # of the panel's diagonal
 _MOST_CLASSES = 12  # in the legend of a panel
 _LONGEST = 52  # characters of a curve's name
 _LEGEND_OFFSET = 0.42  # inches from the axes to the legend, with the ticks and the label between them
@@ -49,11 +50,12 @@ def draw_curves(axes: Axes, curves: Curves, unit: str) -> None:
         if not finite:
             missing.append(f"{shown}: no finite value in {counted(len(values), unit)}")
         [line] = axes.plot(rounds, values, label=shown if finite else f"{shown}: not finite", color=color(place))
-        is_first = place < len(_STAGES)  # a wide line with small marks, which shows below another one
-        line.set(linestyle=dashes(place), linewidth=2.0 if is_first else 1.2)
-        if len(values) < _FEW_POINTS:
-            size: dict[str, Any] = {"markersize": 4} if is_first else {"markersize": 7, "markerfacecolor": "none"}
-            line.set(marker=mark(place), **size)
+        few = len(values) < _FEW_POINTS
+        if place < len(_STAGES):  # a wide line with small marks shows below a thin one with rings
+            line.set(linestyle=dashes(place), linewidth=2.0, marker=mark(place) if few else "", markersize=4)
+        else:
+            line.set(linestyle=dashes(place), linewidth=1.2, marker=mark(place), markersize=7, markerfacecolor="none")
+            line.set_markevery(None if few else _MARK_EVERY)
     _keep_rounds(axes, curves)
     share = is_share(next(iter(curves)))
     if share:

@@ -162,14 +162,17 @@ def test_a_long_legend_covers_nothing_and_is_in_natural_order(tmp_path: Path) ->
     assert axes.get_window_extent().height > 2 * picture.figure.dpi
 
 
-def test_equal_curves_are_both_seen(tmp_path: Path) -> None:
-    columns = {"val_mae": [35000.0, 20000.0], "val_mae_clients": [35000.0, 20000.0]}
+@pytest.mark.parametrize("rounds", [2, 40])
+def test_equal_curves_are_both_seen(tmp_path: Path, rounds: int) -> None:
+    values = [35000.0, *[20000.0] * (rounds - 1)]
+    columns = {"val_mae": values, "val_mae_clients": values}
     picture = plot_run(with_log(tmp_path, columns))
     [axes] = picture.figure.axes
     below, above = axes.lines
     assert [below.get_label(), above.get_label()] == ["validation MAE", "validation MAE (clients)"]
     assert below.get_linewidth() > above.get_linewidth()
     assert above.get_markerfacecolor() == "none"
+    assert above.get_marker() not in ("", "None")
     assert axes.get_ylabel() == "MAE"
     picture.figure.draw_without_rendering()
     assert "30,000" in texts(axes.get_yticklabels())
