@@ -198,7 +198,7 @@ class AsynchronousAlgorithm(Algorithm):
 
     def _take(self, slot: int) -> None:
         """Let a result arrive: buffer it, move the server if the buffer is full, and let its client go on."""
-        schedule, moved = self.schedule, False
+        schedule, flushed, moved = self.schedule, False, False
         flight, result = schedule.arrive(slot, self.server)
         client, outcome = flight.task.client, self._judge(result)
         if outcome == "used":
@@ -206,11 +206,11 @@ class AsynchronousAlgorithm(Algorithm):
             self.changing_buffers.watch(result)
             schedule.simulation.buffer.append(result)
             if schedule.is_full:
-                moved = self._move()
+                flushed, moved = True, self._move()
         elif outcome == "invalid":
             self.report.left_out.append(client)
         schedule.uploads += 1
-        if outcome == "used" and schedule.wait_for_flush and not moved:
+        if outcome == "used" and schedule.wait_for_flush and not flushed:
             schedule.simulation.waiting.append(client)
         else:
             schedule.free([client])
@@ -223,16 +223,14 @@ class AsynchronousAlgorithm(Algorithm):
         return "used" if self.schedule.admits(result) else "rejected"
 
     def _move(self) -> bool:
-        """Let the server move, and the clients that wait for it go on; return whether it moved."""
+        """Hand the buffer to the server, and let the clients that wait for that go on; return whether it moved."""
         server, n = self.server, self.federation.num_parameters
         before = server.model
         for result in self.schedule.empty_buffer():
             server.take(result, on_all_ranks=True)
         self.changing_buffers.add(self.changing_buffers.seen)
-        if not server.move():
-            return False
-        threshold = self.schedule.broadcast_threshold
-        if threshold is not None:
+        moved, threshold = server.move(), self.schedule.broadcast_threshold
+        if moved and threshold is not None:
             change = torch.linalg.vector_norm(server.model[:n] - before[:n])
             if change > threshold * torch.linalg.vector_norm(before[:n]):
                 self.broadcasts += 1
@@ -240,7 +238,7 @@ class AsynchronousAlgorithm(Algorithm):
                 self.meter.count(self.traffic, self.federation.num_clients, [], buffers)
         waiting, self.schedule.simulation.waiting = self.schedule.simulation.waiting, []
         self.schedule.free(waiting)
-        return True
+        return moved
 
     def _share(self, tasks: list[Task]) -> None:
         """Make every process know the results of all: one flat reduction of the models."""

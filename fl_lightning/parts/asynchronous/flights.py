@@ -58,7 +58,7 @@ class Simulation:
         events: What will happen, a heap.
         untrained: (due, client, slot) of arrivals that are not trained yet, a heap.
         outbox: Clients that are to get the server's model next.
-        waiting: Clients that wait for the server's next move.
+        waiting: Clients that wait until the server gets the buffer.
         idle: Clients that nothing was sent to.
         rounds: How many flights that began in a round are yet to be trained, by round.
         busy: Ticks that ended flights took, summed over clients.

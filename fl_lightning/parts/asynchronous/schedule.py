@@ -37,8 +37,8 @@ class Asynchronous(Part):
         stamp: What staleness counts. ``"version"``: the server's moves since the client received its model.
             ``"upload"``: the results that arrived since then. ``"upload-literal"``: one more for a client that answered
             before, as if the server sent its counter before it increases it.
-        wait_for_flush: Whether a client whose result is in the buffer waits until the server moves; otherwise it gets
-            the server's present model at once.
+        wait_for_flush: Whether a client whose result is in the buffer waits until the server gets the full buffer, also
+            if it stays then; otherwise the client gets the server's present model at once.
         flush_rounds: Whether the server also moves at a round's end, with the results that the buffer holds.
         max_staleness: Results with a larger staleness are rejected; ``None`` accepts all.
         once_per_buffer: Whether a client's second result in a buffer is rejected.

@@ -28,6 +28,7 @@ from fl_lightning import (
     TensorDataModule,
 )
 from fl_lightning.diagnostics import Timeline, VirtualTime
+from fl_lightning.parts import Aggregation, ClientResult
 from fl_lightning.parts.asynchronous import (
     PAPER_STALENESS,
     Asynchronous,
@@ -133,6 +134,42 @@ def test_models_are_kept_only_while_clients_work_on_them() -> None:
 
 
 # ---- waiting, concurrency, coming and going ----
+
+
+class EverySecond(Aggregation):
+    """Merges every second buffer, and stays after the others."""
+
+    def __init__(self) -> None:
+        self.deltas, self.buffers = list[torch.Tensor](), 0
+
+    def update(self, result: ClientResult) -> None:
+        self.deltas.append(result.delta)
+
+    def merge(self, model: torch.Tensor) -> torch.Tensor | None:
+        deltas, self.deltas = self.deltas, []
+        self.buffers += 1
+        return model + sum(deltas) / len(deltas) if self.buffers % 2 == 0 else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffers": self.buffers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.buffers = state["buffers"]
+
+
+def test_clients_that_wait_go_on_when_the_server_stays() -> None:
+    aggregation = EverySecond()
+    timeline = Timeline()
+    callback = FedBuff(2, 2, wait_for_flush=True, speeds=[100, 50], server_lr=0.5, aggregation=aggregation)
+    module = Quadratic(1.0, 0.0)
+    data = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
+    quiet_trainer(max_epochs=5, callbacks=[callback, timeline]).fit(module, datamodule=data)
+    # one step takes a client to its optimum, 2 or 4; every second buffer moves the server half of the way to 3
+    assert float(module.w) == 2.25
+    assert (aggregation.buffers, callback.algorithm.server.aggregations) == (5, 2)
+    # in each round both clients begin together, and the slower one takes 2 units of time
+    assert [(record.arrived, record.client) for record in timeline.arrivals] == [(t, (t + 1) % 2) for t in range(1, 11)]
+    assert [record.arrived for record in timeline.arrivals if record.moved] == [4, 8]
 
 
 def test_clients_wait_for_the_flush() -> None:
