@@ -32,5 +32,5 @@ def auto_chooses_the_reference(request: pytest.FixtureRequest, monkeypatch: pyte
     Tests marked ``auto_decides`` let it choose.
     """
     if request.node.get_closest_marker("auto_decides") is None:
-        monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda counts, models: False)
+        monkeypatch.setattr("fl_lightning.executors.auto._loss_of_a_stack", lambda counts, models: "no gain")
         monkeypatch.setattr("fl_lightning.executors.auto.LayoutTrial.works", lambda trial, task: False)

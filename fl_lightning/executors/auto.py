@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -17,11 +18,13 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import LayoutTrial
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.step_counts import StepCounts
+from fl_lightning.executors.step_counts import StepCounts, in_words
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 from fl_lightning.representation import counted
+
+log = logging.getLogger(__name__)
 
 ExecutorName = Literal["auto", "sequential", "vectorized"]
 
@@ -43,7 +46,7 @@ class ExecutorChoice:
 
     Attributes:
         executor: ``"sequential"`` or ``"vectorized"``.
-        cause: Why.
+        cause: Why, as the end of a sentence.
         threads: Torch's threads; ``None`` where they stay as they are.
         channels_last: Whether convolutions train with channels last in memory.
         operations: Calls of operations in a client's step.
@@ -163,10 +166,12 @@ class AutoExecutor(Executor):
 
     def _tell(self, choice: ExecutorChoice) -> None:
         self._untold = False
-        manner = "at once" if choice.executor == "vectorized" else "one after the other"
-        manner += ", channels last in memory" if choice.channels_last else ""
-        manner += "" if choice.threads is None else f", {counted(choice.threads, 'thread')}"
-        rank_zero_info(f'executor="auto": clients are trained {manner} ({choice.cause}).')
+        memory = " Convolutions have their channels last in memory." if choice.channels_last else ""
+        threads = "" if choice.threads is None else f" Torch uses {counted(choice.threads, 'thread')}."
+        manner = choice.cause
+        if choice.executor == "sequential":
+            manner = f"one after the other{',' if manner.startswith('not stacked') else ':'} {manner}"
+        rank_zero_info(f'executor="auto": clients train {manner}.{memory}{threads}')
 
     def _prepare(self, choice: ExecutorChoice) -> None:
         self._sequential = SequentialExecutor(choice.channels_last)
@@ -195,16 +200,22 @@ class AutoExecutor(Executor):
         if models == 1:
             cause = "a round has one client" if len(tasks) == 1 else "the memory holds one client's model at a time"
             return ExecutorChoice("sequential", cause, threads, last)
-        if on_cpu and not _gains(counts, models):
-            return ExecutorChoice("sequential", str(counts), threads, last)
-        return ExecutorChoice("vectorized", str(counts), threads, operations=counts.operations)
+        log.debug("%s.", str(counts).capitalize())
+        loss = _loss_of_a_stack(counts, models) if on_cpu else None
+        if loss is not None:
+            return ExecutorChoice("sequential", loss, threads, last)
+        cause = f"up to {models} at a time, as one stack: faster here, same result"
+        return ExecutorChoice("vectorized", cause, threads, operations=counts.operations)
 
 
-def _gains(counts: StepCounts, models: int) -> bool:
-    """Whether a stack of so many models is faster than one client after the other, on a CPU."""
-    if counts.only_matrices:
-        return counts.flops < _LARGE_STEP
-    return models >= _MAPPED_MODELS and counts.flops < (_CONVOLVING_STEP if counts.convolves else _MAPPED_STEP)
+def _loss_of_a_stack(counts: StepCounts, models: int) -> str | None:
+    """Return why, on a CPU, a stack of so many models is slower than one client after the other; ``None`` if not."""
+    most = _LARGE_STEP if counts.only_matrices else _CONVOLVING_STEP if counts.convolves else _MAPPED_STEP
+    if counts.flops >= most:
+        return f"{counts}, too many for a stack to be faster ({in_words(most)} or more)"
+    if not counts.only_matrices and models < _MAPPED_MODELS:
+        return f"too few at a time ({models}) for a stack to be faster ({_MAPPED_MODELS} needed)"
+    return None
 
 
 def adjustable_threads() -> int | None:

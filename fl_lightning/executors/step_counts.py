@@ -83,10 +83,10 @@ class StepCounts(TorchDispatchMode):
 
     def __str__(self) -> str:
         kind = ", and convolutions or recurrent layers" if self.convolves else ""
-        return f"a client's step has {_short(self.flops)} floating-point operations{kind}"
+        return f"a client's step has {in_words(self.flops)} floating-point operations{kind}"
 
 
-def _short(number: float) -> str:
+def in_words(number: float) -> str:
     """Return a number with a unit: ``4.1 million``."""
     for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if number >= size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
@@ -63,14 +64,15 @@ def test_a_resumed_run_may_log_each_step_of_its_first_stack(tmp_path: Path) -> N
 
 @pytest.mark.auto_decides
 def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         fitter = fit(FedAvg(4, seed=1), linear())
     assert fitter.fit_loop.executor.choice.executor == "vectorized"
     [message] = told(caplog)
-    assert "at once" in message
+    expected = 'executor="auto": clients train up to 4 at a time, as one stack: faster here, same result.'
+    assert message.removesuffix(" Torch uses 1 thread.") == expected
     # the first client has 8 samples, 2 steps of 4: 2 x 4 x (6 x 5 + 5 x 3) forward, as many for the weights' gradients,
     # and 2 x 4 x 5 x 3 for the hidden layer's
-    assert "840 floating-point operations" in message
+    assert "A client's step has 840 floating-point operations." in caplog.text
 
 
 @pytest.mark.auto_decides
@@ -79,9 +81,24 @@ def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> Non
     # 4 samples x 4e6 weights x 2 x 3 passes are 9.6e7 operations a layer; four of them are beyond 3e8
     wide = nn.Sequential(nn.Linear(6, 2000), *(nn.Linear(2000, 2000) for _ in range(4)), nn.Linear(2000, 3))
     with caplog.at_level(logging.INFO):
-        fitter = fit(FedAvg(2, seed=1), wide, epochs=1)
+        fitter = fit(FedAvg(2, seed=1, clients_at_once=2), wide, epochs=1)
     assert fitter.fit_loop.executor.choice.executor == "sequential"
-    assert "one after the other" in told(caplog)[0]
+    assert re.search(
+        r'^executor="auto": clients train one after the other: a client\'s step has \d+ million floating-point '
+        r"operations, too many for a stack to be faster \(300 million or more\).",
+        told(caplog)[0],
+    )
+
+
+@pytest.mark.auto_decides
+def test_too_few_clients_for_a_stack_are_told_with_the_number_that_is_needed(caplog: pytest.LogCaptureFixture) -> None:
+    layers = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    with caplog.at_level(logging.INFO):
+        fit(FedAvg(4, seed=1), layers, epochs=1)
+    expected = (
+        'executor="auto": clients train one after the other: too few at a time (4) for a stack to be faster (8 needed).'
+    )
+    assert told(caplog)[0].startswith(expected)
 
 
 @pytest.mark.auto_decides
@@ -127,7 +144,7 @@ def test_a_choice_leaves_no_trace(dropout: float) -> None:
 def test_a_resumed_run_keeps_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
     fit(FedAvg(4, seed=1), linear(), callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
-    monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda counts, models: False)
+    monkeypatch.setattr("fl_lightning.executors.auto._loss_of_a_stack", lambda counts, models: "no gain")
     fitter = fit(FedAvg(4, seed=1), linear(), epochs=4, ckpt_path=tmp_path / "last.ckpt")
     assert fitter.fit_loop.executor.choice.executor == "vectorized"
 

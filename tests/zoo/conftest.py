@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture(autouse=True)
 def stacks_look_fast(auto_chooses_the_reference: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``executor="auto"`` stack whatever it may stack, whether it is faster or not."""
-    monkeypatch.setattr("fl_lightning.executors.auto._gains", lambda *counts: True)
+    monkeypatch.setattr("fl_lightning.executors.auto._loss_of_a_stack", lambda *counts: None)
 
 
 @pytest.fixture(autouse=True)
