@@ -32,7 +32,7 @@ class RoundBars:
         bar = trainer.progress_bar_callback
         shown = bar is not None and bar.is_enabled and trainer.is_global_zero
         self._bar = bar if shown and isinstance(bar, (RichProgressBar, TQDMProgressBar)) else None
-        self._begun, self._trained = time.monotonic(), 0
+        self._begun, self._finished_before = time.monotonic(), first_round - 1
         self._ends: deque[float] = deque([self._begun], maxlen=_LATEST + 1)
         self._line: tqdm[Any] | None = None
         self._text = ""
@@ -69,18 +69,23 @@ class RoundBars:
             batches: As many as were trained, on which an asynchronous round can only guess before.
         """
         self._ends.append(time.monotonic())
-        self._trained += 1
         if self._bar is None:
             return
         set_total(self._bar, batches)
         if self._line is not None:
             self._line.update()
 
-    def close(self) -> None:
-        """End the line: rich bars say how long all rounds took, as they are not redrawn with one line less."""
+    def close(self, finished: int) -> None:
+        """End the line: rich bars say how long all rounds took, as they are not redrawn with one line less.
+
+        Args:
+            finished: Rounds that are finished, those before this fit among them.
+        """
         if self._line is not None:
             self._line.close()
-        self._text = f"{counted(self._trained, 'round')} in {duration(time.monotonic() - self._begun)}"
+        self._text = (
+            f"{counted(finished - self._finished_before, 'round')} in {duration(time.monotonic() - self._begun)}"
+        )
 
     def _describe(self, number: int) -> str:
         rounds = self._trainer.max_epochs

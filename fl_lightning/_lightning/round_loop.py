@@ -135,7 +135,7 @@ class RoundLoop(_FitLoop, ABC):
         finally:
             self.stop.leave()
             if self._bars is not None:
-                self._bars.close()
+                self._bars.close(self.epoch_progress.current.completed)
 
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""

@@ -9,6 +9,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning.parts.traffic import RoundReport
 
+_MOST_NAMED = 5
+
 
 def tell_of_missing_clients(report: RoundReport, number: int) -> None:
     """Warn of the clients that a round left out; say in one line if it was empty.
@@ -36,6 +38,9 @@ def _who_was_left_out(clients: Sequence[int], others_are_left: bool) -> str:
     elif len(numbers) == 1:
         who = f"{len(clients)} models of client {clients[0]} were left out: they have"
     else:
-        who = f"clients {', '.join(numbers[:-1])} and {numbers[-1]} were left out: their models have"
+        shown, others = numbers, len(numbers) - _MOST_NAMED
+        if others > 1:
+            shown = [*numbers[:_MOST_NAMED], f"{others} more"]
+        who = f"clients {', '.join(shown[:-1])} and {shown[-1]} were left out: their models have"
     rest = "" if others_are_left else "No client is left, so the model stays. "
     return f"{who} NaN or infinite values. {rest}Lower the learning rate or clip gradients."

@@ -66,6 +66,17 @@ def test_a_round_without_any_model_says_who_was_left_out() -> None:
         fit(0.1, 1, bad=(0,))
 
 
+@pytest.mark.parametrize(
+    ("number", "who"),
+    [(6, "clients 0, 1, 2, 3, 4 and 5 were left out"), (200, "clients 0, 1, 2, 3, 4 and 195 more were left out")],
+)
+def test_of_many_clients_five_are_named(number: int, who: str) -> None:
+    data = TensorDataModule(clients=quadratic_clients([1.0] * number, [float("inf")] * number), batch_size=None)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=1)])
+    with pytest.warns(UserWarning, match=f"^Round 1: {who}: their models have NaN"):
+        trainer.fit(Quadratic(0.1), datamodule=data)
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_the_option_is_checked(value: Any) -> None:
     with pytest.raises(ValueError, match="`max_invalid_rounds` must be a whole number of at least 1"):

@@ -102,6 +102,24 @@ def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"client:\s+3/3", plain)
 
 
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_start", "on_train_epoch_end"])
+def test_rich_counts_the_rounds_that_were_finished(hook: str) -> None:
+    text = io.StringIO()
+
+    class Stop(Callback):
+        """Presses Ctrl-C in the second of two rounds."""
+
+    def press(self: Callback, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+    setattr(Stop, hook, press)
+    with pytest.raises(SystemExit):
+        run(RichProgressBar(console_kwargs={"file": text, "force_terminal": True, "width": 200}), Stop())
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
+    assert re.search(r"\b1 round in [\d.]+ s", plain), plain
+
+
 def test_client_is_no_metric_of_the_round() -> None:
     trainer = run(Noted())
     assert "client" not in trainer.callback_metrics
