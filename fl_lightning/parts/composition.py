@@ -16,7 +16,7 @@ from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, Changin
 from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
-from fl_lightning.parts.own_parts import check_attributes, refuse_idle, refuse_own_exchange
+from fl_lightning.parts.own_parts import check_attributes, refuse_idle, refuse_own_exchange, refuse_twice
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.same_everywhere import SameEverywhere
@@ -106,6 +106,7 @@ class Composition(ShowsSignature):
 
     def _check_parts(self) -> None:
         """Let every part look at the others."""
+        refuse_twice(self.parts)
         for part in self.all_parts:
             refuse_idle(part)
         self._introduce_parts()
@@ -220,6 +221,7 @@ class Composition(ShowsSignature):
             objective.exchange = self.exchange
         for place, part in enumerate(self.parts.values()):
             self._attach(part, federation, place, fresh=fresh)
+        refuse_twice(self.parts)  # some may have been made just now
         check_attributes(self.all_parts, self.participation)
 
     def _attach(self, part: Part, federation: Federation, place: int = 0, *, fresh: bool) -> None:

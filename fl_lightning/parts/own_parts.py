@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_lightning.arguments import got
@@ -52,6 +52,28 @@ def refuse_own_exchange(objective: LocalObjective) -> None:
 
 def _methods(base: type) -> list[str]:
     return [name for name, value in vars(base).items() if callable(value) and not name.startswith("_")]
+
+
+def refuse_twice(parts: Mapping[str, Part]) -> None:
+    """Raise ``ValueError`` if one object is in two places: both would call its hooks.
+
+    Args:
+        parts: The parts of an algorithm, by name; those that they hold are looked at, too.
+    """
+    places: dict[int, str] = {}
+
+    def visit(part: Part, place: str) -> None:
+        if id(part) in places:
+            raise ValueError(
+                f"{part!r} is given twice, {places[id(part)]} and {place}: one object, whose hooks both places would "
+                "call. Make another one for the second place, or name it in the `held_parts` of one place only."
+            )
+        places[id(part)] = place
+        for held in part.held_parts:
+            visit(held, place if isinstance(part, Chain) else f"in `held_parts` of {type(part).__name__}")
+
+    for name, part in parts.items():
+        visit(part, f"as `{'server' if name == 'server_optimizer' else name}`")
 
 
 def check_attributes(parts: Sequence[Part], *others: Any) -> None:

@@ -211,3 +211,91 @@ def test_an_attribute_hides_no_method(base: type, name: str, value: Any, message
         callback = Federated(1.0, **{key: make() for key, make in option.items()})
         with pytest.raises(TypeError, match=message):
             run(callback, 1)
+
+
+class HalfAndMean(Exchange, Aggregation):
+    """Halves updates on their way, and merges them: two roles."""
+
+    def __init__(self) -> None:
+        self.deltas: list[Tensor] = []
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        return result.with_delta(result.delta / 2)
+
+    def update(self, result: ClientResult) -> None:
+        self.deltas.append(result.delta)
+
+    def merge(self, model: Tensor) -> Tensor:
+        deltas, self.deltas = self.deltas, []
+        return model + sum(deltas) / len(deltas)
+
+
+class MeanWith(HalfAndMean):
+    """Holds other parts."""
+
+    def __init__(self, *held: Part) -> None:
+        super().__init__()
+        self.held = list(held)
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return self.held
+
+
+class HoldsItself(MeanWith):
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self]
+
+
+class MakesLate(MeanWith):
+    """Takes a part of another place when the fit begins."""
+
+    def __init__(self, late: Part) -> None:
+        super().__init__()
+        self.late = [late]
+
+    def on_fit_start(self, federation: Federation) -> None:
+        self.held = self.late
+
+
+def in_two_places() -> dict[str, tuple[Callable[[], Any], str]]:
+    both, clip, step, late = HalfAndMean(), Clip(1.0), Momentum(0.5), Clip(2.0)
+    chained, inner = Clip(3.0), Clip(4.0)
+    of_another = r"in `held_parts` of {}: one object, whose hooks both places would call\. Make another one"
+    return {
+        "two roles": (lambda: FedAvg(1.0, exchange=both, aggregation=both), r"as `aggregation` and as `exchange`: one"),
+        "held twice": (lambda: FedAvg(1.0, aggregation=MeanWith(clip, clip)), of_another.format("MeanWith")),
+        "held by two": (
+            lambda: FedAvg(1.0, aggregation=MeanWith(inner), exchange=MeanWith(inner)),
+            f"in `held_parts` of MeanWith and {of_another.format('MeanWith')}",
+        ),
+        "in the chain, and held": (
+            lambda: FedAvg(1.0, aggregation=MeanWith(chained), exchange=[TopK(0.5), chained]),
+            r"in `held_parts` of MeanWith and as `exchange`: one object",
+        ),
+        "held by its role's other object": (
+            lambda: Federated(1.0, server=step, aggregation=MeanWith(step)),
+            r"in `held_parts` of MeanWith and as `server`: one object",
+        ),
+        "held by itself": (
+            lambda: FedAvg(1.0, aggregation=HoldsItself()),
+            f"as `aggregation` and {of_another.format('HoldsItself')}",
+        ),
+        "when the fit begins": (
+            lambda: run(FedAvg(1.0, aggregation=MakesLate(late), exchange=late), 1),
+            r"in `held_parts` of MakesLate and as `exchange`: one object",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", in_two_places())
+def test_one_object_in_two_places_is_an_error(name: str) -> None:
+    make, message = in_two_places()[name]
+    with pytest.raises(ValueError, match=rf"\) is given twice, .*{message}"):
+        make()
+
+
+def test_two_objects_of_a_class_with_two_roles_are_none() -> None:
+    # the updates 2 and 4 are halved on their way; the aggregation's own `upload` is not called
+    assert run(FedAvg(1.0, exchange=HalfAndMean(), aggregation=HalfAndMean()), 1)[0] == 1.5
