@@ -10,11 +10,19 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.algorithms import ALGORITHMS, SPEEDS, Net, data
 from helpers.toys import quiet_trainer
 from torch import nn
 
-from fl_lightning import ClientMetrics, FedAvg, FedBuff, FederatedCheckpoint
+from fl_lightning import (
+    ClientMetrics,
+    DynamicWeightFedBuff,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    FederatedCheckpoint,
+    RADFed,
+)
 from fl_lightning.diagnostics import (
     CentralTwin,
     Communication,
@@ -24,8 +32,10 @@ from fl_lightning.diagnostics import (
     Timeline,
     UpdateNorms,
 )
+from fl_lightning.parts import Momentum
 from fl_lightning.parts.asynchronous import exponential, hinge, polynomial
 from fl_lightning.parts.asynchronous.staleness import staleness_function
+from fl_lightning.plain_copies import plain_copy, same_content
 
 PRIVATE = {name for name in ALGORITHMS if "private" in name}  # a second fit of the same model would count from 0
 OWN_FUNCTIONS = {"FedProx", "Scaffold-1", "FedAsync"}  # a function without a name cannot be pickled
@@ -52,6 +62,46 @@ def test_a_copy_goes_on_as_the_original(name: str, tmp_path: Path, monkeypatch: 
     module = Net() if name in PRIVATE else module
     other = deepcopy(module)
     assert torch.equal(fit(first, module, 3), fit(again, other, 3))
+
+
+class Copies(L.Callback):
+    """Copies the algorithm's callback in round 3: at its start, after each client, and at its end."""
+
+    def __init__(self) -> None:
+        self.copies: list[Any] = []
+        self.states: list[Any] = []
+
+    def copy(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.current_epoch == 2:
+            callback = trainer.callbacks[0]
+            self.copies.append(pickle.loads(pickle.dumps(callback)))
+            self.states.append(plain_copy(callback.algorithm.state_dict()))  # type: ignore[attr-defined]
+
+    on_train_epoch_start = on_client_start = on_client_end = on_round_end = copy
+
+
+ASYNCHRONOUS: dict[str, Any] = {
+    "FedBuff": lambda: FedBuff(3, 4, speeds=SPEEDS, seed=1),
+    "waiting": lambda: FedBuff(3, 4, wait_for_flush=True, speeds=SPEEDS, seed=1),
+    "momentum": lambda: FedBuff(3, 4, server=Momentum(0.5), weighting="log", speeds=SPEEDS, seed=1),
+    "drawn staleness": lambda: FedAsync(4, history=3, seed=1),
+    "DynamicWeight": lambda: DynamicWeightFedBuff(3, 4, speeds=SPEEDS, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", [*ASYNCHRONOUS, "FedAvg", "RADFed"])
+def test_a_copy_of_a_round_under_way_holds_the_state_at_its_start(name: str) -> None:
+    makers = {**ASYNCHRONOUS, "FedAvg": lambda: FedAvg(4, seed=1), "RADFed": lambda: RADFed(3, 4, seed=1)}
+    copies, callback = Copies(), makers[name]()
+    quiet_trainer(max_epochs=3, callbacks=[callback, copies]).fit(Net(), datamodule=data())
+    assert len(copies.copies) > 6
+    for copy, state in zip(copies.copies, copies.states, strict=True):
+        assert same_content(copy.algorithm.state_dict(), state)
+    *under_way, _ = copies.states
+    assert all(same_content(state, copies.states[0]) for state in under_way)
+    whole = fit(makers[name](), Net(), 4)
+    for copy in (copies.copies[0], copies.copies[3], copies.copies[-1]):
+        assert torch.equal(fit(copy, Net(), 4), whole)  # a new Trainer begins anew
 
 
 @pytest.mark.parametrize("executor", ["auto", "vectorized"])

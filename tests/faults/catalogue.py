@@ -350,7 +350,7 @@ MAKERS: Makers = {
     Communication: ({}, {"target": "finite?", "monitor": "text", "mode": "choice"}),
     LocalAccuracy: ({}, {"metric": "function", "name": "text"}),
     LocalDivergence: ({}, {"of": "choice"}),
-    Timeline: ({}, {"path": "path?"}),
+    Timeline: ({}, {"path": "choice?"}),
     VirtualTime: ({"clock": VirtualClock()}, {"clock": "clock"}),
     AutoExecutor: ({}, {"clients_at_once": "count?"}),
     VectorizedExecutor: ({}, {"clients_at_once": "count?"}),

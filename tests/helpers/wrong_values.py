@@ -95,7 +95,7 @@ KINDS: dict[str, set[str]] = {
     | {"inputs"},
     "file of a partition": {"partition"},
     "edges": {"[]"},
-    "evaluation set": {"[]"},
+    "evaluation set": {"[]", "[None]"},
     "lists of samples": {"[[1], [1, 2]]"},
     "sets by client": {"[]", "[None]", "[[1], [1, 2]]"},
     "channels": {"[0.5]", "numbers"},

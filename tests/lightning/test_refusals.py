@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import (
     ModelPruning,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -90,7 +91,7 @@ def test_validation_by_steps_across_rounds() -> None:
     )
 
 
-class FSDPStrategy:
+class FSDPStrategy(ParallelStrategy):
     """Stands for Lightning's own, which needs a GPU."""
 
 
@@ -106,7 +107,7 @@ def prepared(algorithm: FedAvg, **settings: Any) -> L.Trainer:
 def test_strategy_that_shards_the_model() -> None:
     algorithm = FedAvg(1.0)
     trainer = prepared(algorithm)
-    trainer._accelerator_connector.strategy = FSDPStrategy()  # type: ignore[assignment]
+    trainer.strategy.__class__ = FSDPStrategy
     with pytest.raises(ValueError, match=r'FedAvg cannot run under FSDPStrategy: .* Use strategy="auto" or'):
         algorithm.setup(trainer, Classifier(), "fit")
 

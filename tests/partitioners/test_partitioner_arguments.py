@@ -86,7 +86,7 @@ def test_numbers(name: str, argument: str, value: Any) -> None:
 def test_more_clients_than_samples(name: str) -> None:
     make = partial(MAKERS[name][0], num_clients=10_000_000)
     with pytest.raises(
-        ValueError, match=r"`num_clients` is 10000000, but there are only 100 samples.*Give at most 100"
+        ValueError, match=r"`num_clients` is 10,000,000, but there are only 100 samples.*Give at most 100"
     ):
         make()(LABELS)
 

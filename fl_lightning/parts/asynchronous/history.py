@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,13 @@ class SampledStaleness(Asynchronous):
         return {}
 
     def _under_way(self) -> Callable[[], dict[str, Any]]:
-        rest, models = super()._under_way(), self._models.copy()
-        return lambda: {**rest(), "models": models}
+        return partial(_with_models, super()._under_way(), self._models.copy())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the last models of a checkpoint."""
         super().load_state_dict(state)
         self._models = {number: model.to(self._model) for number, model in state["models"].items()}
+
+
+def _with_models(rest: Callable[[], dict[str, Any]], models: dict[int, Tensor]) -> dict[str, Any]:
+    return {**rest(), "models": models}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -284,9 +285,12 @@ class Asynchronous(Part):
         return self._under_way()()
 
     def _under_way(self) -> Callable[[], dict[str, Any]]:
-        uploads, simulation = self.uploads, self.simulation.copy()
-        return lambda: {"uploads": uploads, "simulation": simulation.state_dict()}
+        return partial(_state_of, self.uploads, self.simulation.copy())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what was under way at a checkpoint."""
         self.uploads, self.simulation = state["uploads"], Simulation.of_state(state["simulation"], self._model)
+
+
+def _state_of(uploads: int, simulation: Simulation) -> dict[str, Any]:
+    return {"uploads": uploads, "simulation": simulation.state_dict()}
