@@ -69,7 +69,7 @@ def test_labels_may_be_lists_and_tensors() -> None:
     ("labels", "error", "message"),
     [
         (Y[:5], ValueError, r"`labels` must have one entry per sample, shape \(12,\), got shape \(5,\)"),
-        (Y[:, None], ValueError, r"`labels` must have one entry per sample, shape \(12,\), got shape \(12, 1\)"),
+        (Y[:, None], ValueError, r"`labels` must be .* have shape \(12, 1\).* shape \(12,\). Use `y.squeeze\(1\)`"),
         ([[0]] * 11 + [[1, 2]], TypeError, "`labels` must be an array, a list or a tensor, got"),
         (Y / 2, TypeError, "`labels` must be integers, got float32. Number the classes.*numpy.digitize"),
     ],
