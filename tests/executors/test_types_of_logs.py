@@ -68,7 +68,7 @@ class LogsHalves(Counts):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_sums_of_half_precision_are_taken_in_single(executor: str) -> None:
-    logged = fit(LogsHalves(), FedAvg(1.0, executor=executor), (400, 200, 300, 3000), rounds=2)
+    logged = fit(LogsHalves(), FedAvg(1.0, executor=executor), (400, 200, 300, 3000))
     assert logged["mean"] == 100
     assert logged["sum"] == 100 * (100 + 50 + 75 + 750)
 
