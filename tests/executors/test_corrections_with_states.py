@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -47,6 +47,50 @@ class Memory(Correction):
             parameter.grad.add_(drifts[place])
 
 
+class Momentum(Correction):
+    """Adds to each parameter's gradient the drifts of earlier steps: nothing in the first step, where all are zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "drifts", [torch.zeros(3, 6).double(), torch.zeros(3).double()])
+
+    def add(self, parameters: Any, start: Any, linear: Any) -> None:
+        drifts: list[Tensor] = self.drifts  # type: ignore[attr-defined]
+        for drift, parameter, received in zip(drifts, parameters, start, strict=True):
+            drift.mul_(0.5).add_(parameter.detach() - received)
+            parameter.grad.add_(drift)
+
+
+class Steps:
+    """Counts, and is nothing that can be copied as a tensor is."""
+
+    number = 0
+
+
+class Counting(Pull):
+    """Pulls harder with each step that another object has counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "steps", Steps())
+
+    def add(self, parameters: Any, start: Any, linear: Any) -> None:
+        self.steps.number += 1  # type: ignore[attr-defined]
+        for parameter, received in zip(parameters, start, strict=True):
+            parameter.grad.add_(parameter.detach() - received, alpha=0.01 * self.steps.number)  # type: ignore[attr-defined]
+
+
+class OfClass(Pull):
+    """Pulls harder with each step of any client."""
+
+    strengths: ClassVar[list[float]] = []
+
+    def add(self, parameters: Any, start: Any, linear: Any) -> None:
+        self.strengths.append(0.01)
+        for parameter, received in zip(parameters, start, strict=True):
+            parameter.grad.add_(parameter.detach() - received, alpha=sum(self.strengths))
+
+
 class Kept(LocalObjective):
     """Returns for each client what a function of the client says it has returned before, or a new correction."""
 
@@ -60,6 +104,7 @@ class Kept(LocalObjective):
 
 def weights(executor: str, objective: LocalObjective) -> tuple[Tensor, str | None]:
     torch.manual_seed(0)
+    OfClass.strengths.clear()
     trainer, module = quiet_trainer(max_epochs=3, callbacks=[]), Module(nn.Linear(6, 3))
     trainer.callbacks.append(Federated(1.0, objective=objective, seed=1, executor=executor))
     trainer.fit(module, datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
@@ -73,14 +118,19 @@ ONE, PAIRS, EACH, NEW = (lambda client: 0), (lambda client: client % 2), (lambda
 @pytest.mark.parametrize(
     ("make", "key", "cause"),
     [
-        (Warm, ONE, "returns one Warm for several clients"),
-        (Warm, PAIRS, "returns one Warm for several clients"),
-        (Warm, EACH, "`Warm.add` changes its attribute `strength`"),
-        (Warm, NEW, "`Warm.add` changes its attribute `strength`"),
-        (Memory, ONE, "returns one Memory for several clients"),
-        (Memory, PAIRS, "returns one Memory for several clients"),
-        (Memory, EACH, "`Memory.add` changes its attribute `drifts`"),
-        (Memory, NEW, "`Memory.add` changes its attribute `drifts`"),
+        (Warm, ONE, "`Warm.add` changes `strength`"),
+        (Warm, PAIRS, "`Warm.add` changes `strength`"),
+        (Warm, EACH, "`Warm.add` changes `strength`"),
+        (Warm, NEW, "`Warm.add` changes `strength`"),
+        (Memory, ONE, "`Memory.add` changes `drifts`"),
+        (Memory, PAIRS, "`Memory.add` changes `drifts`"),
+        (Memory, EACH, "`Memory.add` changes `drifts`"),
+        (Memory, NEW, "`Memory.add` changes `drifts`"),
+        (Momentum, EACH, "`Momentum.add` changes `drifts`"),
+        (Momentum, NEW, "`Momentum.add` changes `drifts`"),
+        (Counting, EACH, "`Counting.add` changes `steps`"),
+        (Counting, NEW, "`Counting.add` changes `steps`"),
+        (OfClass, NEW, "`OfClass.add` changes `OfClass.strengths`"),
         (Pull, ONE, "returns one Pull for several clients"),
         (Pull, PAIRS, "returns one Pull for several clients"),
     ],

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.stacked.changes.module_state import ByIdentity, Snapshotter, same
+from fl_lightning.executors.stacked.changes.surroundings import surroundings
 from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction
+from fl_lightning.parts.part import Part
 from fl_lightning.plain_copies import plain_copy, same_content
+
+_NODES = 20_000  # objects that are looked at
 
 
 class StackedCorrections:
@@ -32,7 +39,6 @@ class StackedCorrections:
         given = [correction or nothing for correction in corrections]
         self._own = given if any(type(correction).add is not Correction.add for correction in given) else []
         _refuse_shared(self._own)
-        self._called = 0  # so many of the first ones
         self._pulls = [correction.pull for correction in given]
         #: Each client's additional weight decay.
         self.weight_decays = [correction.weight_decay for correction in given]
@@ -78,8 +84,24 @@ class StackedCorrections:
         """Whether any client's objective adds anything."""
         return self._active
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Put back what corrections of a user's own keep from step to step: clients may be trained again.
+
+        Raises:
+            CannotVectorize: If one of them keeps something.
+        """
+        before = [plain_copy(vars(correction)) for correction in self._own]
+        try:
+            yield
+        finally:
+            changed = [_put_back(*pair) for pair in zip(self._own, before, strict=True)]
+        for correction, name in zip(self._own, changed, strict=True):
+            if name is not None:
+                raise CannotVectorize(_change(correction, name))
+
     def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Add the corrections to the gradients, in place; raise ``CannotVectorize`` if one of them keeps a state.
+        """Add the corrections to the gradients, in place.
 
         Args:
             parameters: The parameters of the clients at work, shape ``(active, *shape)`` each.
@@ -111,12 +133,7 @@ class StackedCorrections:
             for view, place in zip(rows, places, strict=True):
                 view.grad = gradients[place][row]  # type: ignore[index]
             starts = [self._starts[place][row] for place in places]
-            linear = [self._linear[place][row] for place in places] if self._linear else []
-            if row < self._called:
-                self._own[row].add(rows, starts, linear)
-            else:
-                _add_first(self._own[row], rows, starts, linear)
-                self._called = row + 1
+            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
             for view, place in zip(rows, places, strict=True):
                 gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
 
@@ -133,6 +150,46 @@ class StackedCorrections:
                 gradient.add_(parameter.detach() * along(decays[: len(parameter)], parameter))
 
 
+class CorrectionState:
+    """What a correction of a user's own holds and sees: attributes, those of its class, globals.
+
+    Parts, and objects of the library, are not looked into.
+
+    Args:
+        correction: The correction; ``None`` for none.
+    """
+
+    def __init__(self, correction: Correction | None) -> None:
+        self._correction = correction
+        self._before = self._look()
+
+    def _look(self) -> dict[str, Any]:
+        if self._correction is None or type(self._correction).add is Correction.add:
+            return {}
+        snapshotter = _CorrectionSnapshotter(set(), True, _NODES, samples=True)
+        held = {**surroundings(type(self._correction)), **vars(self._correction)}
+        return {name: snapshotter.snapshot(value) for name, value in held.items()}
+
+    def changed(self) -> str | None:
+        """Return in words what is another now, ``None`` if nothing is."""
+        before, now = self._before, self._look()
+        for name in {**before, **now}:
+            if name not in now or name not in before or not same(before[name], now[name]):
+                return _change(self._correction, name)
+        return None
+
+
+class _CorrectionSnapshotter(Snapshotter):
+    def _snapshot_of(self, value: Any) -> Any:
+        if isinstance(value, Part) or type(value).__module__.partition(".")[0] == "fl_lightning":
+            return ByIdentity.of(value)
+        return super()._snapshot_of(value)
+
+
+def _change(correction: Correction | None, name: str) -> str:
+    return f"`{type(correction).__name__}.add` changes `{name}`, which it may need in later steps"
+
+
 def _refuse_shared(corrections: Sequence[Correction]) -> None:
     """Raise ``CannotVectorize`` if clients share a correction: its ``add`` would see their steps in another order."""
     known: set[int] = set()
@@ -146,21 +203,11 @@ def _refuse_shared(corrections: Sequence[Correction]) -> None:
             known.add(id(correction))
 
 
-def _add_first(correction: Correction, *given: Sequence[Tensor]) -> None:
-    """Let a correction add itself for the first time.
-
-    Raises:
-        CannotVectorize: If that changes its attributes, which are then as before: clients that are trained both ways
-            would change them twice.
-    """
+def _put_back(correction: Correction, before: dict[str, Any]) -> str | None:
+    """Give a correction the attributes back that it has changed; return the name of one, ``None`` if there is none."""
     held = vars(correction)
-    before = {name: plain_copy(value) for name, value in held.items() if name != "linear"}
-    correction.add(*given)
-    changed = [name for name, value in held.items() if name != "linear" and not same_content(before.get(name), value)]
-    if changed:
-        for name in changed:
-            held.pop(name)
-        held.update({name: value for name, value in before.items() if name in changed})
-        raise CannotVectorize(
-            f"`{type(correction).__name__}.add` changes its attribute `{changed[0]}` from step to step"
-        )
+    changed = [name for name in {**before, **held} if not same_content(before.get(name), held.get(name))]
+    for name in changed:
+        held.pop(name, None)
+    held.update({name: before[name] for name in changed if name in before})
+    return next(iter(changed), None)

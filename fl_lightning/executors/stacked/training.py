@@ -86,7 +86,7 @@ class StackTraining:
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
         """
-        with nothing_kept(), nothing_drawn(self._training.vector.device):
+        with nothing_kept(), nothing_drawn(self._training.vector.device), self._terms.unchanged():
             return self._run()
 
     def _run(self) -> list[list[float]]:

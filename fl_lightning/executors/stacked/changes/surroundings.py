@@ -25,6 +25,8 @@ def surroundings(kind: type) -> dict[str, Any]:
         if base.__module__.split(".")[0] in _LIBRARIES:
             continue
         for key, member in vars(base).items():
+            if key == "__slotnames__":  # which Python sets when it looks how an object is copied
+                continue
             if not isinstance(member, FunctionType):
                 found.setdefault(f"{base.__name__}.{key}", member)
                 continue

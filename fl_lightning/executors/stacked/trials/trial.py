@@ -21,6 +21,7 @@ from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
+from fl_lightning.executors.stacked.corrections import CorrectionState
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
@@ -88,13 +89,15 @@ class Trial:
             algorithm: Gives the models from which they start, and takes results.
 
         Raises:
-            CannotVectorize: If that changes the module beside its federated state; the clients are trained even so.
+            CannotVectorize: If that changes the module beside its federated state, or what clients share; the clients
+                are trained even so.
         """
         training, self.left = self._training, tasks
         state, data = ModuleState(training.vector), training.data
         reads = ObjectState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
         rates = ObjectState(*training.loop.optimizers.functions_of_rates())
         hooks = HookTrial(training)
+        kept: str | None = None
         for place, task in enumerate(tasks):
             self.left = tasks[place:]
             begun = hooks.begin(task, algorithm.start(task))
@@ -103,15 +106,18 @@ class Trial:
                 self.left = tasks[place + 1 :]
                 hooks.end(task)
                 continue
-            before = metric_states(training.vector.module)
+            before, correction = metric_states(training.vector.module), CorrectionState(begun.correction)
             with training.loop.witnessed() as witness:
                 result = training.go_on(begun, at_once=True)
+            kept = kept or correction.changed()
             algorithm.receive(result)
             self.left = tasks[place + 1 :]
             hooks.end(task)
             self._done.append(_Done(begun, result, witness, before))
         self.trained, self.prepares = True, hooks.prepares
         hooks.check()
+        if kept is not None:
+            raise CannotVectorize(kept)
         if read := reads.changed():
             raise CannotVectorize(f"reading the data changes `{read}`, of which there is one for all clients")
         if changed := rates.changed():
