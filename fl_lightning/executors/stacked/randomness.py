@@ -47,11 +47,16 @@ class ClientGenerators:
             own.set_state(after[0])
             set_global_states(present, self._device)
 
-    def twin(self, row: int) -> int:
-        """Return the row of another client that draws from now on what the one in ``row`` draws."""
+    @contextmanager
+    def twin(self, row: int) -> Iterator[int]:
+        """Yield the row of another client that draws meanwhile what the one in ``row`` draws."""
         self._states.append((self._torch[row].get_state(), *self._states[row][1:]))
         self._torch.append(torch.Generator().set_state(self._states[-1][0]))
-        return len(self._states) - 1
+        try:
+            yield len(self._states) - 1
+        finally:
+            self._states.pop()
+            self._torch.pop()
 
     def drawing(self, rows: Sequence[int]) -> PerClientDraws:
         """Return a mode in which operations on stacks draw each client's share from the client's generators."""
@@ -82,9 +87,10 @@ class PerClientDraws(TorchDispatchMode):
     @contextmanager
     def of_twins(self) -> Iterator[None]:
         """Let the only client in the stack draw in the second of two rows, and one that draws the same in the first."""
-        twins = PerClientDraws(self._generators, [self._generators.twin(self._rows[0]), *self._rows])
-        with twins:
-            yield
+        with self._generators.twin(self._rows[0]) as twin:
+            twins = PerClientDraws(self._generators, [twin, *self._rows])
+            with twins:
+                yield
         self.drew = self.drew or twins.drew
 
     @contextmanager
