@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -15,7 +14,10 @@ from torch import Tensor
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning._lightning.stand_ins import register_stand_in
+from fl_lightning.executors.stacked.changes.contents import attributes_of
+from fl_lightning.plain_copies import same_content
 
+_BUILT_IN = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -102,6 +104,8 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     first = batches[0]
     if _is_plain(first):
         return StackedBatch([_stacked(parts) for parts in zip(*batches, strict=True)], first)
+    for batch in batches:
+        _check_containers(batch)
     tensors: list[Tensor] = []
     others: list[Any] = []
     for values in zip(*map(_leaves, batches), strict=True):
@@ -151,7 +155,7 @@ def _structure(batch: Any, of_leaf: Callable[[Any], Any]) -> Any:
     if isinstance(batch, Mapping):
         return type(batch), *((key, _structure(value, of_leaf)) for key, value in batch.items())
     if is_dataclass_instance(batch):
-        return type(batch), *((name, _structure(value, of_leaf)) for name, value in _attributes(batch).items())
+        return type(batch), *((name, _structure(value, of_leaf)) for name, value in attributes_of(batch).items())
     return type(batch), *(_structure(part, of_leaf) for part in batch)
 
 
@@ -159,7 +163,7 @@ def _in_common(values: Sequence[Any]) -> Any:
     """Return what stands for a value that is not a tensor in a batch of several clients."""
     if all(value is values[0] for value in values):
         return values[0]
-    if not all(isinstance(value, _PLAIN) for value in values):
+    if not all(isinstance(value, _PLAIN) and not getattr(value, "__dict__", None) for value in values):
         raise CannotVectorize(f"batches hold objects of {type(values[0]).__name__}, which cannot be stacked")
     return values[0] if all(value == values[0] for value in values) else Differing(values[0])
 
@@ -177,12 +181,6 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, _NoCollection) and not is_dataclass_instance(value)
 
 
-def _attributes(batch: Any) -> dict[str, Any]:
-    """Return all that a dataclass's object holds: fields, and what else was set, as in ``__post_init__``."""
-    names = dict.fromkeys([*(field.name for field in fields(batch)), *getattr(batch, "__dict__", ())])
-    return {name: getattr(batch, name) for name in names if hasattr(batch, name)}
-
-
 def _with_each(batch: Any, put: Callable[[Any], Any]) -> Any:
     """Return a batch with what a function makes of each leaf in its place."""
 
@@ -190,11 +188,33 @@ def _with_each(batch: Any, put: Callable[[Any], Any]) -> Any:
         if not is_dataclass_instance(part):
             return put(part)
         made = copy.copy(part)
-        for name, value in _attributes(part).items():
+        for name, value in attributes_of(part).items():  # what `__post_init__` has set, too
             object.__setattr__(made, name, _with_each(value, put))  # of a frozen one, too
         return made
 
     return apply_to_collection(batch, _NoCollection, of)
+
+
+def _check_containers(batch: Any) -> None:
+    """Raise ``CannotVectorize`` if a container has attributes that another one of the same contents has not."""
+    if _is_leaf(batch):
+        return
+    kind = type(batch).__name__
+    if is_dataclass_instance(batch):
+        if not isinstance(batch, _NoCollection):
+            raise CannotVectorize(f"batches hold {kind}, a dataclass that is a dictionary or a list besides")
+        parts: Iterable[Any] = attributes_of(batch).values()
+    else:
+        parts = batch.values() if isinstance(batch, Mapping) else batch
+        held = {} if type(batch) in _BUILT_IN else attributes_of(batch)
+        if held and not same_content(held, attributes_of(_with_each(batch, _itself))):
+            raise CannotVectorize(f"batches hold {kind} with attributes ({', '.join(held)}), which a stack would lose")
+    for part in parts:
+        _check_containers(part)
+
+
+def _itself(leaf: Any) -> Any:
+    return leaf
 
 
 def _leaves(batch: Any) -> list[Any]:

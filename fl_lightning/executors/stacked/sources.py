@@ -137,8 +137,11 @@ class GatheredBatches:
     @staticmethod
     def suit(training: LocalTraining, tasks: Sequence[Task]) -> bool:
         """Whether the clients' batches can be had this way."""
-        one_batch = int(training.trainer.accumulate_grad_batches) == 1
-        return one_batch and all(training.batches.are_tensors(task.client) for task in tasks)
+        one_batch, batches = int(training.trainer.accumulate_grad_batches) == 1, training.batches
+        return one_batch and all(
+            batches.are_tensors(task.client) and all(type(rows) is Tensor for rows in batches.rows(task.client)[0])
+            for task in tasks
+        )
 
     def form(self) -> BatchForm | None:
         """Return what batches look like."""
