@@ -100,11 +100,28 @@ class Clears(Weights):
         return self.w.index_fill(0, batch[0], 0.0).sum()
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_index_from_the_end_fills_the_clients_own(executor: str) -> None:
+@pytest.mark.parametrize("executor", [*EXECUTORS, VectorizedExecutor()])
+def test_an_index_from_the_end_fills_the_clients_own(executor: Any) -> None:
     # each step moves two of three weights by -1: not 1 four times, not 2 three times, and not the last one four times
     module = fit(Clears([0.0, 0.0, 0.0]), ids(-1, -1, -1, -1), executor)
     assert module.w.tolist() == [-4, -4 * 4 / 8, -4 * 4 / 8]
+    assert getattr(executor, "cause", None) is None
+
+
+class Constant(Weights):
+    """Uses tables and indices that all clients have in common."""
+
+    def loss(self, batch: Any) -> Tensor:
+        last = self.w.index_fill(0, torch.tensor([-1]), 0.0)
+        return (F.one_hot(torch.arange(3)) * last).sum() * batch[0][0]
+
+
+def test_indices_that_clients_have_in_common_are_stacked() -> None:
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        module = fit(Constant([0.0, 0.0, 0.0]), ids(1, 1, 1, 1), executor)
+        # five clients step by 1 and three by 2, four times each
+        assert module.w.tolist() == [-(5 * 4 + 3 * 8) / 8] * 2 + [0]
+    assert stacks.cause is None
 
 
 # ---- equal values ----
@@ -122,6 +139,19 @@ def test_equal_largest_values_share_their_gradient(executor: Any) -> None:
     module = fit(Largest([1.0, 1.0]), data, executor)
     # (1, 2): (1, 1), (1, -1), (0, -1), (-1, -1), (-2, -1); (1, 1): each half a step, to (-1, -1)
     assert module.w.tolist() == [-15 / 8, -1]
+    assert getattr(executor, "cause", None) is None
+
+
+class LargestByName(Largest):
+    def loss(self, batch: Any) -> Tensor:
+        return torch.max(input=self.w * batch[0][0])
+
+
+@pytest.mark.parametrize("executor", [*EXECUTORS, VectorizedExecutor()])
+def test_equal_largest_values_of_an_argument_by_name_share_their_gradient(executor: Any) -> None:
+    rows = torch.tensor([[1.0, 2.0]] * (CLIENTS - 1) + [[1.0, 1.0]], dtype=torch.float64)
+    data = TensorDataModule([(row.expand(STEPS, 2),) for row in rows], batch_size=1)
+    assert fit(LargestByName([1.0, 1.0]), data, executor).w.tolist() == [-15 / 8, -1]
     assert getattr(executor, "cause", None) is None
 
 
@@ -242,6 +272,90 @@ def test_a_flag_of_a_batch_is_each_clients_own(executor: str, usual: Any, last: 
     assert fit(Asks(is_usual), data, executor).w.tolist() == [-36 / 8]
 
 
+class Sample(dict[str, Any]):
+    """A dictionary with an attribute, which Lightning takes as it is."""
+
+    kind = True
+
+    def to(self, device: Any) -> Sample:
+        return self
+
+
+class Rows(list[Tensor]):
+    kind = True
+
+    def to(self, device: Any) -> Rows:
+        return self
+
+
+class Text(str):
+    kind = True
+
+
+def marked(batch: Any, kind: Any) -> Any:
+    if not kind:
+        batch.kind = kind
+    return batch
+
+
+class AsksFor(Weights):
+    def __init__(self, kind_of: Callable[[Any], Any]) -> None:
+        super().__init__([0.0])
+        self.kind_of = kind_of
+
+    def loss(self, batch: Any) -> Tensor:
+        return self.w.sum() * (1 if self.kind_of(batch) else 2)
+
+
+@pytest.mark.parametrize(
+    ("make_batch", "kind_of"),
+    [
+        (lambda kind: marked(Sample(x=torch.zeros(1)), kind), lambda batch: batch.kind),
+        (lambda kind: marked(Rows([torch.zeros(1)]), kind), lambda batch: batch.kind),
+        (lambda kind: {"x": torch.zeros(1), "text": marked(Text("a"), kind)}, lambda batch: batch["text"].kind),
+    ],
+    ids=["dictionary", "list", "text"],
+)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_attribute_of_a_container_is_each_clients_own(executor: str, make_batch: Any, kind_of: Any) -> None:
+    data = of_samples(True, False, lambda samples: make_batch(samples[0]))
+    assert fit(AsksFor(kind_of), data, executor).w.tolist() == [-36 / 8]
+
+
+@dataclass
+class Output(dict[str, Any]):
+    """A dictionary with fields, as outputs of transformers are."""
+
+    x: Tensor
+
+    def __post_init__(self) -> None:
+        self["x"] = self.x
+
+    def to(self, device: Any) -> Output:
+        return self
+
+
+class OfOutput(Weights):
+    def loss(self, batch: Any) -> Tensor:
+        return (self.w * batch["x"]).sum()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_a_dictionary_with_fields_holds_is_each_clients_own(executor: str) -> None:
+    # the clients of a trial share no shape: three have 1, 2, 3, 4 samples of 1 each, but one of them 4 samples of 2
+    clients: list[Any] = [[2.0 if client == 3 else 1.0] * (1 + client % 4) for client in range(12)]
+    data = ClientDatasetsModule(clients, batch_size=None, collate_fn=lambda samples: Output(torch.tensor(samples)))
+    expected = -(3 * (1 * 1 + 2 * 2 + 3 * 3) + 2 * 4 * 4 + 4 * 8) / 30  # each client's sum, weighted by its number
+    assert fit(OfOutput([0.0]), data, executor).w.tolist() == pytest.approx([expected])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_rows_of_a_subclass_are_not_gathered_into_plain_ones(executor: str) -> None:
+    rows = [torch.zeros(STEPS, 1)] * (CLIENTS - 1) + [torch.zeros(STEPS, 1).as_subclass(Picture)]
+    data = TensorDataModule([(own,) for own in rows], batch_size=1)
+    assert fit(Marks(lambda x: not isinstance(x, Picture)), data, executor).w.tolist() == [-36 / 8]
+
+
 class Marks(Weights):
     def __init__(self, is_usual: Callable[[Tensor], bool]) -> None:
         super().__init__([0.0])
@@ -355,3 +469,59 @@ def test_a_view_sees_the_changes_of_its_tensor() -> None:
     for executor in ("sequential", stacks := VectorizedExecutor()):
         assert fit(ByView([0.0, 0.0, 0.0]), ids(0, 0, 1, 2), executor).w.tolist() == [-2 / 8, -17 / 8, -13 / 8]
     assert stacks.cause is not None
+
+
+class BySeveralViews(Weights):
+    """Reads what sees a table; the table changes later, for one client alone."""
+
+    def __init__(self, look: Callable[[Tensor], Any]) -> None:
+        super().__init__([0.0, 0.0, 0.0])
+        self.look = look
+
+    def loss(self, batch: Any) -> Tensor:
+        table = torch.zeros(3, dtype=torch.float64)
+        seen = self.look(table)
+        table += F.one_hot(batch[0][0], 3) * (batch[0][0] == 0)
+        row = torch.stack(list(seen)) if isinstance(seen, tuple | list) else torch.as_tensor(seen)
+        return ((row + F.one_hot(batch[0][0], 3)) * self.w).sum()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda table: table.unbind(),
+        list,
+        lambda table: table.split(3)[0],
+        lambda table: table.detach(),
+        lambda table: table.data,
+        lambda table: table.numpy(),
+        lambda table: torch.broadcast_tensors(table, torch.ones(3))[0],
+        lambda table: torch.atleast_1d(table, torch.ones(3))[0].view(3),
+    ],
+    ids=["unbind", "iterator", "split", "detach", "data", "numpy", "broadcast", "list"],
+)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_whatever_sees_a_new_tensor_sees_its_changes(executor: str, look: Any) -> None:
+    module = fit(BySeveralViews(look), ids(0, 0, 1, 2), executor)
+    # twice 1 for each label of 0
+    assert module.w.tolist() == [-4 / 8, -17 / 8, -13 / 8]
+
+
+class InATotal(Weights):
+    """Returns a total to which the loss was added in place, and logs another."""
+
+    def loss(self, batch: Any) -> Tensor:
+        total, samples = torch.zeros((), dtype=torch.float64), torch.zeros(())
+        total.add_((F.one_hot(batch[0], 3) * self.w).sum())
+        samples.add_(batch[0].sum())
+        self.log("ids", samples, on_step=False, on_epoch=True, reduce_fx="sum")
+        return total
+
+
+def test_a_total_that_is_changed_in_place_is_returned_and_logged_as_each_clients_own() -> None:
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+        trainer.fit(module := InATotal([0.0, 0.0, 0.0]), datamodule=ids(0, 0, 1, 2))
+        assert module.w.tolist() == [-2 / 8, -17 / 8, -13 / 8]
+        assert trainer.callback_metrics["ids"] == 4 * 4 + 3 * 8 + 3
+    assert stacks.cause is None

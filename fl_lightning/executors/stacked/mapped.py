@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -66,10 +66,10 @@ class MappedStep:
         def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             logged.clear()
             _watched([*state, *tensors])
-            with self._places.substituted(state), _OfOneClient(state[:number], zero):
+            with self._places.substituted(state), _OfOneClient(state[:number], zero) as client:
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
-                after = self._places.present(number)
-            return loss.reshape(()), list(logged.tensors), after
+                loss, said, after = client.own((loss, list(logged.tensors), self._places.present(number)))
+            return loss.reshape(()), said, after
 
         given = [*parameters, *buffers], batch.tensors, torch.zeros(len(parameters[0]), device=parameters[0].device)
         alone = len(parameters[0]) == 1
@@ -88,8 +88,8 @@ class MappedStep:
         if twins:
             losses, tensors, after = tree_map(lambda tensor: tensor[1:], (losses, tensors, after))
         # what is the batch's or the models' own changes before it is read
-        held = {tensor.untyped_storage().data_ptr() for tensor in (*given[0], *given[1])}
-        logged.tensors[:] = [t.clone() if t.untyped_storage().data_ptr() in held else t for t in tensors]
+        held = {_memory(tensor) for tensor in (*given[0], *given[1])}
+        logged.tensors[:] = [tensor.clone() if _memory(tensor) in held else tensor for tensor in tensors]
         return losses, logged, after
 
 
@@ -137,13 +137,13 @@ class _OfOneClient(TorchFunctionMode):
         super().__init__()
         self._parameters, self._zero = set(map(id, parameters)), zero
         self._filled: dict[int, tuple[Tensor, Tensor]] = {}  # by id: what was filled, and what stands for it
-        self._new: dict[int, Tensor] = {}  # by id: made in this step of no other tensor, and without a view
+        self._new: dict[int, Tensor] = {}  # by id: made in this step of no other tensor
+        self._seen: dict[int, Tensor] = {}  # by id: those of them that something else may see, such as a view
         for parameter in parameters:
             parameter._is_param = True  # what `isinstance(_, nn.Parameter)` asks for
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._filled:
-            args, kwargs = tree_map_only(Tensor, self._standing_for, (args, kwargs))
+        args, kwargs = self.own((args, kwargs))
         if function is torch.Tensor.item:
             return Item.of(args[0])
         if function is torch.Tensor.__repr__:
@@ -158,7 +158,7 @@ class _OfOneClient(TorchFunctionMode):
             kwargs = kwargs or {}
             if function in _FILLED and not _functorch.is_batchedtensor(args[0]):
                 return _watched(self._fill(function, *args, **kwargs))
-            if function in _IN_PLACE and id(args[0]) in self._new and _is_any_batched(args, kwargs):
+            if function in _IN_PLACE and self._is_alone(args[0]) and _is_any_batched(args, kwargs):
                 return _watched(self._fill(function, *args, **kwargs))
             result = _watched(called_instead(function, args, kwargs)(*args, **kwargs))
             self._note(result, args, kwargs)
@@ -168,31 +168,68 @@ class _OfOneClient(TorchFunctionMode):
         except Exception as error:
             raise CannotVectorize(cause_of(function, error)) from error
 
+    def own(self, values: Any) -> Any:
+        """Return values with what stands for tensors in their places."""
+        return tree_map_only(Tensor, self._standing_for, values) if self._filled else values
+
     def _standing_for(self, tensor: Tensor) -> Tensor:
         return self._filled.get(id(tensor), (tensor, tensor))[1]
 
     def _fill(self, function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor._is_view():
-            raise CannotVectorize(f"{function.__name__} fills a part of a tensor that all clients share")
+        if tensor._is_view() or id(tensor) in self._seen:
+            raise CannotVectorize(f"{function.__name__} fills a tensor of which there is a view, for all clients")
         own = tensor + self._zero.to(tensor.dtype)
         result = function(own, *args, **kwargs)
         self._filled[id(tensor)] = tensor, own
         return result
 
     def _note(self, result: Any, args: Any, kwargs: Any) -> None:
-        """Note a new tensor, and one that is new no more, as it has a view that would miss its changes."""
-        if not isinstance(result, Tensor) or _functorch.is_functorch_wrapped_tensor(result):
+        """Note a new tensor, and those that something else may see now, which would miss their changes."""
+        is_shared = isinstance(result, Tensor) and not _functorch.is_functorch_wrapped_tensor(result)
+        if not self._new and not is_shared:
             return
-        if result._is_view():
-            self._new.pop(id(result._base), None)
-        elif not any(isinstance(value, Tensor) for value in tree_iter((args, kwargs))):
+        given = [value for value in _one_by_one((*args, *kwargs.values())) if isinstance(value, Tensor)]
+        if is_shared and not given:
             self._new[id(result)] = result
+        for tensor in given:
+            if self._is_alone(tensor) and _may_see(result, tensor):
+                self._seen[id(tensor)] = tensor
 
+    def _is_alone(self, tensor: Any) -> bool:
+        """Whether a tensor is new and nothing else may see its changes."""
+        return id(tensor) in self._new and id(tensor) not in self._seen
+
+
+_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 
 #: Getters are other objects each time, but equal.
 _REQUIRES_GRAD, _IS_LEAF, _GRAD = (
     vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "is_leaf", "grad")
 )
+
+
+def _one_by_one(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield values, and those in lists and tuples among them."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
+
+
+def _may_see(result: Any, tensor: Tensor) -> bool:
+    """Whether the result of a call may change with a tensor that was given: a view, an array, an iterator."""
+    if isinstance(result, (list, tuple)):
+        return any(_may_see(part, tensor) for part in result)
+    if not isinstance(result, Tensor):
+        return not isinstance(result, _VALUES)
+    if result is tensor or _functorch.is_functorch_wrapped_tensor(result):
+        return False
+    return result.layout is not torch.strided or _memory(result) == _memory(tensor)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_any_batched(args: Any, kwargs: Any) -> bool:

@@ -24,7 +24,7 @@ def called_instead(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     Raises:
         CannotVectorize: If the function does something else under ``vmap`` and nothing takes its place.
     """
-    if function in _OF_EVERYTHING and len(args) == 1 and not kwargs:
+    if function in _OF_EVERYTHING and ((len(args) == 1 and not kwargs) or (not args and list(kwargs) == ["input"])):
         return _OF_EVERYTHING[function]
     return _INSTEAD.get(function, function)  # type: ignore[no-any-return]
 
@@ -54,37 +54,35 @@ def _embedding_of_table(
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0:
+    if num_classes < 0 and _functorch.is_batchedtensor(tensor):
         raise CannotVectorize("`one_hot` without `num_classes` has as many columns as a client's largest value says")
     _check_range("one_hot", tensor, num_classes)
     return F.one_hot(tensor, num_classes)
 
 
-def _filling(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def fill(tensor: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-        _check_range(function.__name__, index, tensor.shape[dim] if tensor.dim() else 1)
-        return function(tensor, dim, index, value)
-
-    return fill
+def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    return input.clone().index_fill_(dim, index, value)  # which does the same as without `vmap`
 
 
 def _check_range(name: str, indices: Tensor, rows: int) -> None:
-    """Raise ``CannotVectorize`` unless the indices of all clients are at least 0 and below ``rows``."""
+    """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
+    if not _functorch.is_batchedtensor(indices):
+        return
     while _functorch.is_functorch_wrapped_tensor(indices):
         indices = _functorch.get_unwrapped(indices)
     if indices.numel():
-        least, largest = indices.aminmax()
+        least, largest = torch.stack(indices.aminmax()).tolist()
         if least < 0 or largest >= rows:
             raise CannotVectorize(f"`{name}` has indices below 0 or above {rows - 1}, the last")
 
 
-def _without_ties(name: str) -> Callable[[Tensor], Tensor]:
-    def median(tensor: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and _is_differentiated(tensor):
+def _without_ties(name: str) -> Callable[..., Tensor]:
+    def median(input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and _is_differentiated(input):
             raise CannotVectorize(
                 f"the gradient of `{name}` of a whole tensor is another in a stack if values are equal"
             )
-        return getattr(tensor, name)()  # type: ignore[no-any-return]
+        return getattr(input, name)()  # type: ignore[no-any-return]
 
     return median
 
@@ -101,11 +99,11 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     torch.embedding: _embedding_of_table,
     F.one_hot: _one_hot,
-    **{function: _filling(function) for function in (torch.index_fill, Tensor.index_fill, Tensor.index_fill_)},
+    **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
 }
-_OF_EVERYTHING: dict[Any, Callable[[Tensor], Tensor]] = {
-    **dict.fromkeys((torch.max, Tensor.max), Tensor.amax),
-    **dict.fromkeys((torch.min, Tensor.min), Tensor.amin),
+_OF_EVERYTHING: dict[Any, Callable[..., Tensor]] = {
+    **dict.fromkeys((torch.max, Tensor.max), torch.amax),
+    **dict.fromkeys((torch.min, Tensor.min), torch.amin),
     **dict.fromkeys((torch.median, Tensor.median), _without_ties("median")),
     **dict.fromkeys((torch.nanmedian, Tensor.nanmedian), _without_ties("nanmedian")),
 }
