@@ -124,6 +124,31 @@ def test_indices_that_clients_have_in_common_are_stacked() -> None:
     assert stacks.cause is None
 
 
+class Replaces(Weights):
+    """Puts the weights in the place of one row of a constant table, if there are two samples."""
+
+    def loss(self, batch: Any) -> Tensor:
+        if len(batch[0]) == 1:
+            return self.w.sum()
+        scale = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+        table = torch.ones(2, 2, dtype=torch.float64) * batch[0].sum()
+        return (torch.select_scatter(table, self.w, 0, -1) * scale).sum()
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 2, 2], [2, 2, 2, 2]])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+def test_the_gradient_of_a_replaced_row_is_its_own(executor: Any, sizes: list[int]) -> None:
+    data = TensorDataModule([(torch.ones(size),) for size in sizes], batch_size=2)
+    # a sample alone moves both weights by 1, two move them by 1 and 2; clients are weighted by their samples
+    both, samples = 2 * sizes.count(2), sum(sizes)
+    expected = [-1.0, -(2 * both + sizes.count(1)) / samples]
+    module = Replaces([0.0, 0.0])
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+    trainer.fit(module, datamodule=data)
+    assert module.w.tolist() == pytest.approx(expected)
+    assert getattr(trainer.fit_loop.executor, "cause", None) is None
+
+
 # ---- equal values ----
 
 

@@ -1,8 +1,8 @@
 """Functions of torch that do something else under ``vmap`` than for a client alone, and what is called instead.
 
 Under ``vmap`` the tables of all clients are one long table: an index that is out of range takes another client's row,
-and ``padding_idx`` is that of the first client. And where several values are the largest, alone each gets its share of
-the gradient.
+and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
+gradient. And the gradient of ``select_scatter`` is another.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return input.clone().index_fill_(dim, index, value)  # which does the same as without `vmap`
 
 
+def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    start = index % input.shape[dim] if -input.shape[dim] <= index < 0 else index
+    return torch.slice_scatter(input, src.unsqueeze(dim), dim, start, start + 1)
+
+
 def _check_range(name: str, indices: Tensor, rows: int) -> None:
     """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
     if not _functorch.is_batchedtensor(indices):
@@ -99,6 +104,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     torch.embedding: _embedding_of_table,
     F.one_hot: _one_hot,
+    **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
 }
 _OF_EVERYTHING: dict[Any, Callable[..., Tensor]] = {
