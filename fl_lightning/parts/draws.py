@@ -34,6 +34,8 @@ class Moment(IntEnum):
     VALUES = 16
     ARRIVAL = 17
     ABORT = 18
+    TASKS = 19
+    TAKE = 20
 
 
 _ASKED = {
@@ -51,6 +53,8 @@ _ASKED = {
     Moment.PUBLISH: {"schedule"},
     Moment.PUBLISHED: {"exchange"},
     Moment.ARRIVAL: {"schedule"},
+    Moment.TASKS: {"schedule"},
+    Moment.TAKE: {"schedule"},
 }
 
 

@@ -140,6 +140,19 @@ class RandomClock(VirtualClock):
         return random.randrange(1, 100)
 
 
+class Moody(Asynchronous):
+    """What clients are trained ahead, what arrives of a result and whether it is used are drawn."""
+
+    def to_train(self, arrivals: int) -> list[Task]:
+        return super().to_train(random.randrange(1, arrivals + 1))
+
+    def receive(self, result: ClientResult) -> None:
+        super().receive(result.with_delta(result.delta * random.random()))
+
+    def admits(self, result: ClientResult) -> bool:
+        return float(torch.rand(())) < 0.7
+
+
 def some(round_index: int) -> Any:
     return np.random.permutation(5)[:4]
 
@@ -191,6 +204,7 @@ PARTS = {
     "score": lambda: {"sampler": Scores()},
     "available": lambda: {"participation": Participation(available=some)},
     "clock": lambda: {"schedule": Asynchronous(RandomClock(), buffer_size=2)},
+    "arrivals": lambda: {"schedule": Moody(VirtualClock([5, 4, 3, 2, 1]), buffer_size=2, flush_rounds=True)},
     "staleness": lambda: {
         "schedule": Asynchronous(VirtualClock([5, 4, 3, 2, 1]), buffer_size=2),
         "aggregation": StalenessMixing(0.5, late),

@@ -114,10 +114,10 @@ class AsynchronousAlgorithm(Algorithm):
         schedule, federation = self.schedule, self.federation
         with self.drawing(Moment.COHORT, round_index):
             self._arrivals = self.sampler.cohort_size(federation.num_clients)
-        rng = numpy_generator(federation.seed, Stream.SAMPLING, round_index)
-        schedule.enter(round_index, rng, self._arrivals)
+            rng = numpy_generator(federation.seed, Stream.SAMPLING, round_index)
+            schedule.enter(round_index, rng, self._arrivals)
+            ahead = min(schedule.together(self._arrivals), schedule.most_at_once)
         self.report = ArrivalReport()
-        ahead = min(schedule.together(self._arrivals), schedule.most_at_once)
         # what is trained ahead is on average half used up when a round ends
         self._expected = max(0, self._arrivals - len(schedule.simulation.results)) + ahead // 2
 
@@ -140,12 +140,14 @@ class AsynchronousAlgorithm(Algorithm):
             if slot is None:
                 self._raise_empty()
             if slot not in schedule.simulation.results:
-                tasks = schedule.to_train(self._arrivals)
+                with self.drawing(Moment.TASKS, self._round, number):
+                    tasks = schedule.to_train(self._arrivals)
                 self._due = {task.slot: task for task in tasks}
                 yield tasks
                 self._share(tasks)
             uploads.append(schedule.simulation.results[slot].payload)
-            self._take(slot)
+            with self.drawing(Moment.TAKE, self._round, number):
+                self._take(slot)
         self.changing_buffers.add(self.changing_buffers.seen)
         self.meter.count(self.traffic, schedule.simulation.number - sent, uploads, self.changing_buffers.lengths())
 
@@ -160,13 +162,15 @@ class AsynchronousAlgorithm(Algorithm):
         uploaded = self._uploaded(result)
         if uploaded is None:  # its loss, which is not finite, says so until it is due
             uploaded = replace(result, payload=self.meter.payload_up, loss=math.inf)
-        self.schedule.receive(uploaded)
+        with self.drawing(Moment.RECEIVE, *result.task.seeds):
+            self.schedule.receive(uploaded)
 
     def on_round_end(self) -> Tensor:
         """End the round and return the model that the user sees, shape ``(size,)``."""
         self.same.check_vectors(self.all_parts, self.federation)
         if self.schedule.flush_rounds:
-            self._move()
+            with self.drawing(Moment.PUBLISH, self._round):
+                self._move()
         self.is_half_changed = True  # from here on nothing can be taken back
         with self.drawing(Moment.ROUND_END, self._round):
             for part in self.parts.values():
