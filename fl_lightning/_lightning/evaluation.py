@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Self
 
 import lightning.pytorch as pl
@@ -33,7 +34,8 @@ class SharedEvaluation(_EvaluationLoop):
     def _store_dataloader_outputs(self) -> None:
         # every process comes here once; of several loaders, one may be empty in some of them
         if self._combined_loader is not None and len(self._combined_loader.flattened) == 1:
-            join_results(self._results, self.trainer.lightning_module, gather_objects, self.trainer.strategy.reduce)
+            gather = partial(gather_objects, self.trainer)
+            join_results(self._results, self.trainer.lightning_module, gather, self.trainer.strategy.reduce)
             _settle(self._results)
         super()._store_dataloader_outputs()
 

@@ -289,10 +289,9 @@ class RoundLoop(_FitLoop, ABC):
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Return the object of every process, in the order of ranks."""
-        if self.trainer.world_size == 1:
-            return [mine]
-        self._meet()
-        return gather_objects(mine)
+        if self.trainer.world_size > 1:
+            self._meet()
+        return gather_objects(self.trainer, mine)
 
     def _meet(self) -> None:
         """While clients train, find out whether all processes still do."""

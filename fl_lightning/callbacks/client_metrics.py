@@ -217,7 +217,7 @@ class ClientMetrics(ShowsSignature, Callback):
         """Return all processes' predictions and targets, and the client of each."""
         preds = torch.cat([preds for preds, _ in self._seen]).float().cpu()
         target = torch.cat([target for _, target in self._seen]).cpu()
-        shares = gather_objects((preds, target))
+        shares = gather_objects(trainer, (preds, target))
         places = [_places_of(rank, trainer.world_size, 0, len(target)) for rank, (_, target) in enumerate(shares)]
         place = np.concatenate(places)
         real = place < len(clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -170,3 +171,22 @@ def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> 
     step = {"validate": "validation_step", "test": "test_step"}[stage]
     with pytest.raises(TypeError, match=rf"are inputs and targets, got a dict\. Return .*\}} from `{step}`"):
         run(ReadsRows(False), datamodule=owned, verbose=False)
+
+
+class TestsAlone(L.Callback):
+    """Lets each process test by itself, with a trainer of its own, while the group of all processes is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        metrics = ClientMetrics()
+        quiet_trainer(callbacks=[metrics]).test(Echo(True), datamodule=data(CLIENTS), verbose=False)
+        torch.save(metrics.values, self.folder / f"{trainer.global_rank}.pt")
+
+
+def test_a_trainer_of_one_process_counts_its_own_samples_alone(tmp_path: Path) -> None:
+    trainer = quiet_trainer(callbacks=[TestsAlone(tmp_path)], devices=2, strategy="ddp_fork")
+    trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    for rank in (0, 1):
+        assert torch.load(tmp_path / f"{rank}.pt", weights_only=True) == {"test": {0: 1.0, 1: 0.0}}
