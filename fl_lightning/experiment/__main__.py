@@ -58,7 +58,7 @@ def _guarded(work: Callable[[], int]) -> int:
 
 def _table(options: argparse.Namespace) -> int:
     table = read_table(options.table)
-    with names_options(options):
+    with names_options(*run_arguments(options), "methods", "data", "folds", "seeds"):
         check_run(**run_arguments(options))
         chosen = table.only(options.methods, options.data, options.folds, options.seeds)
     output = options.output or Path("runs") / chosen.name
@@ -67,13 +67,13 @@ def _table(options: argparse.Namespace) -> int:
         if options.estimate:
             print(wrapped(describe_time(chosen, *measure_paces(chosen), options.workers), sys.stdout))
         return 0
-    with names_options(argparse.Namespace(output=output)):
+    with names_options("output"):
         rows = run_table(chosen, output, **run_arguments(options))
     return int(any(row.get("score") is None for row in rows))
 
 
 def _sweep(options: argparse.Namespace, further: Sequence[str]) -> int:
-    with names_options(options):
+    with names_options("count", "seed", "output"):
         rows = run_sweep(options.file, count=options.count, seed=options.seed, output=options.output, further=further)
     return int(any(row["score"] is None for row in rows))
 

@@ -45,15 +45,18 @@ def run_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def names_options(options: argparse.Namespace) -> Iterator[None]:
-    """Let errors on arguments of functions name the options that were given for them, such as ``--methods``."""
+def names_options(*names: str) -> Iterator[None]:
+    """Let errors name options, such as ``--methods``, in place of the arguments of functions that they stand for.
+
+    Args:
+        *names: The arguments.
+    """
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
         text = str(error)
-        for name, value in vars(options).items():
-            if value is not None:
-                text = text.replace(f"`{name}`", f"`--{name.replace('_', '-')}`")
+        for name in names:
+            text = text.replace(f"`{name}`", f"`--{name.replace('_', '-')}`")
         if text == str(error):
             raise
         raise type(error)(text) from error

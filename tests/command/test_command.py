@@ -334,3 +334,16 @@ def test_a_terminal_shows_what_a_command_begins_with(
         main(arguments)
     assert terminal.getvalue().partition("\n")[0] == text
     assert "Reading" not in capsys.readouterr().out
+
+
+def test_a_sweep_names_options_that_were_not_given_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.yaml"
+    path.write_text("{program: ls, method: random, metric: {name: acc}, parameters: {lr: {values: [1, 2]}}}")
+    assert main(["sweep", str(path)]) == 1
+    assert "`method: random` needs `--count`" in capsys.readouterr().err
+    Path("runs").write_text("no folder")
+    assert main(["sweep", str(path), "--count", "1"]) == 1
+    assert "`--output` must be a folder into which files can be written, got 'runs/" in capsys.readouterr().err
