@@ -34,8 +34,10 @@ ROOMS = [
     "report",
 ]
 TOOLS = {
-    *("arguments", "atomic_file", "checked_file", "command_line", "drawn", "durations", "log_lines", "metrics"),
+    *("arguments", "atomic_file", "checked_file", "command_line", "drawn", "durations", "log_lines"),
     *(
+        "metric_words",
+        "metrics",
         "notebook",
         "other_lightning",
         "plain_copies",

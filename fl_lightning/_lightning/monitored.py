@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import lightning.pytorch as pl
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from torch import Tensor
-
-_LARGER_IS_BETTER = re.compile(r"(?:^|[_/])(?:acc|accuracy|auc|auroc|f1|precision|recall|iou|dice|bleu|r2)(?:$|[_/])")
-
-
-def larger_is_better(name: str) -> bool:
-    """Return whether a logged value is named after a metric that grows as the model gets better."""
-    return _LARGER_IS_BETTER.search(name) is not None
 
 
 def monitored_values(loop: _FitLoop) -> dict[str, Tensor]:

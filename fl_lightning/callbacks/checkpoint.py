@@ -15,12 +15,12 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fl_lightning._lightning.last_checkpoint import ChoosesLast
-from fl_lightning._lightning.monitored import larger_is_better
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.arguments import check_bool, check_count, check_path, check_text
 from fl_lightning.atomic_file import atomic_file, make_folder
 from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.checked_file import CheckedFile
+from fl_lightning.metric_words import larger_is_better
 from fl_lightning.signatures import ShowsSignature
 
 _NOT_EMPTY = "exists and is not empty"  # Lightning's warning of a folder

@@ -9,13 +9,12 @@ from typing import Any, Literal
 from fl_lightning.arguments import check_choice, check_count
 from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.specs import Spec, references
+from fl_lightning.metric_words import larger_is_better
 from fl_lightning.notebook import as_table
 from fl_lightning.signatures import ShowsSignature
 
 Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
-_LARGER_IS_BETTER = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "r2"}
-_SMALLER_IS_BETTER = {"loss", "error", "mae", "mse", "rmse", "perplexity"}
 _MOST_CHARACTERS = 100  # of a table's name, which names a folder
 _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.accuracy"}
 
@@ -86,11 +85,9 @@ class DataSet(ShowsSignature):
         names = [name.partition("_")[2] or name for name in (self.score, self.monitor)]
         if names[0] == names[1]:
             return self.mode
-        words = set(names[0].split("_"))
-        if words & _SMALLER_IS_BETTER:
-            return "min"
-        if words & _LARGER_IS_BETTER:
-            return "max"
+        larger = larger_is_better(names[0])
+        if larger is not None:
+            return "max" if larger else "min"
         raise ValueError(
             f"`score` is {self.score!r}, and `monitor` is another metric, {self.monitor!r}, so it is not known whether "
             "larger scores are better. Give `score_mode: max` or `score_mode: min`."

@@ -147,7 +147,8 @@ def test_the_smallest_accuracy_as_the_best_is_a_warning(monitor: str) -> None:
         warnings.simplefilter("error")
         FederatedCheckpoint(monitor=monitor, mode="min")
         FederatedCheckpoint(monitor=monitor, mode="max")
-        FederatedCheckpoint(monitor="val_loss")
+        for name in ("val_loss", "val_dice_loss", "val_acc_clients_std", "f1_error"):
+            FederatedCheckpoint(monitor=name)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,7 @@ def test_lightnings_own_callbacks_are_warned_of_too(callback: Callback, message:
     [
         lambda: EarlyStopping("val_acc", mode="max"),
         lambda: EarlyStopping("val_loss"),
+        lambda: EarlyStopping("val_acc_clients_std", strict=False),
         lambda: ModelCheckpoint(),
         lambda: FederatedCheckpoint(monitor="val_acc", mode="min"),
     ],

@@ -183,6 +183,7 @@ def test_all_wrong_entries_are_named() -> None:
         ("test_acc", "val_loss", "min", "max"),
         ("test_loss", "val_acc_clients", "max", "min"),
         ("test_f1_clients", "val_auroc_clients", "max", "max"),
+        ("test_acc_clients_std", "val_acc_clients", "max", "min"),
     ],
 )
 def test_whether_larger_scores_are_better_follows_from_the_names(
