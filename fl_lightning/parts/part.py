@@ -137,15 +137,16 @@ class Part(ShowsArguments):
             federation: The run.
             fresh: Whether to start anew; otherwise the part continues from an earlier fit.
         """
+        own = federation
         if not self.is_of_library:  # which may write to what it is given
-            federation = replace(federation, model=federation.model.clone(), sizes=federation.sizes.copy())
-        self._federation, self._state_at_round_start = federation, None
+            own = replace(federation, model=federation.model.clone(), sizes=federation.sizes.copy())
+        self._federation, self._state_at_round_start = own, None
         if fresh:
-            self.on_fit_start(federation)
+            self.on_fit_start(own)
             self._return_to_first_state()
         else:
             for states in self.client_states.values():
-                states.attach(federation)
+                states.attach(own)
         for held in self.held_parts:
             held.attach(federation, fresh=fresh)
 

@@ -28,6 +28,7 @@ from fl_lightning.parts import (
     Federation,
     LocalAttack,
     RobustAggregation,
+    StaleMean,
 )
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
@@ -330,6 +331,32 @@ def test_a_part_may_write_to_its_federation(when: str, held: bool) -> None:
     written = aggregation.held if held else exchange
     assert float(written.average) == (100.0 if when == "on_fit_start" else 175.0)
     assert float(callback.algorithm.state_dict()["first"]) == 0.0
+
+
+class Wraps(Aggregation):
+    """Leaves everything to the aggregation that it holds, and writes to the model that it is given."""
+
+    def __init__(self, inner: Aggregation) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> list[Aggregation]:
+        return [self.inner]
+
+    def on_fit_start(self, federation: Federation) -> None:
+        federation.model.fill_(100.0)
+
+    def update(self, result: ClientResult) -> None:
+        self.inner.update(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        return self.inner.merge(model)
+
+
+def test_what_a_part_writes_to_its_federation_is_not_seen_by_the_parts_that_it_holds() -> None:
+    # one client reaches its optimum, the other one still has the first model, 0
+    moved = fit(FedAvg(1, seed=1, aggregation=Wraps(StaleMean())), 1)
+    assert moved in (1.0, 2.0)
 
 
 class Corrects(Exchange):
