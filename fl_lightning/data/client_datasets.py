@@ -44,7 +44,7 @@ class ClientDatasetsModule(FederatedDataModule):
 
     Raises:
         ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
-        TypeError: If something is no map-style data set.
+        TypeError: If something is no map-style data set, or there is a ``partitioner``.
     """
 
     def __init__(
@@ -60,6 +60,11 @@ class ClientDatasetsModule(FederatedDataModule):
         impute: Imputation | None = None,
         **options: Unpack[LoadingOptions],
     ) -> None:
+        if "partitioner" in options:  # which the base class has
+            raise TypeError(
+                f"{type(self).__name__} has no argument `partitioner`: `clients` says which client holds which "
+                "samples. To distribute one data set: datamodules.TorchDatasetDataModule(dataset, partitioner)."
+            )
         super().__init__(split=split, standardize=standardize, impute=impute, **options)
         if split is not None and not (val is None and test is None):
             raise ValueError(

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from fl_lightning import ClientDatasetsModule, ClientMetrics, FedAvg, TensorDataModule
 from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit, find_targets
+from fl_lightning.partitioners import IIDPartitioner
 
 
 class Pairs(Dataset[Any]):
@@ -215,6 +216,14 @@ class Stream(IterableDataset[Any]):
         ),
         (lambda: ClientDatasetsModule(CLIENTS, val=[[]]), r"`val\[0\]` has no samples"),  # type: ignore[list-item]
         (lambda: ClientDatasetsModule(CLIENTS, test=3), "`test` must be a data set"),  # type: ignore[arg-type]
+        (
+            lambda: ClientDatasetsModule(CLIENTS, partitioner=IIDPartitioner(4)),  # type: ignore[call-arg]
+            "^ClientDatasetsModule has no argument `partitioner`: `clients` says which .*s.TorchDatasetDataModule",
+        ),
+        (
+            lambda: TensorDataModule([(torch.ones(2),)], partitioner=IIDPartitioner(4)),  # type: ignore[call-arg]
+            "^TensorDataModule has no argument `partitioner`",
+        ),
         (lambda: FederatedDataModule.from_datasets(CLIENTS), r"from_datasets` does not know .*ClientDatasetsModule\("),
     ],
 )
