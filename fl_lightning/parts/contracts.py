@@ -119,11 +119,18 @@ def call_for_result(part: object, method: str, result: ClientResult) -> ClientRe
         TypeError: If it returns no :class:`ClientResult`, one whose vector is no floating-point tensor, or one whose
             payload is no :class:`Payload`.
         ValueError: If the vector has another shape, or lies on another device; if samples or steps are no finite
-            number of at least 0, or the loss is no finite number.
+            number of at least 0, or the loss is no finite number; if the task has another slot.
         RuntimeError: If the method changes the result's tensors in place.
     """
     returned = call(part, method, result, results=[result])
-    return returned if returned is result else check_result(part, method, returned, result)
+    checked = result if returned is result else check_result(part, method, returned, result)
+    if checked.task.slot != result.task.slot:
+        raise ValueError(
+            f"`{type(part).__name__}.{method}` returned a result whose `task.slot` is {checked.task.slot}, but the "
+            f"client's is {result.task.slot}, by which the server knows its model. Change the task by "
+            "`replace(result.task, num_samples=...)` of dataclasses."
+        )
+    return checked
 
 
 def check_results(part: object, method: str, returned: Any, like: Sequence[ClientResult]) -> list[ClientResult]:

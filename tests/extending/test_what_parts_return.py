@@ -24,6 +24,7 @@ from fl_lightning.parts import (
     Exchange,
     LocalObjective,
     Payload,
+    Task,
 )
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
@@ -80,6 +81,12 @@ def test_other_numbers_of_a_result_are_checked_too(name: str, change: dict[str, 
 def test_a_task_that_is_none_is_told_as_the_exchange_s() -> None:
     with pytest.raises(TypeError, match=r"`Way.upload` returned a result whose task is None. Leave `result.task`"):
         fit(FedAvg(1.0, exchange=Way(upload=lambda result: replace(result, task=None))))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_task_of_another_slot_is_told_as_the_exchange_s(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^`Way.upload` returned a result whose `task.slot` is 0, .* client's is 1, "):
+        fit(MAKE[name](exchange=Way(upload=lambda result: replace(result, task=Task(0, result.task.client, 1)))))
 
 
 @pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, torch.tensor])
