@@ -95,7 +95,7 @@ class Algorithm(Composition, ABC):
         """
         restored, self._restored = self._restored, None
         if restored is None and self._server is not None and not fresh:
-            check_whole(self.is_half_changed)
+            check_whole(self.is_half_changed, self.all_parts, self.federation)
             self._go_on(federation)
             return
         if restored is None and self.shown is not None and same_values(self.shown, federation.model):
@@ -289,11 +289,11 @@ class Algorithm(Composition, ABC):
         """Return the state at the last round boundary, or one that no fit has taken yet; call it on all processes.
 
         Raises:
-            RuntimeError: If a fit failed in the middle of a round's end.
+            RuntimeError: If a fit failed in the middle of a round's end. For a ``ValueError`` see :func:`check_whole`.
         """
         if self._server is None or self._restored is not None:
             return self._restored or {}
-        check_whole(self.is_half_changed)
+        check_whole(self.is_half_changed, self.all_parts, self.federation)
         self.unsaved.warn()
         return self._state()
 

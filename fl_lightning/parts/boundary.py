@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.part import Part
 
 
-def check_whole(is_half_changed: bool) -> None:
-    """Raise ``RuntimeError`` for a state between two rounds.
+def check_whole(is_half_changed: bool, parts: Sequence[Part], federation: Federation) -> None:
+    """Look at the state of a fit that goes on or is saved.
 
     Args:
         is_half_changed: Whether the end of a round has begun to change the state and has failed.
+        parts: All parts of the algorithm.
+        federation: That of the fit.
+
+    Raises:
+        RuntimeError: If the state lies between two rounds.
+        ValueError: If a part keeps the state of another callback's fit.
     """
     if is_half_changed:
         raise RuntimeError(
@@ -21,6 +29,13 @@ def check_whole(is_half_changed: bool) -> None:
             "rounds. It is not saved, and no fit goes on from it. Resume from the last checkpoint with a new callback: "
             "`trainer.fit(..., ckpt_path=...)`. Without a checkpoint start anew, with a new Trainer."
         )
+    for part in parts:
+        if part.keeps_another_fit(federation):
+            raise ValueError(
+                f"{part!r} no longer has the state of this fit: another callback has this part, too, and has trained "
+                "since then. Give each callback a part of its own, or go on from a checkpoint that was written "
+                "before: `trainer.fit(..., ckpt_path=...)`."
+            )
 
 
 def check_size(saved: Tensor, federation: Federation) -> None:

@@ -50,7 +50,7 @@ passes_on = relied_on("passes this on to the parts that it holds", _holds_parts)
 #: What the library calls and no part may replace.
 _RESERVED = (
     *("client_states", "may_draw", "with_held_parts", "held_parts_by_place", "readable_state", "restore", "join_chain"),
-    *("frozen_state", "keep_state", "forget_kept_state", "return_to_kept_state"),
+    *("frozen_state", "keep_state", "forget_kept_state", "return_to_kept_state", "keeps_another_fit"),
 )
 
 
@@ -270,6 +270,12 @@ class Part(ShowsArguments):
         else:
             of_library: Any = user_classes(type(self))[1]  # which has returned to the state of a new fit
             self.load_state_dict({**plain_copy(self._state_at_first_fit), **of_library.state_dict(self)})
+
+    def keeps_another_fit(self, federation: Federation) -> bool:
+        """Return whether the part keeps the state of another fit than that of a federation."""
+        own = self._federation
+        is_other = own is not None and own.client_states is not federation.client_states
+        return is_other and bool(self.client_states or self.state_dict())
 
     def keep_state(self) -> None:
         """Keep the own state until the round is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from fl_lightning import BernoulliSampler, Federated, TensorDataModule
 from fl_lightning.parts import (
+    Adaptive,
     ClientResult,
     Clip,
     ControlVariates,
@@ -20,6 +22,7 @@ from fl_lightning.parts import (
     Exchange,
     LocalObjective,
     PersonalParameters,
+    Proximal,
     WeightedMean,
 )
 
@@ -104,3 +107,37 @@ def test_a_privacy_divides_by_the_cohort_of_the_callback_that_trains() -> None:
     both, _ = make(1.0), make(0.5)
     # the updates 2 and 4, divided by the two clients that train in each round; by one it would be 6
     assert float(fit_quadratic(both, Quadratic(1.0, [0.0]), clients, 1)) == 3.0
+
+
+@pytest.mark.parametrize("make", [lambda: {"objective": ControlVariates()}, lambda: {"server": Adaptive("adam")}])
+def test_a_fit_is_not_continued_or_saved_with_the_state_of_another_callback_s(make: Any, tmp_path: Path) -> None:
+    clients, part = clients_that_reach([[2.0], [4.0]], [1, 1]), make()
+    first, other = Federated(1.0, seed=1, **part), Federated(1.0, seed=1, local_epochs=2, **part)
+    module, data = Quadratic(0.5, [0.0]), TensorDataModule(clients, batch_size=None)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[first])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "2.ckpt")
+    fit_quadratic(other, Quadratic(0.5, [0.0]), clients, 1)
+    trainer.fit_loop.max_epochs = 4
+    message = r" no longer has the state of this fit: another callback has this part, too, .*Give each callback a part"
+    with pytest.raises(ValueError, match=message):
+        trainer.save_checkpoint(tmp_path / "no.ckpt")
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(module, datamodule=data)
+    trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "2.ckpt")
+    alone = Federated(1.0, seed=1, **make())
+    assert float(module.w) == float(fit_quadratic(alone, Quadratic(0.5, [0.0]), clients, 4))
+
+
+def test_a_fit_goes_on_with_parts_without_a_state_after_another_callback_s_fit() -> None:
+    clients = clients_that_reach([[2.0], [4.0]], [1, 1])
+    parts: dict[str, Any] = {"objective": Proximal(1.0), "exchange": Clip(1.0)}
+    first, other = Federated(1.0, seed=1, **parts), Federated(1.0, seed=1, **parts)
+    module, data = Quadratic(1.0, [0.0]), TensorDataModule(clients, batch_size=None)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[first])
+    trainer.fit(module, datamodule=data)
+    fit_quadratic(other, Quadratic(1.0, [0.0]), clients, 1)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=data)
+    # each client moves to its optimum, and sends a step of length 1 of that
+    assert float(module.w) == 2.0
