@@ -17,8 +17,10 @@ from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import client_batches, number_of_batches, tensor_rows
 from fl_lightning.parts.federation import Task
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, short
 from fl_lightning.seeding import Stream, torch_generator
+
+_OF_A_ROUND = ("batch_size", "drop_last", "shuffle", "sampler")  # attributes of the data module that clients share
 
 
 class ClientBatches:
@@ -35,11 +37,35 @@ class ClientBatches:
         self._epoch_lengths: dict[int, int] = {}
         self._rows: dict[int, tuple[tuple[Tensor, ...], Tensor | None] | None] = {}
         self._bytes_per_sample: float | None = None
+        self._of_round: dict[str, Any] = {}
 
     def on_round_start(self) -> None:
         """Forget what was counted: the data module's batch size may be another one now."""
         self._epoch_lengths.clear()
         self._rows.clear()
+        self._of_round = self._settings_of_data()
+
+    def on_clients_start(self) -> None:
+        """Count again what a hook of the round's start has changed."""
+        if self._settings_of_data() != self._of_round:
+            self.on_round_start()
+
+    def _settings_of_data(self) -> dict[str, Any]:
+        return {name: getattr(self.data, name) for name in _OF_A_ROUND}
+
+    def check_unchanged(self) -> None:
+        """Check that batches are made as when the round's clients began to train.
+
+        Raises:
+            RuntimeError: If an attribute of the data module has been changed since then.
+        """
+        for name, value in self._settings_of_data().items():
+            if value != (before := self._of_round.get(name, value)):
+                raise RuntimeError(
+                    f"`{name}` of {type(self.data).__name__} was {short(before)} when the round's clients began to "
+                    f"train, and is {short(value)} now; it is the same for all clients of a round. Set it in "
+                    "`on_train_epoch_start`, or in `on_train_epoch_end` for the next round."
+                )
 
     # ---- how many ----
 
@@ -112,6 +138,7 @@ class ClientBatches:
 
     def of(self, task: Task) -> Iterator[Any]:
         """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
+        self.check_unchanged()
         return islice(self._epochs(task), self.number(task))
 
     def generator(self, task: Task) -> torch.Generator:
@@ -141,6 +168,7 @@ class ClientBatches:
 
     def orders(self, task: Task) -> Iterator[Tensor]:
         """Yield the positions of a client's samples, int64, in the order of an epoch's batches, epoch after epoch."""
+        self.check_unchanged()
         generator, size = self.generator(task), self.data.batch_size
         length = task.num_samples if size is None else min(task.num_samples, self.epoch_length(task.client) * size)
         while True:

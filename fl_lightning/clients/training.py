@@ -67,12 +67,14 @@ class LocalTraining:
 
     def on_round_start(self) -> None:
         """Prepare a round."""
+        self.batches.on_clients_start()
         self.hooks.find()
         self.vector.check_unchanged()
         self.vector.keep_constant()
 
     def on_round_end(self) -> None:
         """End a round, before the server acts."""
+        self.batches.check_unchanged()
         self.vector.check_constant()
 
     def announce(self, share: Sequence[Task]) -> None:

@@ -1,0 +1,75 @@
+"""Hooks that change how clients' batches are made: before the clients of a round it counts, among them it is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from torch import nn
+
+from fl_lightning import FedAvg
+from fl_lightning.data import TensorDataModule
+
+EXECUTORS = ["sequential", "vectorized", "auto"]
+SIZES = (20, 12, 7)
+
+
+class Slope(L.LightningModule):
+    """Steps down by a tenth for each batch, and notes the sizes of the batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.weight * batch[0].new_ones(())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Sets(L.Callback):
+    """Sets an attribute of the data module in a hook, to the next of some values."""
+
+    def __init__(self, hook: str, name: str, *values: Any) -> None:
+        self.name, self.values = name, list(values)
+        setattr(self, hook, self.set)
+
+    def set(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.values:
+            setattr(trainer.datamodule, self.name, self.values.pop(0))  # type: ignore[attr-defined]
+
+
+def fit(callback: L.Callback, executor: Any, rounds: int) -> float:
+    module, data = Slope(), TensorDataModule([(torch.ones(n, 1),) for n in SIZES], batch_size=8)
+    algorithm = FedAvg(1.0, executor=executor, weighting="uniform")
+    quiet_trainer(max_epochs=rounds, callbacks=[algorithm, callback]).fit(module, datamodule=data)
+    return float(module.weight.detach())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("hook", ["on_train_epoch_start", "on_train_epoch_end"])
+def test_a_batch_size_for_each_round(hook: str, executor: str) -> None:
+    # batches of 20, 12 and 7 samples: of 8: 3 + 2 + 1; of 4: 5 + 3 + 2; of 3: 7 + 4 + 3; of 40: 1 + 1 + 1
+    batches = [10, 14, 3] if hook == "on_train_epoch_start" else [6, 10, 14]
+    weight = fit(Sets(hook, "batch_size", 4, 3, 40), executor, rounds=3)
+    assert weight == pytest.approx(-0.1 * sum(batches) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("hook", ["on_client_start", "on_train_batch_end", "on_client_end"])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("batch_size", 4, r"`batch_size` of TensorDataModule was 8 when the round's clients .* is 4 now"),
+        ("shuffle", False, "`shuffle` of TensorDataModule was True .* False now"),
+    ],
+)
+def test_another_batch_size_among_the_clients_of_a_round(
+    name: str, value: Any, message: str, hook: str, executor: str
+) -> None:
+    with pytest.raises(RuntimeError, match=f"{message}.* Set it in `on_train_epoch_start`"):
+        fit(Sets(hook, name, value), executor, rounds=1)
