@@ -1,4 +1,4 @@
-"""Hooks that change how clients' batches are made: before the clients of a round it counts, among them it is an error."""
+"""Hooks that change how batches are made: before the clients of a round it counts, among them it is an error."""
 
 from __future__ import annotations
 

@@ -117,14 +117,19 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors that are nothing beside their values."""
+    """Stack tensors that are nothing beside their values; each keeps its strides, which are equal."""
     for tensor in tensors:
         if type(tensor) is not Tensor or tensor.requires_grad or tensor.__dict__:
             raise CannotVectorize(
                 "batches hold tensors of a subclass, with attributes of their own or that require gradients; a stack "
                 "holds plain ones"
             )
-    return torch.stack(tensors)  # type: ignore[arg-type]
+    shape, strides = tensors[0].shape, tensors[0].stride()
+    if tensors[0].is_contiguous() or 0 in shape:
+        return torch.stack(tensors)  # type: ignore[arg-type]
+    length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    memory = torch.stack([tensor.as_strided((length,), (1,)) for tensor in tensors])
+    return memory.as_strided((len(tensors), *shape), (length, *strides))
 
 
 def _is_plain(batch: Any) -> bool:
@@ -236,13 +241,13 @@ def by_shape(batches: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[A
 
 def _shape(batch: Any) -> Any:
     if _is_plain(batch):
-        return type(batch), *((part.shape, part.dtype) for part in batch)
+        return type(batch), *map(_shape_of_leaf, batch)
     return _structure(batch, _shape_of_leaf)
 
 
 def _shape_of_leaf(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.dtype
+        return leaf.shape, leaf.dtype, None if leaf.is_contiguous() else leaf.stride()
     return type(leaf), id(leaf) if _is_known(leaf) else None
 
 
