@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
+import numpy as np
 import pytest
 import torch
 from helpers.stacked import clients_of
@@ -435,6 +437,138 @@ def test_counters_out_of_sight_are_seen(kind: Any, cause: str) -> None:
 
     callbacks = [Calls()]
     assert cause in assert_same(kind, callbacks=callbacks)
+
+
+class InClass:
+    """Keeps its number in the class."""
+
+    calls = 0
+
+    def add(self) -> None:
+        type(self).calls += 1
+
+    def number(self) -> int:
+        return type(self).calls
+
+
+class InBase(InClass):
+    def add(self) -> None:
+        InClass.calls += 1
+
+    def number(self) -> int:
+        return InClass.calls
+
+
+class Kept:
+    """Keeps what is set of an object beside it."""
+
+    def __init__(self) -> None:
+        self.held: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self.held.get(owner, 0)
+
+    def __set__(self, owner: Any, value: int) -> None:
+        self.held[owner] = value
+
+
+class InDescriptor(InClass):
+    calls: Any = Kept()
+
+    def add(self) -> None:
+        self.calls += 1
+
+    def number(self) -> int:
+        return int(self.calls)
+
+
+class InArray(InClass):
+    def __init__(self) -> None:
+        self.lists = np.array([[], None], dtype=object)
+
+    def add(self) -> None:
+        self.lists[0].append(1)
+
+    def number(self) -> int:
+        return len(self.lists[0])
+
+
+METER = InClass()
+
+
+class InReference(InClass):
+    def __init__(self) -> None:
+        METER.calls = 0  # type: ignore[misc]
+        self.meter = ref(METER)
+
+    def add(self) -> None:
+        self.meter().calls += 1  # type: ignore[union-attr]
+
+    def number(self) -> int:
+        return METER.calls
+
+
+class InSparse(InClass):
+    def __init__(self) -> None:
+        self.total, self.one = torch.zeros(2, 2).to_sparse(), torch.eye(2).to_sparse()
+
+    def add(self) -> None:
+        self.total.add_(self.one)
+
+    def number(self) -> int:
+        return int(self.total.to_dense()[0, 0])
+
+
+class InGlobals(InClass):
+    def __init__(self) -> None:
+        globals()["CALLS"] = 0
+
+    def add(self) -> None:
+        globals()["CALLS"] += 1
+
+    def number(self) -> int:
+        return int(globals()["CALLS"])
+
+
+class InPackage(InClass):
+    """Holds a generator of a package that is made with Cython."""
+
+    def __init__(self) -> None:
+        self.drawn, self.raw = 0, np.random.PCG64(1)
+
+    def add(self) -> None:
+        self.raw.random_raw()
+
+    def number(self) -> int:
+        state = self.raw.state["state"]["state"]
+        other = np.random.PCG64(1)
+        while other.state["state"]["state"] != state:
+            other.random_raw()
+            self.drawn += 1
+        return self.drawn
+
+
+class HoldsCounter(Base):
+    def __init__(self, kind: type[InClass]) -> None:
+        super().__init__()
+        self.counter = kind()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.counter.add()
+        return self.loss(batch)
+
+
+@pytest.mark.parametrize("kind", [*InClass.__subclasses__(), InClass])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_objects_that_hold_their_state_elsewhere(
+    executor: str, kind: type[InClass], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InClass, "calls", 0)
+    module, _, cause = fit(
+        lambda: HoldsCounter(kind), lambda: TensorDataModule(arrays(), batch_size=4), executor=executor
+    )
+    assert module.counter.number() == 3 * 4 * len(SIZES)
+    assert executor == "sequential" or "`training_step` changes `" in cause
 
 
 class Listing(Accuracy.__new__(Accuracy, "multiclass", num_classes=3).__class__):  # type: ignore[misc, name-defined]

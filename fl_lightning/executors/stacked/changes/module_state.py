@@ -8,6 +8,7 @@ import io
 import logging
 import random
 import sys
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -31,6 +32,7 @@ from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, attributes_of, memory_of, parts_of, sample_of
 from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
+from fl_lightning.parts.guard import version_of
 
 _NODES = 200_000  # objects beyond these are compared by identity
 _BRIEF_NODES = 2_000
@@ -182,7 +184,7 @@ class Snapshotter:
         if isinstance(value, (FunctionType, type)) and not is_users(value.__module__):
             return ByIdentity.of(value)
         if isinstance(value, Tensor) and value.layout is not torch.strided:
-            return ByIdentity.of(value)
+            return ByIdentity.of(value), version_of(value)
         if id(value) in self._seen:
             return "seen", self._seen[id(value)][0]
         self._seen[id(value)] = len(self._seen), value  # holds the value, so that its id stays its own
@@ -214,6 +216,8 @@ class Snapshotter:
                 return value.detach().clone()
             return value.shape, value.dtype, sample_of(value) if self._samples else None
         if isinstance(value, np.ndarray):
+            if value.dtype.hasobject:
+                return value.shape, self.snapshot(value.tolist())
             if self._shown(value.size):
                 return value.copy()
             taken = self._samples and not isinstance(value, np.memmap)
@@ -242,7 +246,7 @@ class Snapshotter:
             return type(value), shown, self.snapshot(held)
         if not held:
             parts = parts_of(value) if self._shown(sys.getsizeof(value, 0) // 8) else None
-            return ByIdentity.of(value) if not parts else (type(value), self.snapshot(parts))
+            return self.snapshot(type(value)), self.snapshot(parts) if parts else ByIdentity.of(value)
         return self.snapshot(type(value)), self.snapshot(held)
 
     def _long(self, value: Any) -> Any:
@@ -256,6 +260,8 @@ class Snapshotter:
             return repr(value.bit_generator.state)
         if isinstance(value, random.Random):
             return value.getstate()
+        if isinstance(value, weakref.ReferenceType):
+            return "reference", self.snapshot(value())
         if isinstance(value, ContextVar):
             return ByIdentity.of(value), self.snapshot(value.get(None))
         if isinstance(value, io.IOBase):
@@ -286,8 +292,6 @@ def same(before: Any, after: Any) -> bool:
         equal = before == after
         return bool((equal | ((before != before) & (after != after))).all())
     if isinstance(before, np.ndarray):
-        if before.dtype.hasobject:
-            return bool(before.shape == after.shape)
         return bool(before.dtype == after.dtype and before.tobytes() == after.tobytes())
     if isinstance(before, (tuple, list)):
         return len(before) == len(after) and all(map(same, before, after))

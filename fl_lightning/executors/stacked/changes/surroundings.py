@@ -22,7 +22,7 @@ def surroundings(kind: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     metaclass: Any = type(kind)
     for base in (*kind.__mro__, *metaclass.__mro__):
-        if base.__module__.split(".")[0] in _LIBRARIES:
+        if str(base.__module__).split(".")[0] in _LIBRARIES:
             continue
         for key, member in vars(base).items():
             if key == "__slotnames__":  # which Python sets when it looks how an object is copied
@@ -37,8 +37,8 @@ def surroundings(kind: type) -> dict[str, Any]:
 
 def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the globals that a function's code names, and what it may name of modules of the user's own."""
-    names = _names(code)
-    found = {name: present[name] for name in _global_names(code) if name in present}
+    names, own = _names(code), _global_names(code)
+    found = {name: present[name] for name in (present if "globals" in own else own) if name in present}
     # what is imported inside of the function is no global
     waiting = [*found.items(), *((name, sys.modules[name]) for name in names if name in sys.modules)]
     seen: set[int] = set()
@@ -104,8 +104,10 @@ def held_by(function: FunctionType) -> dict[str, Any]:
 
 
 @functools.cache
-def is_users(module: str) -> bool:
-    """Whether a module is neither Python's nor an installed package's."""
+def is_users(module: Any) -> bool:
+    """Whether a module is neither Python's nor an installed package's, by the ``__module__`` of what it defines."""
+    if not isinstance(module, str) or module.startswith("_cython_"):  # of the functions of packages made with Cython
+        return False
     package = module.split(".")[0]
     file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
     installed = {"site-packages", "dist-packages"} & set(file.parts)
