@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -569,6 +570,44 @@ def test_objects_that_hold_their_state_elsewhere(
     )
     assert module.counter.number() == 3 * 4 * len(SIZES)
     assert executor == "sequential" or "`training_step` changes `" in cause
+
+
+@lru_cache
+def table(size: int) -> Tensor:
+    return torch.linspace(0.5, 1.5, size, dtype=torch.float64)
+
+
+class MadeBefore(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = table(6)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss((batch[0] * self.table, batch[1]))
+
+
+class MadeByFunction(Base):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss((batch[0] * table(batch[0].shape[1]), batch[1]))
+
+
+class MadeByFirstStep(MadeByFunction):
+    @cached_property
+    def table(self) -> Tensor:
+        return torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss((batch[0] * self.table, batch[1]))
+
+
+@pytest.mark.parametrize("kind", [MadeBefore, MadeByFunction, MadeByFirstStep])
+def test_tables_that_are_kept(kind: Any) -> None:
+    table.cache_clear()
+    cause = assert_same(kind)
+    if kind is MadeByFirstStep:
+        assert "changes `self.table`" in cause
+    else:
+        assert cause is None
 
 
 class Listing(Accuracy.__new__(Accuracy, "multiclass", num_classes=3).__class__):  # type: ignore[misc, name-defined]
