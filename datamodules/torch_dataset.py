@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_callable, got, to_array
 from fl_lightning.data import PartitionFunction, Source
 from fl_lightning.data.arrays import refuse_arrays, why_no_classes
-from fl_lightning.data.batches import Collate
+from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.targets import concatenate, find_targets
 
 Values = Sequence[int] | np.ndarray | Tensor
@@ -109,32 +108,22 @@ class TorchDatasetDataModule(NaturalDataModule):
         ]
         labels = concatenate(found)
         whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)
-        tensors = _tensors(whole)
+        tensors = tensors_of(whole)
         names = getattr(self.parts[0], "classes", None)
         return Source(
             whole if tensors is None else TensorDataset(*tensors),
             labels,
             None if len(self.parts) == 1 else np.arange(_length(self.parts[0]), _length(whole)),
-            None if labels is None or names is None or len(names) <= labels.max() else [str(name) for name in names],
+            _names_of(labels, names),
             self.collate_fn,
         )
 
 
-def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
-    """Return the tensors of a data set that is made of tensors, or ``None``."""
-    # exact types: a subclass may compute its samples differently
-    if type(dataset) is TensorDataset:
-        return dataset.tensors
-    if type(dataset) is Subset:
-        within = _tensors(dataset.dataset)
-        rows = torch.as_tensor(np.asarray(dataset.indices))
-        return None if within is None else tuple(tensor[rows] for tensor in within)
-    if type(dataset) is ConcatDataset:
-        parts = [_tensors(part) for part in dataset.datasets]
-        shapes = [None if part is None else [(tensor.shape[1:], tensor.dtype) for tensor in part] for part in parts]
-        if shapes[0] is not None and all(shape == shapes[0] for shape in shapes):
-            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))  # type: ignore[arg-type]
-    return None
+def _names_of(labels: np.ndarray | None, names: Sequence[Any] | None) -> list[str] | None:
+    """Return the names of the classes as texts; ``None`` if a class, such as -1 for "unlabelled", has no name."""
+    if labels is None or names is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
+        return None
+    return [str(name) for name in names]
 
 
 def _length(dataset: Dataset[Any]) -> int:

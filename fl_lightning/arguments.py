@@ -136,6 +136,22 @@ def check_callable(name: str, value: object, hint: str = "") -> None:
         raise TypeError(f"`{name}` must be a function, got {got(value)}.{_sentence(hint)}")
 
 
+def check_function_of(name: str, value: object, arguments: Sequence[str], hint: str = "") -> None:
+    """Raise ``TypeError`` unless ``value`` can be called with so many arguments by position."""
+    check_callable(name, value, hint)
+    try:
+        signature = inspect.signature(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a built-in function does not tell
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"`{name}` must be a function of ({', '.join(arguments)}), got {got(value)}{signature} ({error}). Bind "
+            "other arguments with `functools.partial`."
+        ) from error
+
+
 def check_instance(name: str, value: object, kind: type, hint: str = "") -> None:
     """Raise ``TypeError`` unless ``value`` is an object of a class."""
     wanted = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
@@ -236,7 +252,7 @@ def to_indices(name: str, values: Any) -> np.ndarray:
 
 
 def to_array(name: str, values: Any) -> np.ndarray:
-    """Return an array, a list, a tuple or a tensor as an array; an empty one holds integers.
+    """Return an array, a list, a tuple or a tensor as an array; an empty one, or one of whole numbers, holds integers.
 
     Raises:
         TypeError: If numpy cannot make an array of it, as of rows of unequal lengths.
@@ -246,7 +262,13 @@ def to_array(name: str, values: Any) -> np.ndarray:
         array = np.asarray(values.detach().cpu() if callable(getattr(values, "detach", None)) else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"`{name}` must be an array, a list or a tensor, got {got(values)} ({error}).") from error
+    if array.dtype == object and all(_is_whole(value) for value in array.flat):
+        return array.astype(np.int64)  # such as a column of a table that held missing values
     return array.astype(np.int64) if array.shape == (0,) else array
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) <= LARGEST_SIZE
 
 
 def shape_of(array: np.ndarray, given: object) -> str:

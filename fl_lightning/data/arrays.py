@@ -1,4 +1,4 @@
-"""Arrays and tables that a user gives in place of a data set or of classes, and what to give instead."""
+"""Streams, arrays and tables that a user gives in place of a data set or of classes, and what to give instead."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
-from fl_lightning.arguments import to_array
+from fl_lightning.arguments import got, to_array
+
+STREAM_HINT = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
 
 
 def refuse_arrays(name: str, given: object) -> None:
-    """Raise ``TypeError`` for a tuple or a table, which have lengths and items, but are no data sets of samples.
+    """Raise ``TypeError`` for a stream, which has no positions, and a tuple or a table, whose items are no samples.
 
     Args:
         name: The argument.
         given: Its value.
     """
+    if isinstance(given, IterableDataset):
+        raise TypeError(
+            f"`{name}` must have __len__ and __getitem__, with samples by position, got {got(given)}.{STREAM_HINT}"
+        )
     if isinstance(given, tuple):
         way_out = "Give TensorDataset(torch.as_tensor(x), torch.as_tensor(y)), or a list of samples."
         raise TypeError(f"`{name}` is a tuple of {len(given)}, not a data set. {way_out}")

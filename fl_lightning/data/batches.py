@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset, TensorDataset, default_collate
+
+from fl_lightning.arguments import to_indices
 
 Collate = Callable[[list[Any]], Any]
 
@@ -143,9 +145,44 @@ def tensor_rows(dataset: Dataset[Any]) -> tuple[tuple[Tensor, ...], Tensor | Non
     if type(dataset) is TensorDataset:
         return dataset.tensors, None
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
-        indices = torch.as_tensor(cast("Sequence[int] | np.ndarray", dataset.indices))
-        return dataset.dataset.tensors, torch.where(indices < 0, indices + len(dataset.dataset), indices)
+        return dataset.dataset.tensors, torch.from_numpy(subset_indices(dataset))
     return None
+
+
+def tensors_of(dataset: Dataset[Any]) -> tuple[Tensor, ...] | None:
+    """Return the tensors of a data set whose samples are rows of tensors, or ``None`` if it is of another kind.
+
+    It is a ``TensorDataset``, whose own tensors these are, or is made of such by ``Subset`` and ``ConcatDataset``,
+    which copy them. The rows of a ``ConcatDataset`` must have the same shapes and types.
+    """
+    # exact types: a subclass may compute its samples differently
+    if type(dataset) is TensorDataset:
+        return dataset.tensors
+    if type(dataset) is Subset:
+        within = tensors_of(dataset.dataset)
+        return None if within is None else tuple(_gather(within, torch.from_numpy(subset_indices(dataset)), None))
+    if type(dataset) is ConcatDataset:
+        parts = [tensors_of(part) for part in dataset.datasets]
+        kinds = [None if part is None else row_kinds(part) for part in parts]
+        if kinds[0] is not None and all(kind == kinds[0] for kind in kinds):
+            return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))  # type: ignore[arg-type]
+    return None
+
+
+def row_kinds(tensors: Sequence[Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and type of a row of each tensor."""
+    return [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
+
+
+def subset_indices(dataset: Subset[Any]) -> np.ndarray:
+    """Return the indices of a ``Subset``, counted from 0, int64, shape (n,).
+
+    Raises:
+        TypeError: If they are no integers; a mask of booleans is none either.
+    """
+    indices = to_indices("indices` of the `Subset", dataset.indices)
+    size = len(dataset.dataset)  # type: ignore[arg-type]
+    return np.where(indices < 0, indices + size, indices) if (indices < 0).any() else indices
 
 
 def _gather(tensors: Sequence[Tensor], indices: Tensor | None, order: Tensor | None) -> list[Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fl_lightning.arguments import check_callable, check_texts, got, is_sequence
-from fl_lightning.data.arrays import is_table, refuse_arrays
-from fl_lightning.data.batches import Collate
+from fl_lightning.data.arrays import STREAM_HINT, is_table, refuse_arrays
+from fl_lightning.data.batches import Collate, row_kinds, tensors_of
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split
 from fl_lightning.data.loading import LoadingOptions, Stage
@@ -36,11 +36,14 @@ class ClientDatasetsModule(FederatedDataModule):
         split: Takes the validation and test sets from ``clients``, instead of ``val`` and ``test``: ``ClientSplit``
             takes whole clients, ``WithinClientSplit`` a part of each.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
-        class_names: Names of the classes.
+        class_names: Name of each class, class 0 first.
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         **options: ``batch_size``, ``eval_batch_size``, ``shuffle``, ``drop_last``, ``sampler``, ``train_transform``,
             ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
+
+    Attributes:
+        splits_clients: Whether a split takes the validation and test sets from ``clients``.
 
     Raises:
         ValueError: If there are no clients, a data set is empty, or a split is given together with ``val`` or ``test``.
@@ -74,7 +77,7 @@ class ClientDatasetsModule(FederatedDataModule):
             check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
         if class_names is not None:
             check_texts("class_names", class_names)
-        self._splits_clients = split is not None
+        self.splits_clients = split is not None
         self._hidden = () if split is not None else ("split",)  # type: ignore[misc]
         self._collate_fn, self._class_names = collate_fn, class_names
         self._sets: dict[Stage, dict[int, Dataset[Any]]] = {
@@ -91,14 +94,14 @@ class ClientDatasetsModule(FederatedDataModule):
         """Return all clients' samples, one after the other."""
         sets = [dataset for stage in self._sets.values() for dataset in stage.values()]
         whole: Dataset[Any] = ConcatDataset(sets)
-        if self._splits_clients and _are_tensors(sets):
-            whole = _joined(sets)
+        if self.splits_clients and (tensors := tensors_of(whole)) is not None:
+            whole = TensorDataset(*tensors)
         return Source(whole, find_targets(ConcatDataset(sets)), None, self._class_names, self._collate_fn)
 
     def federate(self, source: Source) -> FederatedSplit:
         """Give each client its part of the source, or distribute the source by the split."""
         lengths = [_length(dataset) for stage in self._sets.values() for dataset in stage.values()]
-        if self._splits_clients:
+        if self.splits_clients:
             # the clients in place of labels: a split may hand over some of the samples, and all of no client's
             return self.split.apply(np.repeat(np.arange(len(lengths)), lengths), NaturalPartitioner())
         ends = np.cumsum(lengths)
@@ -113,17 +116,43 @@ class ClientDatasetsModule(FederatedDataModule):
         chosen = list(sets.values()) if clients is None else [sets[client] for client in clients]
         if len(chosen) == 1:
             return chosen[0]
+        whole: Dataset[Any] = ConcatDataset(chosen)
         # rows are copied when some clients are asked for, so that batches are gathered at once
-        return ConcatDataset(chosen) if clients is None or not _are_tensors(chosen) else _joined(chosen)
+        tensors = None if clients is None else tensors_of(whole)
+        return whole if tensors is None else TensorDataset(*tensors)
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
-        sets = source.dataset.datasets if isinstance(source.dataset, ConcatDataset) else []
-        return _joined(sets).tensors if sets and _are_tensors(sets) else super()._tensors_of(source)
+        if not isinstance(source.dataset, ConcatDataset):
+            return super()._tensors_of(source)
+        tensors = tensors_of(source.dataset)
+        if tensors is None:
+            raise ValueError(
+                "`standardize`, `impute`, `feature_noise`, poisons, replaced inputs and fingerprints need data sets "
+                "that are TensorDataset, or Subset of one, with samples of the same shapes and types, but "
+                f"{self._why_not_joined()}. Give such data sets, or do it in `train_transform` and `eval_transform`."
+            )
+        return tensors
+
+    def _why_not_joined(self) -> str:
+        """Return which data sets cannot be joined to tensors, and why."""
+        first, kinds = "", None
+        for stage, sets in self._sets.items():
+            for client, dataset in sets.items():
+                name = f"`{'clients' if stage == 'train' else stage}{'' if client == GLOBAL else f'[{client}]'}`"
+                tensors = tensors_of(dataset)
+                if tensors is None:
+                    return f"{name} is a {type(dataset).__name__}"
+                if kinds is None:
+                    first, kinds = name, row_kinds(tensors)
+                own = row_kinds(tensors)
+                if own != kinds:
+                    return f"those of {first} are {_in_words(kinds)}, and those of {name} {_in_words(own)}"
+        raise AssertionError("they can be joined")
 
     @property
     def _unchanged(self) -> bool:
         """Whether samples are served from the user's own data sets."""
-        return not self._splits_clients and isinstance(self._dataset, ConcatDataset)
+        return not self.splits_clients and isinstance(self._dataset, ConcatDataset)
 
     # ---- arguments ----
 
@@ -161,7 +190,7 @@ def _checked(name: str, given: Any) -> Dataset[Any]:
         elif isinstance(given, DataLoader):
             hint = " Give the DataLoader's `dataset`; `batch_size` is an argument here."
         elif isinstance(given, IterableDataset):
-            hint = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
+            hint = STREAM_HINT
         raise TypeError(f"`{name}` must be a data set with __len__ and __getitem__, got {got(given)}.{hint}")
     if len(given) == 0:
         raise ValueError(f"`{name}` has no samples; leave it out.")
@@ -172,12 +201,5 @@ def _length(dataset: Dataset[Any]) -> int:
     return len(dataset)  # type: ignore[arg-type]
 
 
-def _are_tensors(sets: Sequence[Dataset[Any]]) -> bool:
-    # exact types: a subclass may compute its samples differently
-    return all(type(dataset) is TensorDataset for dataset in sets)
-
-
-def _joined(sets: Sequence[Dataset[Any]]) -> TensorDataset:
-    """Return data sets of tensors, one after the other, as one; it copies them."""
-    tensors = zip(*(cast("TensorDataset", dataset).tensors for dataset in sets), strict=True)
-    return TensorDataset(*map(torch.cat, tensors))
+def _in_words(kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
+    return " and ".join(f"{str(dtype).removeprefix('torch.')} of shape {shape}" for shape, dtype in kinds)

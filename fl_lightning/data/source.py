@@ -28,12 +28,12 @@ class Source(ShowsArguments):
         labels: Class of each sample, whole numbers, shape (N,), for partitioners that go by classes; ``None`` if there
             are none, as in a regression.
         test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
-        class_names: Names of the classes.
+        class_names: Name of each class, class 0 first.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
 
     Raises:
         TypeError: If an attribute is of another type; if ``test_indices`` are a mask.
-        ValueError: If ``labels`` are not one per sample.
+        ValueError: If ``labels`` are not one per sample, or a class has no name among ``class_names``.
     """
 
     dataset: Dataset[Any]
@@ -66,12 +66,24 @@ class Source(ShowsArguments):
                     f"`labels` must have one entry per sample, shape ({samples},), got "
                     f"{shape_of(self.labels, self.labels)}."
                 )
+            _check_class_names(self.class_names, self.labels)
         if self.test_indices is not None:
             object.__setattr__(self, "test_indices", to_indices("test_indices", self.test_indices))
 
     def __len__(self) -> int:
         """Return the number of samples N."""
         return len(self.dataset)  # type: ignore[arg-type]
+
+
+def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:
+    if names is None or len(labels) == 0 or labels.dtype.kind not in "iub":
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= len(names):
+        raise ValueError(
+            f"`class_names` must have a name for each class, class 0 first, got {len(names)} names; there are classes "
+            f"from {low} to {high}. Name them all, or leave `class_names` out."
+        )
 
 
 def _has_positions(dataset: object) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import to_array
+from fl_lightning.arguments import is_sequence, to_array
 from fl_lightning.data.arrays import why_no_classes
+from fl_lightning.data.batches import subset_indices
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""
@@ -37,7 +37,7 @@ def _find(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> np.ndar
 def _find_within(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> np.ndarray | None:
     if isinstance(dataset, Subset):
         within = _find(dataset.dataset, known)
-        return None if within is None else within[np.asarray(dataset.indices)]
+        return None if within is None else within[subset_indices(dataset)]
     if isinstance(dataset, ConcatDataset):
         return concatenate(_find(part, known) for part in dataset.datasets)
     for candidate in _candidates(dataset):
@@ -53,8 +53,14 @@ def _candidates(dataset: Dataset[Any]) -> list[Any]:
     candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
     if isinstance(dataset, TensorDataset):
         candidates.append(dataset.tensors[-1])
-    kinds = (Sequence, np.ndarray, Tensor)
-    return [each for each in candidates if isinstance(each, kinds) and not isinstance(each, str)]
+    return [each for each in candidates if _has_values(each)]
+
+
+def _has_values(candidate: Any) -> bool:
+    """Return whether an attribute holds values in a row: a list, an array, a tensor or a column of a table."""
+    if isinstance(candidate, type):
+        return False
+    return is_sequence(candidate) or hasattr(candidate, "__array__")
 
 
 def why_no_targets(dataset: Dataset[Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fl_lightning.arguments import to_array
-from fl_lightning.data import FederatedDataModule, TensorDataModule
+from fl_lightning.data import ClientDatasetsModule, FederatedDataModule
 from fl_lightning.partitioners import (
     Partition,
     PartitionStatistics,
@@ -87,7 +87,7 @@ def summarize_partition(datamodule: FederatedDataModule, features: SampleFeature
         data=type(datamodule).__name__,
         partitioner=_describe(datamodule.partitioner or getattr(datamodule, "feature_partitioner", None))
         or "the data's own clients",
-        split="as given" if isinstance(datamodule, TensorDataModule) else _describe(datamodule.split),
+        split=_describe_split(datamodule),
         sets=_sets(datamodule),
         statistics=partition_statistics(partition, datamodule.labels),
         feature_skew=skew,
@@ -153,6 +153,12 @@ def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test
 
 def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _describe_split(datamodule: FederatedDataModule) -> str:
+    if isinstance(datamodule, ClientDatasetsModule) and not datamodule.splits_clients:
+        return "as given"
+    return _describe(datamodule.split)
 
 
 def _describe(part: object) -> str:

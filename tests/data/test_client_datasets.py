@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from helpers.toys import Quadratic, quiet_trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fl_lightning import ClientDatasetsModule, ClientMetrics, FedAvg, TensorDataModule
 from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, WithinClientSplit, find_targets
@@ -161,8 +162,91 @@ def test_data_sets_of_tensors_are_standardised() -> None:
     assert [x.flatten().tolist() for k in range(2) for x, _ in data.client_batches(k, generator=torch.Generator())] == [
         [-1.0, 1.0], [0.0, 0.0]
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="need a TensorDataset; the source of ClientDatasetsModule is a ConcatDataset"):
+    with pytest.raises(ValueError, match=r"Subset of one.*but `clients\[0\]` is a Named"):
         ready(CLIENTS, standardize="local")
+
+
+TABLE = torch.tensor([[0.0], [2.0], [10.0], [4.0], [6.0], [8.0]])
+ROWS = TensorDataset(TABLE, torch.tensor([0, 1, 2, 0, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [Subset(ROWS, [0, 1]), Subset(ROWS, [2, 5])],
+        [Subset(Subset(ROWS, [5, 1, 0, 2]), [2, 1]), ConcatDataset([Subset(ROWS, [2]), Subset(ROWS, [-1])])],
+        [TensorDataset(TABLE[:2], torch.tensor([0, 1])), Subset(ROWS, np.array([2, 5], dtype=np.uint8))],
+    ],
+)
+def test_subsets_and_joined_sets_of_tensors_are_standardised(clients: list[Dataset[Any]]) -> None:
+    data = ready(clients, standardize="local", shuffle=False)
+    batches = [next(iter(data.client_batches(k, generator=torch.Generator()))) for k in range(2)]
+    assert [x.flatten().tolist() for x, _ in batches] == [[-1.0, 1.0], [1.0, -1.0]]
+    assert [y.tolist() for _, y in batches] == [[0, 1], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ((torch.ones(1, 3), torch.ones(1).long()), r"float32 of shape \(3,\) and int64"),
+        ((torch.ones(1, 1).double(), torch.ones(1).long()), r"float64 of shape \(1,\) and int64 of shape \(\)\."),
+        ((torch.ones(1, 1),), r"those of `clients\[1\]` float32 of shape \(1,\)\."),
+    ],
+)
+@pytest.mark.parametrize("options", [{"standardize": "global"}, {"impute": "local"}])
+def test_clients_whose_samples_differ_cannot_be_standardised(
+    other: tuple[Tensor, ...], message: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=rf"those of `clients\[0\]` are float32 of shape \(1,\) and .*{message}"):
+        TensorDataModule([(TABLE, torch.ones(6).long()), other], **options).setup()
+
+
+def test_a_split_holds_out_clients_whose_samples_have_other_features() -> None:
+    clients = [(torch.ones(2, features), torch.ones(2)) for features in (1, 2, 3)]
+    data = TensorDataModule(clients, split=ClientSplit(3), shuffle=False)
+    data.setup()
+    ((x, _),) = data.client_batches(0, generator=torch.Generator())
+    assert x.tolist() == clients[data.client_ids[0]][0].tolist()
+
+
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64], ids=lambda k: k.__name__
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_indices_of_a_subset_may_have_any_type_of_whole_numbers(kind: Any, shuffle: bool) -> None:
+    rows = TensorDataset(torch.arange(300), torch.arange(300) % 3)
+    chosen = np.array([3, 1, 120], dtype=kind)
+    data = ready([Subset(rows, chosen), Subset(rows, torch.from_numpy(chosen.astype(np.int64)).int())], shuffle=shuffle)
+    for client in range(2):
+        ((x, _),) = data.client_batches(client, generator=torch.Generator())
+        assert (sorted(x.tolist()) if shuffle else x.tolist()) == ([1, 3, 120] if shuffle else [3, 1, 120])
+    assert data.labels is not None and data.labels.tolist() == [0, 1, 0] * 2
+
+
+def test_a_subset_of_short_negative_indices_does_not_overflow() -> None:
+    rows = TensorDataset(torch.arange(40_000))
+    ((batch,),) = ready([Subset(rows, np.array([-1, -2], dtype=np.int16))], shuffle=False).client_batches(
+        0, generator=torch.Generator()
+    )
+    assert batch.tolist() == [39_999, 39_998]
+
+
+def test_a_mask_is_no_subset() -> None:
+    mask = np.array([True, False, True, False, False, False])
+    with pytest.raises(TypeError, match=r"`indices` of the `Subset` must be integers, got a mask .*flatnonzero"):
+        ready([Subset(ROWS, mask)])
+
+
+@pytest.mark.parametrize("labels", [pandas.Series([0, 1, 1]), pandas.Series([0, 1, 1], dtype="Int64"), [0, 1, 1]])
+def test_classes_may_be_a_column_of_a_table(labels: Any) -> None:
+    assert ready([Pairs([0.0, 1.0, 2.0], labels)]).statistics().as_dict()["entropy"] == pytest.approx(0.6365, abs=1e-4)
+
+
+@pytest.mark.parametrize("targets", [[0, 1, 2], [-1, 0, 1]])
+def test_each_class_needs_a_name(targets: list[int]) -> None:
+    message = f"`class_names` must have a name for each class.* got 2 names; there are classes from {targets[0]} to"
+    with pytest.raises(ValueError, match=message):
+        ready([Pairs([0.0] * 3, targets)], class_names=["cat", "dog"])
 
 
 def test_a_collate_fn_makes_the_batches() -> None:

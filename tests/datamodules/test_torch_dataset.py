@@ -9,7 +9,13 @@ from torchvision.datasets import FakeData
 
 from datamodules import TorchDatasetDataModule
 from fl_lightning.data import SampleSplit, Source, WithinClientSplit
-from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, ShardPartitioner
+from fl_lightning.partitioners import (
+    DirichletPartitioner,
+    IIDPartitioner,
+    NaturalPartitioner,
+    Partition,
+    ShardPartitioner,
+)
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
 
@@ -196,7 +202,7 @@ class Stream(IterableDataset):
             TypeError,
             "`test_dataset` must have __len__",
         ),
-        (lambda: TorchDatasetDataModule(Stream()), TypeError, "Stream does not have __len__.$"),
+        (lambda: TorchDatasetDataModule(Stream()), TypeError, "got <Stream>.*list.dataset. keeps them.$"),
         (
             lambda: TorchDatasetDataModule(DataLoader(Squares())),
             TypeError,
@@ -232,3 +238,44 @@ class Stream(IterableDataset):
 def test_wrong_arguments(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+class CountedStream(Stream):
+    def __len__(self):
+        return 5
+
+
+@pytest.mark.parametrize("stream", [Stream(), CountedStream()])
+def test_a_stream_is_refused_before_it_is_read(stream):
+    for make in (lambda: TorchDatasetDataModule(stream, IIDPartitioner(2)), lambda: Source(stream)):
+        with pytest.raises(TypeError, match=r"must have __len__ and __getitem__.*list\(dataset\) keeps them"):
+            make()
+
+
+def test_whole_numbers_may_be_objects():
+    numbers = np.array([0, 1, 1, 0], dtype=object)
+    rows = TensorDataset(torch.zeros(4, 1))
+    data = TorchDatasetDataModule(rows, clients=numbers, targets=numbers, split=WithinClientSplit(0, 0))
+    data.setup()
+    assert data.client_names == ["0", "1"]
+    assert [indices.tolist() for indices in data.partition.indices] == [[0, 3], [1, 2]]
+    assert data.labels.tolist() == [0, 1, 1, 0]
+    assert data.partition == NaturalPartitioner()(numbers) == NaturalPartitioner()([0, 1, 1, 0])
+
+
+def test_a_mask_of_objects_is_no_list_of_samples():
+    with pytest.raises(TypeError, match="must hold integers"):
+        Partition((np.array([True, False], dtype=object),))
+
+
+class WithNames(TensorDataset):
+    classes = ("cat", "dog")
+
+
+def test_names_of_classes_are_left_out_where_samples_have_no_label():
+    data = TorchDatasetDataModule(
+        WithNames(torch.zeros(3, 1), torch.tensor([-1, 0, 1])), IIDPartitioner(1), split=WithinClientSplit(0, 0)
+    )
+    data.setup()
+    assert data.class_names is None
+    assert data.plot().table.columns.tolist() == ["-1", "0", "1"]
