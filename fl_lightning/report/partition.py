@@ -19,6 +19,7 @@ from fl_lightning.partitioners import SampleFeatures
 from fl_lightning.report.figure import draw_partition
 from fl_lightning.report.pages import Grid, Page, Picture, Section, as_png
 from fl_lightning.report.summary import PartitionSummary, summarize_partition
+from fl_lightning.representation import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,7 +186,7 @@ def _page(title: str, summary: PartitionSummary, figure: Figure, png: bytes) -> 
 
 def _title(summary: PartitionSummary) -> str:
     numbers = summary.statistics
-    title = f"{summary.data}: {numbers.num_samples:,} samples, {numbers.num_clients:,} clients"
+    title = f"{summary.data}: {counted(numbers.num_samples, 'sample')}, {counted(numbers.num_clients, 'client')}"
     return f"{title}, C-score {numbers.c_score:.3f}" if numbers.has_classes else title
 
 

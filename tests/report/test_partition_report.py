@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from torch.utils.data import TensorDataset
 
 from datamodules import DigitsDataModule
-from fl_lightning import TensorDataModule, partition_report
-from fl_lightning.data import FederatedDataModule, SampleSplit, Source
+from fl_lightning import ClientDatasetsModule, TensorDataModule, partition_report
+from fl_lightning.data import ClientSplit, FederatedDataModule, SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 LABELS = np.array([0, 0, 0, 1, 0, 1, 1, 1])
@@ -153,6 +153,28 @@ def test_without_labels_there_are_sizes_alone() -> None:
     assert "C-score" not in rows
     assert not {"c_score", "entropy"} & set(report.summary.numbers())
     assert [axes.get_ylabel() for axes in report.figure.axes] == ["samples", "clients"]
+
+
+TENSORS = [(torch.zeros(n, 1), torch.arange(n) % 2) for n in (5, 5, 10)]
+SETS = [TensorDataset(*tensors) for tensors in TENSORS]
+
+
+@pytest.mark.parametrize(
+    ("datamodule", "split"),
+    [
+        (TensorDataModule(TENSORS), "as given"),
+        (ClientDatasetsModule(SETS, val=SETS[0]), "as given"),
+        (ClientDatasetsModule(SETS, split=ClientSplit(3)), "ClientSplit(num_folds=3, fold=0, val_fold=None, seed=0)"),
+        (TensorDataModule(TENSORS, split=WithinClientSplit(0.2, 0.2)), "WithinClientSplit(val=0.2, test=0.2, seed=0)"),
+    ],
+)
+def test_the_split_is_the_one_that_was_applied(datamodule: FederatedDataModule, split: str) -> None:
+    assert partition_report(ready(datamodule)).summary.split == split
+
+
+def test_the_title_of_a_single_client() -> None:
+    report = partition_report(ready(TensorDataModule([(torch.zeros(1, 1), torch.zeros(1))])))
+    assert "TensorDataModule: 1 sample, 1 client<" in report.html
 
 
 def test_the_figure_shows_samples_mixes_and_sizes() -> None:
