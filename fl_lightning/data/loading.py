@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fl_lightning.arguments import check_bool, check_callable, check_count, check_size, got_number
+from fl_lightning.arguments import check_bool, check_count, check_function_of, check_size, got_number
 from fl_lightning.data.batches import Collate, client_batches, has_rows, make_loader, number_of_batches
 from fl_lightning.data.order import (
     ClientOrder,
@@ -83,14 +83,17 @@ class ServesBatches(ABC):
         check_bool("shuffle", shuffle)
         check_bool("drop_last", drop_last)
         if sampler is not None:
-            check_callable(
-                "sampler", sampler, "It gets (client, dataset, generator) and returns one epoch's positions."
+            check_function_of(
+                "sampler",
+                sampler,
+                ("client", "dataset", "generator"),
+                "It gets (client, dataset, generator) and returns one epoch's positions.",
             )
             if not shuffle:
                 raise ValueError("`sampler` draws the order of samples, so `shuffle=False` has no effect beside it.")
         for name, transform in (("train_transform", train_transform), ("eval_transform", eval_transform)):
             if transform is not None:
-                check_callable(name, transform, "It gets a sample's input and returns another.")
+                check_function_of(name, transform, ("input",), "It gets a sample's input and returns another.")
         self.batch_size = None if batch_size is None else int(batch_size)
         self.eval_batch_size = int(eval_batch_size)
         self.shuffle, self.drop_last, self.sampler = bool(shuffle), bool(drop_last), sampler

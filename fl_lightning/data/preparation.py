@@ -56,11 +56,16 @@ def prepare_inputs(
         impute: How to fill NaN; ``None`` leaves that out.
 
     Raises:
-        ValueError: If the inputs cannot be filled or standardised.
+        ValueError: If the inputs cannot be filled or standardised, or noise is asked for and there is one client.
     """
     if impute is not None:
         x = fill_missing(x, impute, split)
     if feature_noise:
+        if split.partition.num_clients == 1:
+            raise ValueError(
+                f"`feature_noise={feature_noise}` has no effect: the first client has no noise, and there is no other. "
+                "Leave it out, or use more clients."
+            )
         x, numeric = x.clone(), (slice(None), features)[: x.dim()]
         x[numeric] = add_feature_noise(x[numeric], split.partition, feature_noise, seed)
     if how is not None:

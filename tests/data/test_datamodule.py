@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from datamodules import TorchDatasetDataModule
 from fl_lightning import FedAvg, FederatedDataModule
-from fl_lightning.data import ClientSplit, FederatedSplit, SampleSplit, Source
+from fl_lightning.data import ClientSplit, FederatedSplit, SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 # Five clients of 4, 3, 2, 2 and 1 samples: 4 and 0 train, in this order, 1 and 3 validate, 2 tests.
@@ -418,6 +419,14 @@ def test_feature_noise_grows_with_the_client_and_spares_categorical_features() -
     assert [float(x[:, 0].std()) for x in values[1:]] == pytest.approx([0.1, 0.2, 0.3, 0.4], rel=0.06)
     assert [float(x[:, 0].mean()) for x in values] == pytest.approx([5.0] * 5, abs=0.04)
     assert all((x[:, 1] == 1).all() for x in values)
+
+
+def test_feature_noise_of_a_single_client_would_have_no_effect() -> None:
+    data = TorchDatasetDataModule(
+        TensorDataset(torch.zeros(6, 1)), IIDPartitioner(1), split=WithinClientSplit(), feature_noise=0.4
+    )
+    with pytest.raises(ValueError, match=r"`feature_noise=0.4` has no effect.* or use more clients"):
+        data.setup()
 
 
 def test_feature_noise_is_fixed_by_the_partitioners_seed() -> None:

@@ -152,6 +152,25 @@ def test_what_is_no_order_of_the_clients_samples_is_refused(sampler: Any, messag
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Quadratic(0.1), datamodule=data)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"sampler": lambda client, dataset: [0]},
+            r"`sampler` .*\(client, dataset, generator\), got <lambda>\(client, d",
+        ),
+        (
+            {"train_transform": lambda x, y: x},
+            r"`train_transform` must be a function of \(input\), got <lambda>\(x, y\)",
+        ),
+        ({"eval_transform": lambda: 0}, r"`eval_transform` must be a function of \(input\).*`functools.partial`"),
+    ],
+)
+def test_functions_of_other_arguments_are_refused_when_they_are_given(options: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        TensorDataModule(clients=CLIENTS, **options)
+
+
 def test_a_sampler_beside_shuffle_false_is_refused() -> None:
     with pytest.raises(ValueError, match="`sampler` draws the order of samples, so `shuffle=False` has no effect"):
         ready(sampler=in_reverse, shuffle=False)

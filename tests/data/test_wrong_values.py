@@ -230,7 +230,7 @@ MAKERS: Makers = {
             "feature_noise": "not negative",
             "shuffle": "bool",
             "drop_last": "bool",
-            "sampler": "callable?",
+            "sampler": "callable with three arguments?",
             "train_transform": "callable?",
             "eval_transform": "callable?",
             "num_workers": "count or 0",

@@ -81,6 +81,7 @@ KINDS: dict[str, set[str]] = {
     "path": {"'classifier'"},
     "partitioner": {"function", "partitioner"},
     "callable": CALLABLE,
+    "callable with three arguments": {"class"},
     "split": {"split"},
     "graph": {"graph"},
     "partition": {"partition"},
