@@ -34,7 +34,7 @@ class TableDataModule(NaturalDataModule):
         path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
         label: Column of the target. Its distinct values, ascending, are the classes.
         client: Column of each row's client; not needed with a partitioner.
-        features: Columns of numbers that are inputs; all other columns if ``None``.
+        features: Columns of numbers that are inputs; all other columns if ``None``, which must then have names.
         categorical: Input columns that become indicators, numbers or texts.
         partitioner: Shares the rows out in place of the client column, which is then not used, nor an input.
         test_path: A file of the same columns that is the official test set, for ``SampleSplit(test="official")``.
@@ -110,7 +110,14 @@ class TableDataModule(NaturalDataModule):
         if self.features is not None:
             return list(self.features)
         used = {self.label, self.client, *self.categorical}
-        return [name for name in frame.columns if name not in used]
+        left = [name for name in frame.columns if name not in used]
+        nameless = next((name for name in left if str(name).startswith("Unnamed: ")), None)
+        if nameless is not None:
+            raise ValueError(
+                f"{self.path} has a column without a name, {nameless!r}, most likely the row numbers that `to_csv` "
+                "wrote. Write the file with `index=False`, or name the inputs in `features`."
+            )
+        return left
 
     def _inputs(self, frame: DataFrame, numeric: list[str]) -> np.ndarray:
         x = _numbers(frame, numeric)

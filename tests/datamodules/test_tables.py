@@ -281,3 +281,11 @@ def test_a_gzipped_file_with_wrong_bytes(tmp_path):
     path.write_bytes(content[:60] + b"\xff" * 20 + content[80:])
     with pytest.raises(ValueError, match=r"t.csv.gz cannot be read as a table"):
         ready(path)
+
+
+def test_row_numbers_that_pandas_wrote_are_no_input(tmp_path):
+    frame().to_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"column without a name, 'Unnamed: 0'.*`index=False`.* in `features`"):
+        ready(tmp_path / "t.csv")
+    assert ready(tmp_path / "t.csv", features=["age"]).feature_names == ["age", "colour=blue", "colour=red"]
+    assert ready(tmp_path / "t.csv", client="Unnamed: 0", features=["age"]).num_clients == 12
