@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from fl_lightning.arguments import is_sequence
 from fl_lightning.partitioners.assignment import as_partition, check_range
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.partition import Partition
@@ -27,7 +29,7 @@ def check_partitioner(partitioner: Any) -> None:
     if not callable(partitioner):
         raise TypeError(
             "`partitioner` must be a partitioner, such as IIDPartitioner(num_clients=100), or a function from labels "
-            f"to a partition, got {short(partitioner)}."
+            f"to a partition, got {short(partitioner)}.{_way_to_partitioner(partitioner)}"
         )
     try:
         signature = inspect.signature(partitioner)
@@ -40,6 +42,17 @@ def check_partitioner(partitioner: Any) -> None:
             f"`partitioner` must be a function of one argument, the labels, got {short(partitioner)}{signature} "
             f"({error}). Bind other arguments with `functools.partial`."
         ) from error
+
+
+def _way_to_partitioner(given: Any) -> str:
+    """Return what to give in place of samples that are assigned already."""
+    if isinstance(given, Partition):
+        return " For a Partition: ExplicitPartitioner(partition)."
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and "." in given):
+        return " For a saved partition: ExplicitPartitioner(path)."
+    if is_sequence(given) or isinstance(given, Mapping):
+        return " For the sample indices of each client: ExplicitPartitioner(indices)."
+    return ""
 
 
 def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -> Partition:

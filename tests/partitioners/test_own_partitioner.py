@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,11 @@ def test_a_plain_function_is_a_partitioner(split: Any) -> None:
     ("partitioner", "message"),
     [
         ("iid", "must be a partitioner, such as IIDPartitioner.num_clients=100., or a function .* got 'iid'.$"),
+        (Partition(([0], [1])), r"got Partition\(2 clients.* For a Partition: ExplicitPartitioner\(partition\)\.$"),
+        (Path("p.json"), r"For a saved partition: ExplicitPartitioner\(path\)\.$"),
+        ("runs/p.json", r"For a saved partition: ExplicitPartitioner\(path\)\.$"),
+        ([[0], [1]], r"For the sample indices of each client: ExplicitPartitioner\(indices\)\.$"),
+        ({"a": [0], "b": [1]}, r"For the sample indices of each client: ExplicitPartitioner\(indices\)\.$"),
         (IIDPartitioner, r"got the class IIDPartitioner. Make one first: IIDPartitioner\(...\)"),
         (lambda: IIDPartitioner(2), r"must be a function of one argument, the labels, got <lambda>\(\)"),
         (lambda labels, features: [labels], r"got <lambda>\(labels, features\) .*`functools.partial`"),
