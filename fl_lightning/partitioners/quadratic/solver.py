@@ -94,17 +94,19 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
     The optimum is ``max(0, target + u_t + v_k)``. On given positive entries the margins are linear equations for the
     multipliers u and v, and the solution tells the positive entries anew.
     """
-    num_rows = len(rows)
+    if len(cols) > len(rows):
+        return polish(start.T, target.T, cols, rows).T
     positive = start > 1e-6 * start.mean()
     for _ in range(_MAX_ITERATIONS):
         kept = np.where(positive, target, 0.0)
-        matrix = np.block(
-            [[np.diag(positive.sum(axis=1)), positive], [positive.T, np.diag(positive.sum(axis=0))]],
-        ).astype(np.float64)
-        gaps = np.concatenate([rows - kept.sum(axis=1), cols - kept.sum(axis=0)])
+        row_gaps, col_gaps = rows - kept.sum(axis=1), cols - kept.sum(axis=0)
+        # u follows from v, row by row, so that the equations to be solved are as many as columns, the fewer
+        share = positive / np.maximum(positive.sum(axis=1, keepdims=True), 1)
+        matrix = np.diag(positive.sum(axis=0)) - positive.T @ share
         # singular by nature: a constant can be moved from u to v
-        multipliers = np.linalg.lstsq(matrix, gaps, rcond=1e-12)[0]
-        shifted = target + multipliers[:num_rows, None] + multipliers[num_rows:]
+        v = np.linalg.lstsq(matrix, col_gaps - share.T @ row_gaps, rcond=1e-12)[0]
+        u = (row_gaps - positive @ v) / np.maximum(positive.sum(axis=1), 1)
+        shifted = target + u[:, None] + v
         optimal: np.ndarray = np.maximum(shifted, 0.0)
         error = max(np.abs(optimal.sum(axis=1) - rows).max(), np.abs(optimal.sum(axis=0) - cols).max())
         if error <= _tolerance(rows):

@@ -144,3 +144,11 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) 
 def test_invalid_class_counts_are_refused(class_counts: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         QPPartitioner(10).solve(class_counts)
+
+
+def test_many_clients_of_few_samples() -> None:
+    # a dense system of as many equations as clients would take a minute
+    labels = np.random.default_rng(0).integers(0, 4, 20_000)
+    partition = QPPartitioner(5_000, size_alpha=100.0, class_alpha=0.1, burn_in=0, search=0)(labels)
+    assert sorted(np.concatenate(partition.indices).tolist()) == list(range(20_000))
+    assert partition.sizes.min() >= 1
