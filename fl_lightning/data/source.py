@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -16,7 +18,7 @@ from fl_lightning.arguments import check_callable, check_texts, got, shape_of, t
 from fl_lightning.data.arrays import refuse_arrays, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
-from fl_lightning.representation import ShowsArguments
+from fl_lightning.representation import ShowsArguments, short
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,4 +119,15 @@ def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
         raise ValueError(
             f"{type(partitioner).__name__} shares samples out by class, and no classes were found. {reason}"
         )
+    if not _is_of_library(partitioner):
+        rank_zero_info(
+            f"No classes were found, so {short(partitioner)} is given a 0 for each of {len(source):,} samples."
+        )
     return len(source)
+
+
+def _is_of_library(partitioner: Any) -> bool:
+    """Return whether a partitioner without classes is one of the library's, which do not look at them."""
+    while isinstance(partitioner, partial):
+        partitioner = partitioner.func
+    return type(partitioner).__module__.partition(".")[0] == "fl_lightning"

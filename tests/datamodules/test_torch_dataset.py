@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas
 import pytest
@@ -11,6 +13,7 @@ from datamodules import TorchDatasetDataModule
 from fl_lightning.data import SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import (
     DirichletPartitioner,
+    ExplicitPartitioner,
     IIDPartitioner,
     NaturalPartitioner,
     Partition,
@@ -238,6 +241,26 @@ class Stream(IterableDataset):
 def test_wrong_arguments(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def by_value(values):
+    return np.array_split(np.argsort(values), 2)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "told"),
+    [
+        (by_value, "No classes were found, so by_value is given a 0 for each of 6 samples."),
+        (IIDPartitioner(2), ""),
+        (ExplicitPartitioner([[0, 1], [2]]), ""),
+        (partial(IIDPartitioner(2)), ""),
+    ],
+)
+def test_a_line_says_what_a_function_gets_where_there_are_no_classes(partitioner, told, caplog):
+    rows = TensorDataset(torch.zeros(6, 1), torch.rand(6))
+    with caplog.at_level("INFO"):
+        TorchDatasetDataModule(rows, partitioner, split=WithinClientSplit(0, 0)).setup()
+    assert "\n".join(record.getMessage() for record in caplog.records) == told
 
 
 class CountedStream(Stream):

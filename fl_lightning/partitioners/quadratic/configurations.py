@@ -71,7 +71,8 @@ def as_categories(features: SampleFeatures, num_samples: int, num_buckets: int) 
 def _as_category(name: str, values: np.ndarray, num_samples: int, num_buckets: int) -> np.ndarray:
     if values.shape != (num_samples,):
         raise ValueError(
-            f"`features` must have one value for each of the {num_samples} samples; {name} has shape {values.shape}."
+            f"`features` must have one value for each of the {num_samples} samples; {name} has shape {values.shape}. "
+            "SampleSplit sets samples aside and hands over the others alone: use ClientSplit or WithinClientSplit."
         )
     if values.dtype == object and all(isinstance(value, str) for value in values):
         values = values.astype(np.str_)

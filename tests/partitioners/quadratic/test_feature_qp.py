@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_lightning.data import ClientSplit
+from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, c_score, label_counts
 
 RNG = np.random.default_rng(0)
@@ -202,3 +202,10 @@ def test_covertype_by_wilderness_area_and_soil_type(real_data: Path) -> None:
     assert solution.counts.sum() == len(labels)
     assert solution.optimal_loss <= solution.bound * (1 + 1e-6)
     assert solution.optimal_loss < solution.chosen_loss < 1.01 * solution.bound
+
+
+def test_features_of_all_samples_do_not_suit_a_split_that_sets_samples_aside() -> None:
+    bound = functools.partial(FeatureQPPartitioner(2, burn_in=0, search=0), features={"soil": np.arange(20) % 2})
+    with pytest.raises(ValueError, match=r"each of the 16 samples.*SampleSplit sets samples aside.*WithinClientSplit"):
+        SampleSplit().apply(np.arange(20) % 3, bound)
+    assert WithinClientSplit().apply(np.arange(20) % 3, bound).partition.sizes.sum() == 20
