@@ -91,7 +91,7 @@ class ShowsSignature:
         if options:
             _check_names(cls, options)
         if given:
-            _refuse_surplus(cls, given)
+            _refuse_by_position(cls, given, options)
         return super().__new__(cls)
 
 
@@ -116,13 +116,20 @@ def _check_names(cls: type, options: Mapping[str, object]) -> None:
         _refuse_unknown(cls, options, known)
 
 
-def _refuse_surplus(cls: type, given: tuple[object, ...]) -> None:
-    """Raise ``TypeError`` in the name of the class that the user called, if it takes fewer arguments by position."""
+def _refuse_by_position(cls: type, given: tuple[object, ...], options: Mapping[str, object]) -> None:
+    """Raise ``TypeError`` if the class that the user called takes fewer arguments by position, or has one twice."""
     owners = _owners(cls)
     if not owners:
         raise TypeError(f"{cls.__name__}() takes no arguments")
     parameters = _parameters(owners[0])
     in_order = [f"`{each.name}`" for each in parameters if each.kind in (Parameter.POSITIONAL_ONLY, _NAMED[0])]
+    twice = [name.strip("`") for name in in_order[: len(given)] if name.strip("`") in options]
+    if twice:
+        place = in_order.index(f"`{twice[0]}`")
+        raise TypeError(
+            f"{cls.__name__} takes {_listed(in_order)} by position, so {given[place]!r} is its `{twice[0]}`, which is "
+            f"given by name as well: {options[twice[0]]!r}. Give all arguments by name."
+        )
     if len(given) <= len(in_order) or any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
         return
     by_name = [each.name for each in full_signature(cls).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]

@@ -350,3 +350,18 @@ def test_a_class_of_ones_own_needs_what_its_base_class_needs() -> None:
         Mine()  # type: ignore[call-arg]
     assert Fixed().mu == 0.5
     assert pickle.loads(pickle.dumps(copy.copy(FedProx(mu=0.25)))).mu == 0.25
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: FedProx(5, mu=0.1), "FedProx takes `mu` and `clients_per_round` by position, so 5 is its `mu`, which"),
+        (lambda: FedAvg(5, clients_per_round=0.1), "FedAvg takes `clients_per_round` by position, so 5 is its"),
+        (lambda: Adaptive("adam", 0.1, rule="yogi"), "so 'adam' is its `rule`, which is given by name as well: 'yogi'"),
+    ],
+)
+def test_an_argument_by_position_and_by_name_is_told_by_its_name(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(TypeError) as error:
+        make()
+    assert text in str(error.value)
+    assert str(error.value).endswith("Give all arguments by name.")
