@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -113,7 +114,27 @@ class WeightedMean(Aggregation):
 
 
 class CurrentMean(WeightedMean):
-    """The mean over all clients; a client that did not train counts with the server's model (eq. (3c))."""
+    """The mean over all clients; a client that did not train counts with the server's model (eq. (3c)).
+
+    Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        weighting: As for :class:`WeightedMean`.
+
+    Raises:
+        ValueError: As for :class:`WeightedMean`; when an algorithm is made, if models circulate, or if the server may
+            merge two results of one client at once: a client would count more than once.
+    """
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if a client could count more than once."""
+        super().check_beside(parts)
+        _refuse_circulating(self, parts["schedule"])
+        if getattr(parts["schedule"], "repeats_in_buffer", False):
+            raise ValueError(
+                f"`aggregation` cannot be {self!r}, which counts every client once: the buffer may hold several "
+                "results of one client. Give `once_per_buffer=True` or `wait_for_flush=True`, or WeightedMean()."
+            )
 
     def _complete(self, mean: Tensor, weight: Tensor, model: Tensor) -> Tensor:
         share = weight / float(self._client_weights().sum())
@@ -127,9 +148,21 @@ class StaleMean(WeightedMean):
     Before its first training, a client counts with the run's first model.
 
     Equations are numbered as in ``docs/references.md``.
+
+    Args:
+        weighting: As for :class:`WeightedMean`.
+
+    Raises:
+        ValueError: As for :class:`WeightedMean`; when an algorithm is made, if models circulate, so that the server
+            never sees a client's own model.
     """
 
     states: ClientStates
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if the server does not see the model of a single client."""
+        super().check_beside(parts)
+        _refuse_circulating(self, parts["schedule"])
 
     def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model."""
@@ -149,3 +182,12 @@ class StaleMean(WeightedMean):
         merged = super().merge(model)
         self.states.on_round_end()
         return None if merged is None else self.states.mean
+
+
+def _refuse_circulating(mean: Aggregation, schedule: object) -> None:
+    """Raise ``ValueError`` for a mean over all clients if the server gets models that many clients trained."""
+    if getattr(schedule, "keeps_models", False):
+        raise ValueError(
+            f"`aggregation` cannot be {mean!r}, a mean over all clients: with {type(schedule).__name__} the server "
+            "gets models that many clients trained. Use WeightedMean(), or a schedule in which no models circulate."
+        )

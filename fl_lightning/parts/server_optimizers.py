@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -218,11 +219,21 @@ class DynamicServer(ServerOptimizer):
 
     Raises:
         TypeError: If ``objective`` is no :class:`DynamicRegularizer`.
+        ValueError: When an algorithm is made, if its objective is not ``objective``.
     """
 
     def __init__(self, objective: DynamicRegularizer) -> None:
         check_instance("objective", objective, DynamicRegularizer)
         self._objective = objective
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if no client renews the lambda_k that this part reads."""
+        given = parts["objective"]
+        if not any(part is self._objective for part in given.with_held_parts):
+            raise ValueError(
+                f"DynamicServer needs its `objective`, {self._objective!r}, as the algorithm's objective, which keeps "
+                f"the clients' lambda_k, got {given!r}. Give the same DynamicRegularizer as both, or use FedDyn."
+            )
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
         """Return the corrected mean."""

@@ -121,6 +121,12 @@ class Asynchronous(Part):
         return super().may_draw or not is_of_library(type(self.clock))
 
     @property
+    def repeats_in_buffer(self) -> bool:
+        """Whether the buffer may hold several results of one client."""
+        waits = self.wait_for_flush and not self.repeats_clients
+        return self.buffer_size > 1 and not (self.once_per_buffer or waits)
+
+    @property
     def most_at_once(self) -> int:
         """Most clients that train at once."""
         return self.concurrency or len(self._sizes)
