@@ -71,7 +71,7 @@ class AsynchronousCallback(AggregationCallback):
         """
         if sampler is not None:
             raise ValueError(
-                f"`sampler` cannot be a {type(sampler).__name__}: clients train whenever they are free. Give "
+                f"`sampler` cannot be {sampler!r}: clients train whenever they are free. Give "
                 "`clients_per_round`, the number of results in a round, and `concurrency`."
             )
         return Arrivals(0.1 if clients_per_round is None else clients_per_round)

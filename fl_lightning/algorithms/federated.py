@@ -83,7 +83,7 @@ class Federated(AggregationCallback):
             return super().make_sampler(clients_per_round, sampler)
         if sampler is not None:
             raise ValueError(
-                f"`sampler` cannot be a {type(sampler).__name__} with an asynchronous schedule: clients train whenever "
+                f"`sampler` cannot be {sampler!r} with an asynchronous schedule: clients train whenever "
                 "they are free. Give `clients_per_round`, the number of results in a round."
             )
         return Arrivals(0.1 if clients_per_round is None else clients_per_round)

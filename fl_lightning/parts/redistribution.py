@@ -16,7 +16,7 @@ from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.saved_results import numbers_of, with_models
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.server import Server
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, who_train
 
 Evaluate = Literal["virtual", "aggregate"]
 Unequal = Literal["subsample", "reduce", "park", "count"]
@@ -123,10 +123,11 @@ class Redistribution(Schedule):
         if not self.in_cycle:
             self.num_models, self.trainings = cohort_size, dict.fromkeys(range(cohort_size), 0)
         elif cohort_size != self.num_models:
+            circulating = counted(self.num_models, "model") + (" circulates" if self.num_models == 1 else " circulate")
+            left = counted(self.redistributions - self.position, "round")
             raise ValueError(
-                f"{self.num_models} models circulate since the last aggregation, but {cohort_size} clients train now. "
-                f"Keep `clients_per_round` as it was for the {self.redistributions - self.position} rounds up to the "
-                "next aggregation."
+                f"{circulating} since the last aggregation, but {who_train(cohort_size)} now. Keep `clients_per_round` "
+                f"as it was for the {left} up to the next aggregation."
             )
         slots = sorted(self.trainings)
         if self.unequal == "subsample" and num_active < len(slots):

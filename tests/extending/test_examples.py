@@ -200,5 +200,5 @@ def test_every_part_under_every_schedule_on_one_process_and_on_two(tmp_path: Pat
 
 
 def test_a_sampler_and_an_asynchronous_schedule_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="`sampler` cannot be a RoundRobin: clients train whenever they are free"):
+    with pytest.raises(ValueError, match=r"`sampler` cannot be RoundRobin.*: clients train whenever they are free"):
         FedBuff(3, sampler=example("round_robin").RoundRobin(2))

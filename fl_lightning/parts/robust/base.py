@@ -95,6 +95,6 @@ def check_enough(rows: int, needed: int, who: object) -> None:
     """Raise ``ValueError`` if a round has fewer updates than a rule needs."""
     if rows < needed:
         raise ValueError(
-            f"{who} needs at least {needed} updates to merge, but there are {rows} (buckets, if they were mixed "
-            "first). Let more clients train in a round, or allow for fewer attackers."
+            f"{who} needs at least {needed} updates to merge, but there {'is' if rows == 1 else 'are'} {rows} "
+            "(buckets, if they were mixed first). Let more clients train in a round, or allow for fewer attackers."
         )

@@ -440,7 +440,10 @@ def test_equal_durations_have_one_staleness() -> None:
         (lambda: FedAsync(1, concurrency=0), r"`concurrency` must be a whole number of at least 1, got 0"),
         (lambda: FedAsync(1, lookahead=0), r"`lookahead` must be a whole number of at least 1, got 0"),
         (lambda: FedAsync(1, participation=Participation(dropout=0.1)), r"`participation` is for rounds .* `clock="),
-        (lambda: FedAsync(1, sampler=ImportanceSampler(2)), r"`sampler` cannot be a ImportanceSampler"),
+        (
+            lambda: FedAsync(1, sampler=ImportanceSampler(2)),
+            r"`sampler` cannot be ImportanceSampler\(.*2\)",
+        ),
         (lambda: polynomial(1.5), r"`a` must be a number in \[0, 1\], got 1.5. It is the exponent"),
         (lambda: FedBuff(0), r"`buffer_size` must be a whole number of at least 1, got 0"),
         (lambda: FedBuff(2, server_lr=1.0, server=Mixing()), r"`server_lr=1.0` and `server` exclude each other"),
