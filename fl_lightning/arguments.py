@@ -161,8 +161,8 @@ def check_instance(name: str, value: object, kind: type, hint: str = "") -> None
         raise TypeError(f"`{name}` must be {wanted}, got {got(value)}.{_sentence(hint)}")
 
 
-def first_value(name: str, function: Callable[..., Any], argument: Any) -> Any:
-    """Return what a user's function gives, tried out before any work.
+def value_of(name: str, function: Callable[..., Any], argument: Any, hint: str = "") -> Any:
+    """Return what a user's function gives for an argument.
 
     Raises:
         TypeError: If it fails.
@@ -171,7 +171,7 @@ def first_value(name: str, function: Callable[..., Any], argument: Any) -> Any:
         return function(argument)
     except Exception as error:
         raise TypeError(
-            f"`{name}` is a function that fails for {argument!r}: {type(error).__name__}: {error}"
+            f"`{name}` is a function that fails for {argument!r}: {type(error).__name__}: {error}{_sentence(hint)}"
         ) from error
 
 

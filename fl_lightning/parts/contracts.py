@@ -20,6 +20,7 @@ from fl_lightning.parts.traffic import Payload
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Check = Callable[[Any, str, tuple[Any, ...], Any], Any]
+_MOST = 1e100  # of weights: sums of larger ones leave the range of double precision, and a mean becomes 0
 
 
 def call_for_vector(
@@ -188,9 +189,9 @@ def _with_checked_numbers(part: object, method: str, result: ClientResult) -> Cl
 def _checked_number(part: object, method: str, what: str, value: Any, hint: str, least: float = 0.0) -> Any:
     """Return a number of a user's part as Python's; raise ``ValueError`` if it is none, not finite or too small."""
     number = plain(value.item() if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0 else value)
-    if is_finite_number(number) and number >= least:
+    if is_finite_number(number) and number >= least and (number <= _MOST or least < 0):
         return number
-    allowed = "a finite number of at least 0" if least == 0 else "a finite number"
+    allowed = "a finite number of at least 0 and at most 1e100" if least == 0 else "a finite number"
     raise ValueError(f"`{type(part).__name__}.{method}` returned {what} is {got(value)}; it must be {allowed}. {hint}.")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fl_lightning.arguments import check_text, first_value, plain
+from fl_lightning.arguments import check_text, plain, value_of
 
 #: A number, or a function from the round (from 0) to a number.
 Scheduled = float | Callable[[int], float]
+
+_HINT = "It is called with the number of each round, from 0, and must give a number for all of them."
 
 
 class Check(Protocol):
@@ -29,7 +31,7 @@ class Hyperparameter:
         hint: The way out, for the error.
 
     Raises:
-        TypeError: If the function fails for the first round.
+        TypeError: If the function fails for the first round, or later for another one.
         ValueError: If the number, or the first round's, is not allowed.
     """
 
@@ -37,18 +39,19 @@ class Hyperparameter:
         check_text("name", name)
         self._name, self._value, self._check, self._hint = name, value, check, hint
         if callable(value):
-            first_value(name, value, 0)
+            value_of(name, value, 0, _HINT)
         self.at(0)
 
     def at(self, round_index: int) -> float:
         """Return the value in a round.
 
         Raises:
+            TypeError: If the function fails.
             ValueError: If it is not allowed.
         """
         if not callable(self._value):
             self._check(self._name, self._value, self._hint)
             return float(plain(self._value))
-        value = self._value(round_index)
+        value = value_of(self._name, self._value, round_index, _HINT)
         self._check(f"{self._name}({round_index})", value, self._hint)
         return float(plain(value))

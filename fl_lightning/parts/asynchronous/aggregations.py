@@ -86,7 +86,8 @@ class StalenessWeightedDeltas(Aggregation):
         average_staleness: s is divided by its value at this staleness; the paper has 0, FLSim 1 by default.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        TypeError: If ``staleness`` is a function that fails for 0 or for ``average_staleness``.
+        ValueError: If an argument is out of its range, or s is 0 at ``average_staleness``.
     """
 
     merges_buffers = True
@@ -103,7 +104,14 @@ class StalenessWeightedDeltas(Aggregation):
         check_not_negative("average_staleness", average_staleness)
         self.weighting, self.divide_by = weighting, divide_by
         self._decay = staleness_function(staleness)
-        self._usual = self._decay(plain(average_staleness))  # type: ignore[arg-type]
+        usual = plain(average_staleness)
+        # a user's function may read a table, whose places are whole numbers
+        self._usual = self._decay(int(usual) if usual == int(usual) else usual)  # type: ignore[arg-type]
+        if not self._usual:
+            raise ValueError(
+                f"`average_staleness` must be one at which `staleness` gives a weight greater than 0, got {usual}: all "
+                "weights are divided by the one at this staleness. Give a smaller one; 0 is that of a fresh result."
+            )
         self._clear()
 
     @property
@@ -175,9 +183,10 @@ class DynamicWeightMean(Aggregation):
         self._results.append(result)
 
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return the weighted mean, float64 of shape ``(size,)``."""
-        weights, results, self._results = self.weights(), self._results, []
-        if not results:
+        """Return the weighted mean, float64 of shape ``(size,)``; ``None`` when nothing with a weight was added."""
+        weights = self.weights() if any(result.num_samples for result in self._results) else []
+        results, self._results = self._results, []
+        if not weights:
             return None
         mean = torch.zeros(len(model), dtype=accumulator(model), device=model.device)
         for weight, result in zip(weights, results, strict=True):

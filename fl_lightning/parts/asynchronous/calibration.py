@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.arguments import check_choice, check_count, check_interval, check_positive, first_value, got, to_array
+from fl_lightning.arguments import check_choice, check_count, check_interval, check_positive, got, to_array, value_of
 
 Durations = Literal["exponential"] | Sequence[float] | Callable[[np.random.Generator], float]
 
@@ -60,7 +60,7 @@ def calibrate_staleness(
 
 def _drawer(durations: Durations) -> Callable[[np.random.Generator], float]:
     if callable(durations):
-        check_positive("durations(generator)", first_value("durations", durations, np.random.default_rng(0)))
+        check_positive("durations(generator)", value_of("durations", durations, np.random.default_rng(0)))
         return durations
     if isinstance(durations, str):
         check_choice("durations", durations, ("exponential",), "Give a sequence or a function for another one.")

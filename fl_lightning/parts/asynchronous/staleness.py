@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from fl_lightning.arguments import check_choice, check_interval, check_not_negative, check_positive, first_value, plain
+from fl_lightning.arguments import check_choice, check_interval, check_not_negative, check_positive, plain, value_of
 from fl_lightning.representation import short
 
 StalenessFunction = Callable[[int], float]
 Staleness = Literal["constant", "polynomial", "hinge", "exponential"] | StalenessFunction
+
+_HINT = "It is called with the staleness of each result, from 0, and must give a number for all of them."
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,10 @@ class CheckedWeights:
         """Return s(d).
 
         Raises:
+            TypeError: If the function fails.
             ValueError: If it is no finite number of at least 0.
         """
-        weight = plain(self.function(staleness))
+        weight = plain(value_of("staleness", self.function, staleness, _HINT))
         hint = f"It is the weight that {short(self.function)} gives a result of staleness {staleness}."
         check_not_negative(f"staleness({staleness})", weight, hint)
         return float(weight)
@@ -125,7 +128,8 @@ def staleness_function(staleness: Staleness) -> StalenessFunction:
         ValueError: If the name is unknown, or the function gives a fresh result no weight.
     """
     if callable(staleness):
-        check_positive("staleness(0)", first_value("staleness", staleness, 0), "It is the weight of a fresh result.")
+        fresh = value_of("staleness", staleness, 0, _HINT)
+        check_positive("staleness(0)", fresh, "It is the weight of a fresh result.")
         of_library = isinstance(staleness, (PolynomialDecay, HingeDecay, ExponentialDecay)) or staleness is constant
         return staleness if of_library else CheckedWeights(staleness)
     check_choice(
