@@ -255,7 +255,8 @@ class FederatedLoop(RoundLoop):
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
         seed_global_generators(self.settings.seed, Stream.SERVER, self.round_index - 1)
-        tell_of_missing_clients(self.algorithm.report, self.round_index)
+        with_loss = self.algorithm.objective.sends_loss
+        tell_of_missing_clients(self.algorithm.report, self.round_index, with_loss=with_loss)
         notify(self.trainer, "on_round_end")
 
     def on_advance_end(self) -> None:

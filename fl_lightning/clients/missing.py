@@ -12,24 +12,25 @@ from fl_lightning.parts.traffic import RoundReport
 _MOST_NAMED = 5
 
 
-def tell_of_missing_clients(report: RoundReport, number: int) -> None:
+def tell_of_missing_clients(report: RoundReport, number: int, *, with_loss: bool = False) -> None:
     """Warn of the clients that a round left out; say in one line if it was empty.
 
     Args:
         report: What became of the round's clients.
         number: The round, from 1.
+        with_loss: Whether clients send a loss, which may be the reason, too.
     """
     if report.left_out:
         rank_zero_warn(
-            f"Round {number}: {_who_was_left_out(report.left_out, bool(report.reported))} The values that these "
-            "clients logged still count in the round's training metrics, which may be NaN, too: monitor a validation "
-            "metric instead."
+            f"Round {number}: {_who_was_left_out(report.left_out, bool(report.reported), with_loss)} The values that "
+            "these clients logged still count in the round's training metrics, which may be NaN, too: monitor a "
+            "validation metric instead."
         )
     elif not report.reported:
         rank_zero_info(f"Round {number} is empty: no client reported.")
 
 
-def _who_was_left_out(clients: Sequence[int], others_are_left: bool) -> str:
+def _who_was_left_out(clients: Sequence[int], others_are_left: bool, with_loss: bool) -> str:
     """Return who was left out of a round, why, and what it means for the model."""
     models = sorted(Counter(clients).items())  # of an asynchronous client there may be several
     numbers = [f"{client}" if number == 1 else f"{client} ({number} models)" for client, number in models]
@@ -43,4 +44,5 @@ def _who_was_left_out(clients: Sequence[int], others_are_left: bool) -> str:
             shown = [*numbers[:_MOST_NAMED], f"{others} more"]
         who = f"clients {', '.join(shown[:-1])} and {shown[-1]} were left out: their models have"
     rest = "" if others_are_left else "No client is left, so the model stays. "
-    return f"{who} NaN or infinite values. {rest}Lower the learning rate or clip gradients."
+    loss = (", or its loss is" if len(clients) == 1 else ", or their losses are") + " NaN or infinite"
+    return f"{who} NaN or infinite values{loss if with_loss else ''}. {rest}Lower the learning rate or clip gradients."

@@ -59,7 +59,7 @@ def draw_cohort(
     if not valid or len(np.unique(clients)) < len(clients) or not 0 <= clients.min() <= clients.max() < num_clients:
         raise ValueError(
             f"`{type(sampler).__name__}.draw` must return distinct whole numbers from 0 to {num_clients - 1}, the "
-            f"round's clients, got {got(drawn)}. {_way_out(drawn, clients)}"
+            f"round's clients, got {got(clients.tolist() if valid else drawn)}. {_way_out(drawn, clients)}"
         )
     if available is not None and (absent := sorted(set(clients.tolist()) - set(available.tolist()))):
         raise ValueError(
@@ -82,4 +82,6 @@ def _way_out(drawn: Any, clients: np.ndarray) -> str:
         return "Give one array with a client after the other, such as `np.array([3])`."
     if clients.dtype.kind not in "iu":
         return "Give integers, such as `clients.astype(int)`."
+    if len(np.unique(clients)) < len(clients):
+        return "Each client trains once in a round: draw without replacement, or keep `np.unique(clients)`."
     return "Each client trains once in a round, and clients are numbered by position."

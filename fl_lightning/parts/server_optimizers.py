@@ -18,6 +18,7 @@ from fl_lightning.arguments import (
     check_positive,
     plain,
 )
+from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.objectives import DynamicRegularizer
@@ -143,6 +144,7 @@ class Adaptive(_Scheduled):
         name: What the user calls the learning rate, for errors.
 
     Raises:
+        FloatingPointError: In a step, if an update is so large that v becomes infinite.
         ValueError: If an argument is out of its range.
     """
 
@@ -193,6 +195,12 @@ class Adaptive(_Scheduled):
             v = self.beta2 * v + (1 - self.beta2) * square
         else:
             v = v - (1 - self.beta2) * square * torch.sign(v - square)
+        if not is_finite(v):
+            raise FloatingPointError(
+                f"The second moment of {self!r} is infinite, because the clients' update is so large (its largest "
+                f"value is {float(delta.abs().max()):.3g}) that its square is no number any more. The server would "
+                "never move again. Lower the clients' learning rate, clip gradients, or give `exchange=Clip(...)`."
+            )
         self._m, self._v = m, v
         self._steps += 1
         if self.bias_correction:

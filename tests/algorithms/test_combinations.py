@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import (
     AggregationCallback,
     DynamicWeightFedBuff,
+    FedAdagrad,
+    FedAdam,
     FedAsync,
     FedAvg,
     FedBuff,
@@ -19,10 +22,13 @@ from fl_lightning import (
     Federated,
     FedNova,
     FedProx,
+    FedYogi,
+    QFedAvg,
     RADFed,
 )
 from fl_lightning.parts import (
     ClientResult,
+    ClientSampler,
     CurrentMean,
     DynamicRegularizer,
     DynamicServer,
@@ -133,3 +139,30 @@ def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., Aggre
 
 def test_very_large_weights_are_weights() -> None:
     assert fit(FedAvg(1.0, exchange=Sized(1e99))) == pytest.approx(fit(FedAvg(1.0, weighting="uniform")), abs=1e-15)
+
+
+@pytest.mark.parametrize("make", [FedAdagrad, FedAdam, FedYogi])
+def test_a_server_whose_second_moment_is_infinite_does_not_stop_in_silence(make: Callable[..., Any]) -> None:
+    huge = quadratic_clients(a=[1.0], c=[1e160])
+    with pytest.raises(FloatingPointError, match=r"square is no number any more. The server would never move again"):
+        fit_quadratic(make(1), Quadratic(lr=0.5), huge, rounds=1)
+
+
+def test_a_client_that_is_left_out_for_its_loss_is_not_told_to_have_an_invalid_model() -> None:
+    clients = quadratic_clients(a=[1.0, 1.0], c=[1.0, 1e160])  # a finite gradient, but an infinite loss
+    text = r"client 1 was left out: its model has NaN or infinite values, or its loss is NaN or infinite. Lower"
+    with pytest.warns(UserWarning, match=text):
+        weights = fit_quadratic(QFedAvg(0, 1.0), Quadratic(lr=0.5), clients, rounds=1)
+    assert float(weights) == 0.5
+
+
+def test_a_sampler_that_draws_with_replacement_is_shown_what_it_drew() -> None:
+    class Replacing(ClientSampler):
+        def cohort_size(self, num_clients: int) -> int:
+            return 2
+
+        def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+            return np.array([3, 3])
+
+    with pytest.raises(ValueError, match=r"got \[3, 3\]. Each client trains once in a round: draw without replacement"):
+        fit(FedAvg(sampler=Replacing()))
