@@ -34,6 +34,7 @@ from fl_lightning.parts import (
     DynamicServer,
     Exchange,
     StaleMean,
+    TrimmedMean,
     WeightedMean,
 )
 
@@ -166,3 +167,25 @@ def test_a_sampler_that_draws_with_replacement_is_shown_what_it_drew() -> None:
 
     with pytest.raises(ValueError, match=r"got \[3, 3\]. Each client trains once in a round: draw without replacement"):
         fit(FedAvg(sampler=Replacing()))
+
+
+class Growing(ClientSampler):
+    """Draws one client in the first round, two in the second one."""
+
+    size = 1
+
+    def on_round_start(self, round_index: int) -> None:
+        self.size = round_index + 1
+
+    def cohort_size(self, num_clients: int) -> int:
+        return self.size
+
+    def draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray | None = None) -> np.ndarray:
+        return np.arange(self.size)
+
+
+def test_errors_on_one_model_and_one_update_are_in_the_singular() -> None:
+    with pytest.raises(ValueError, match=r"1 model circulates since .*, but 2 clients train now.* for the 1 round up"):
+        fit(RADFed(2, sampler=Growing()))
+    with pytest.raises(ValueError, match=r"at least 3 updates to merge, but there is 1 \(buckets"):
+        fit(FedAvg(1, aggregation=TrimmedMean(1)))
