@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,15 +40,16 @@ class ClientLoop(ClientStep):
 
     # ---- once a fit ----
 
-    def prepare(self, schedule_steps: int) -> None:
+    def prepare(self, batches_per_client: Callable[[], int]) -> None:
         """Resolve hooks and plugins; call it when model, optimizers and data are set up.
 
         Args:
-            schedule_steps: How far a learning-rate schedule by steps advances in a round (and for a client at most).
+            batches_per_client: Returns the mean number of a client's batches, of which a schedule by steps walks the
+                optimizer steps in each round.
         """
         trainer = self.trainer
         self._prepare_step()
-        self.optimizers = LocalOptimizers(trainer, schedule_steps)
+        self.optimizers = LocalOptimizers(trainer, batches_per_client)
         self.client_log = ClientLog(self._module, self._results)
         self._transfer = batch_transfer(trainer)
 

@@ -232,10 +232,12 @@ class Journal:
         if trainer.loggers and every:
             for due in range(-(-(before + 1) // every) * every - 1, before + so_far[-1], every):
                 client = bisect_right(so_far, due - before)
-                place = ends[client][due - before - (so_far[client - 1] if client else 0)]
+                number = due - before - (so_far[client - 1] if client else 0)
+                place, first = ends[client][number], ends[client][number - 1] + 1 if number else 0
                 unheard = _leave_values(loop._results, clients, (client, place), earlier)
                 loop._batches_that_stepped = due
-                show_rates(loop, rates, clients[client][place][0].settings)
+                for entry, _ in clients[client][first : place + 1]:  # all batches that the step accumulates
+                    show_rates(loop, rates, entry.settings)
                 trainer._logger_connector.update_train_step_metrics()
                 for metric in unheard:
                     metric.has_reset = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,16 +36,18 @@ class OptimizerProgress:
 class LocalOptimizers:
     """Gives each client fresh optimizers and the learning rates of the round's start.
 
-    A schedule by steps walks the same stretch for every client: ``schedule_steps`` local steps a round.
+    A schedule by steps walks the same stretch for every client: the steps of ``batches_per_client()`` batches.
 
     Args:
         trainer: The trainer, with optimizers and schedules set up.
-        schedule_steps: How far a schedule by steps advances in a round, and for a client at most.
+        batches_per_client: Returns the mean number of a client's batches. It is asked in every round, because hooks may
+            have changed the batch size, or how many batches are accumulated.
     """
 
-    def __init__(self, trainer: pl.Trainer, schedule_steps: int) -> None:
+    def __init__(self, trainer: pl.Trainer, batches_per_client: Callable[[], int]) -> None:
         self._trainer = trainer
-        self._schedule_steps = schedule_steps
+        self._batches_per_client = batches_per_client
+        self._mean_batches = 0  # of the round
         self._automatic = trainer.lightning_module.automatic_optimization
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
         #: Schedules that step after a client's optimizer steps.
@@ -65,6 +67,8 @@ class LocalOptimizers:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
         self._for_clients = self._settings()
         self._configured = list(map(OptimizerMemory, self._trainer.optimizers))
+        if self.by_step:
+            self._mean_batches = self._batches_per_client()
 
     @property
     def begin_with_state(self) -> bool:
@@ -161,6 +165,11 @@ class LocalOptimizers:
             self.first_client_end = self._settings()
 
     @property
+    def _schedule_steps(self) -> int:
+        """How far a schedule by steps advances in the round, and for a client at most."""
+        return -(-self._mean_batches // int(self._trainer.accumulate_grad_batches))
+
+    @property
     def counts_batches(self) -> bool:
         """Whether a schedule by steps steps at some batches only."""
         return any(config.frequency > 1 for config in self.by_step)
@@ -183,8 +192,10 @@ class LocalOptimizers:
         With manual optimisation the module steps its schedules itself; they go on from where the round's first client
         left them.
         """
+        accumulate = int(self._trainer.accumulate_grad_batches)
         for step in range(self._schedule_steps if self.by_step else 0):
-            self.step_in_client(step + 1, (step + 1) * int(self._trainer.accumulate_grad_batches))
+            # the last step may come after fewer batches
+            self.step_in_client(step + 1, min((step + 1) * accumulate, self._mean_batches))
         if self.first_client_end is not None:
             self._restore(*self.first_client_end)
 

@@ -141,8 +141,7 @@ class RoundLoop(_FitLoop, ABC):
         """Prepare the clients' loop and call ``on_train_start``."""
         trainer = self.trainer
         self._unwrap_model()
-        accumulate = trainer.accumulate_grad_batches
-        self.epoch_loop.prepare(-(-self.batches_per_client() // accumulate))
+        self.epoch_loop.prepare(self.batches_per_client)
         refuse_step_plateau(trainer)
         refuse_foreign_parameters(trainer)
         self.on_fit_start()

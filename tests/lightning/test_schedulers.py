@@ -8,10 +8,12 @@ import lightning as L
 import pytest
 import torch
 from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
-from lightning.pytorch.callbacks import Callback
+from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, LearningRateMonitor
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch.optim import SGD, lr_scheduler
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, TensorDataModule
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4: the mean is 8 / 3, rounded up to 3
 
@@ -212,7 +214,14 @@ def test_own_lr_scheduler_step() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "accumulate"),
-    [({}, 1), ({}, 2), ({"interval": "step"}, 1), ({"interval": "step"}, 2), ({"interval": "step", "frequency": 3}, 1)],
+    [
+        *(({}, 1), ({}, 2), ({"interval": "step"}, 1), ({"interval": "step"}, 2)),
+        *(
+            ({"interval": "step", "frequency": frequency}, accumulate)
+            for frequency in (2, 3)
+            for accumulate in (1, 2, 3)
+        ),
+    ],
     ids=str,
 )
 def test_one_clients_rates_are_those_of_stock_lightning(settings: dict[str, Any], accumulate: int) -> None:
@@ -222,3 +231,64 @@ def test_one_clients_rates_are_those_of_stock_lightning(settings: dict[str, Any]
     train_federatedly(Scheduled(halve, **settings), [data], callbacks=[federated], **common)
     train_centrally(Scheduled(halve, **settings), data, callbacks=[central], **common)
     assert federated.rounds == central.rounds
+
+
+@pytest.mark.parametrize("accumulate", [{0: 2, 1: 1}, {0: 1, 1: 4}, {0: 1, 1: 2, 2: 3}], ids=str)
+def test_one_clients_rates_where_accumulation_changes(accumulate: dict[int, int]) -> None:
+    federated, central = Rates(), Rates()
+    data = clients_of(*SIZES)[2]
+    for rates, train in ((federated, train_federatedly), (central, train_centrally)):
+        callbacks = [GradientAccumulationScheduler(dict(accumulate)), rates]
+        given: Any = [data] if train is train_federatedly else data
+        train(Scheduled(halve, interval="step"), given, callbacks=callbacks, max_epochs=4)
+    assert federated.rounds == central.rounds
+
+
+class Grows(Callback):
+    """Doubles the batch size in each round."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: L.LightningModule) -> None:
+        trainer.datamodule.batch_size *= 2
+
+
+@pytest.mark.parametrize("federated", [False, True])
+def test_one_clients_rates_where_the_batch_size_changes(federated: bool) -> None:
+    rates, module = Rates(), Scheduled(halve, interval="step")
+    callbacks = [rates, Grows(), *([FedAvg(1.0)] if federated else [])]
+    trainer = quiet_trainer(callbacks=callbacks, max_epochs=3, reload_dataloaders_every_n_epochs=1)
+    trainer.fit(module, datamodule=TensorDataModule([clients_of(*SIZES)[2]], batch_size=4, shuffle=False))
+    steps = [5, 3, 2]
+    expected = [0.5**number for number in range(sum(steps))]
+    found = [rate for clients in rates.rounds for client in clients for rate in client]
+    assert found == [round(rate, 9) for rate in expected]
+
+
+class Small(Classifier):
+    """Halves the learning rate at each step; it overrides no hook, so that clients may be stacked."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halve(optimizer), "interval": "step"}}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_a_stack_notes_the_rate_of_each_accumulated_batch(every: int, accumulate: int) -> None:
+    def noted(executor: str) -> dict[str, list[float]]:
+        monitor = LearningRateMonitor()
+        train_federatedly(
+            Small(),
+            clients_of(*SIZES),
+            algorithm=FedAvg(1.0, executor=executor),
+            callbacks=[monitor],
+            max_epochs=4,
+            accumulate_grad_batches=accumulate,
+            log_every_n_steps=every,
+            logger=DummyLogger(),
+        )
+        return monitor.lrs
+
+    expected = noted("sequential")
+    assert len(expected["lr-SGD"]) > 5
+    for executor in ("vectorized", "auto"):
+        assert noted(executor)["lr-SGD"] == pytest.approx(expected["lr-SGD"]), executor
