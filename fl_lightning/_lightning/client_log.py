@@ -106,6 +106,8 @@ class ClientLog:
         for callback in self._module.trainer.callbacks:
             callback.log = log
 
+    # it counts, and a compiled `training_step` would be compiled anew for each number
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
         fx = self._module._current_fx_name

@@ -61,7 +61,7 @@ class ClientLoop(ClientStep):
         self.scheduler_progress.reset_on_run()
         self.automatic_optimization.optim_progress.reset_on_run()
         self.val_loop.batch_progress.total.reset()
-        self._round_batches = num_batches
+        self._round_batches, self._handed_on = num_batches, False
         self.optimizers.on_round_start()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
@@ -82,6 +82,11 @@ class ClientLoop(ClientStep):
                 f"{self._automatic} during the fit. Set it in `__init__`, and fit twice to optimise in both ways."
             )
         self.optimizers.on_clients_start()
+
+    def on_clients_end(self) -> None:
+        """Hand the last step's logged values to the trainer, if no client came to the round's last batch."""
+        if self.batch_progress.current.ready and not self._handed_on:
+            self.hand_on_to_trainer()
 
     def on_round_end(self) -> None:
         """Return to the settings at the round's start and clear what clients left in the optimizers."""
@@ -256,15 +261,19 @@ class ClientLoop(ClientStep):
 
     def _hand_on_logged_values(self) -> None:
         """Give logged values to the loggers every ``log_every_n_steps``, to the trainer when the round ends."""
-        connector = self.trainer._logger_connector
         if self.batch_progress.is_last_batch:
-            connector.on_batch_end()
+            self.hand_on_to_trainer()
         else:
             self._results.batch = self._results.batch_size = None
         if self.trainer.loggers:
-            connector.update_train_step_metrics()
+            self.trainer._logger_connector.update_train_step_metrics()
         if not self._accumulating:
             self._batches_that_stepped += 1
+
+    def hand_on_to_trainer(self) -> None:
+        """Give what was logged to the trainer's metrics."""
+        self.trainer._logger_connector.on_batch_end()
+        self._handed_on = True
 
     def _should_accumulate(self) -> bool:
         return self._accumulating

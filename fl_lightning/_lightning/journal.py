@@ -207,7 +207,7 @@ class Journal:
         _leave_values(loop._results, clients, (len(clients) - 1, len(clients[-1]) - 1), earlier)
         progress.is_last_batch = progress.current.ready >= loop._round_batches
         if progress.is_last_batch:
-            trainer._logger_connector.on_batch_end()
+            loop.hand_on_to_trainer()
         self._entries = []
 
     def _log(self, loop: ClientLoop, first: LogCall, pairs: Sequence[tuple[Entry, LogCall]]) -> None:

@@ -221,6 +221,7 @@ class RoundLoop(_FitLoop, ABC):
         try:
             with self.trainer.profiler.profile("run_training_epoch"), no_search_for_gpus():
                 self.train_round()
+                self.epoch_loop.on_clients_end()
         except SIGTERMException:
             if self.trainer.world_size == 1 or self.trainer.received_sigterm:  # all processes know of it
                 raise

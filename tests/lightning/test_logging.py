@@ -386,3 +386,31 @@ def test_copy_of_the_module_made_inside_a_round_is_whole() -> None:
     # neither the trainer nor the round's log came along
     assert copies[0]._trainer is None
     assert copies[0].log.__self__ is copies[0]
+
+
+class EndsClients(Classifier):
+    """Logs each step; a client ends before a batch, or at one."""
+
+    def __init__(self, at: int, raises: bool) -> None:
+        super().__init__()
+        self.at, self.raises = at, raises
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx == self.at and not self.raises else None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if batch_idx == self.at:
+            raise StopIteration
+        loss = self.loss(batch)
+        self.log("last", loss)
+        return loss
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("at", [1, 3])
+def test_values_of_steps_reach_the_trainer_where_a_client_ends_early(at: int, raises: bool) -> None:
+    one = train_centrally(EndsClients(at, raises), samples(14), max_epochs=2).callback_metrics
+    for executor in ("sequential", "auto"):
+        algorithm = FedAvg(1.0, executor=executor)
+        found = train_federatedly(EndsClients(at, raises), [samples(14)], algorithm=algorithm, max_epochs=2)
+        assert found.callback_metrics["last"] == one["last"], executor
