@@ -145,12 +145,21 @@ class StateVector:
     def check_unchanged(self) -> None:
         """Raise ``RuntimeError`` when other parameters are trained now than when the fit began."""
         now = {id(p) for p in self.module.parameters() if p.requires_grad}
-        if now != {id(p) for p in self.parameters}:
-            raise RuntimeError(
-                f"The trained parameters of {type(self.module).__name__} changed during the fit "
-                f"({len(self.parameters)} tensors before, {len(now)} now), so the clients' models no longer match the "
-                "server's. Freeze or unfreeze layers before `trainer.fit`, and continue from a checkpoint's weights."
-            )
+        if now == {id(p) for p in self.parameters}:
+            return
+        held = {name: id(p) for name, p in self.module.named_parameters(remove_duplicate=False)}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if held.get(name) not in (None, id(parameter)):
+                raise RuntimeError(
+                    f"`{name}` of {type(self.module).__name__} became another `nn.Parameter` during the fit, which the "
+                    "optimizer does not have. Write the values into the one that is there, as by "
+                    f"`{name}.data.copy_(...)`, or replace it before `trainer.fit`."
+                )
+        raise RuntimeError(
+            f"The trained parameters of {type(self.module).__name__} changed during the fit ({len(self.parameters)} "
+            f"tensors before, {len(now)} now), so the clients' models no longer match the server's. Freeze or unfreeze "
+            "layers before `trainer.fit`, and continue from a checkpoint's weights."
+        )
 
     def keep_constant(self) -> None:
         """Note the values of buffers that do not travel, complex and sparse ones, for :meth:`check_constant`."""

@@ -7,7 +7,9 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.comparison import Classifier, clients_of, train_federatedly
 from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -53,6 +55,17 @@ def test_vector_notices_layers_that_were_frozen_meanwhile() -> None:
     module[0].requires_grad_(False)
     with pytest.raises(RuntimeError, match="trained parameters of Sequential changed during the fit"):
         state.check_unchanged()
+
+
+def test_a_parameter_that_was_replaced_is_named() -> None:
+    class Replaces(Callback):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+            pl_module.layers[2].bias = nn.Parameter(torch.zeros(3))
+
+    with pytest.raises(
+        RuntimeError, match=r"`layers.2.bias` of Classifier became another .* `layers.2.bias.data.copy_"
+    ):
+        train_federatedly(Classifier(), clients_of(8, 8), callbacks=[Replaces()], max_epochs=2)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])

@@ -280,3 +280,35 @@ def test_a_stack_cannot_be_told_from_one_client_after_the_other(
 def test_what_is_stacked(kind: type[Plain], tmp_path: Any) -> None:
     _, fitter = fit(kind, "vectorized", tmp_path)
     assert (fitter.fit_loop.executor.cause is None) == ZOO[kind], fitter.fit_loop.executor.cause
+
+
+class Masked(Plain):
+    """Has a mask, unsigned numbers, and a flag that the first step sets."""
+
+    def prepare(self) -> None:
+        self.register_buffer("mask", torch.tensor([True] * 4 + [False] * 2))
+        self.register_buffer("order", torch.arange(6, dtype=torch.uint8).flip(0))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+
+    def loss(self, batch: Any) -> Tensor:
+        self.seen.fill_(True)
+        return F.cross_entropy(self.layers(batch[0][:, self.order.long()] * self.mask), batch[1])
+
+
+def test_buffers_that_are_masks_are_stacked() -> None:
+    alone, _ = fit(Masked, "sequential")
+    at_once, fitter = fit(Masked, "vectorized")
+    assert fitter.fit_loop.executor.cause is None
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(at_once.state_dict()[name], value, rtol=1e-9, atol=1e-11)
+
+
+class Coarse(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.layers(batch[0].to(self.dtype)), batch[1])
+
+
+def test_rounding_of_coarse_weights_is_named() -> None:
+    cause = fit(Coarse, "vectorized", precision="bf16-true")[1].fit_loop.executor.cause
+    assert "weights in torch.bfloat16 are rounded at every step" in cause
+    assert "bf16-mixed" in cause

@@ -156,7 +156,7 @@ class PreciseStep:
         names = self._vector.names
         number, scale = len(names), max(map(largest, alone[: len(names)]))
         tolerance = _TOLERANCE if alone[number].dtype is torch.float64 else _COARSE
-        for place, (own, other) in enumerate(zip(alone, at_once, strict=False)):
+        for place, (own, other) in enumerate(zip(map(as_numbers, alone), map(as_numbers, at_once), strict=False)):
             # a gradient that is zero but for rounding, as that of a bias before BatchNorm, is no measure
             bound = tolerance * (largest(own) + (1e-2 * scale if place < number else 1e-3)) + 1e-12
             same = (own == other) | (own.isnan() & other.isnan()) | ((own - other).abs() <= bound)
@@ -183,6 +183,28 @@ def _said(logged: Logged) -> list[Tensor]:
     places = [call.value for call in logged.calls if isinstance(call.value, int)]
     places += [leaf.place for call in logged.metric_calls for leaf in call.leaves if isinstance(leaf, TensorPlace)]
     return [logged.tensors[place].double().clone() for place in places]  # a parameter itself may be logged
+
+
+def as_numbers(tensor: Tensor) -> Tensor:
+    """Return a tensor whose values can be subtracted, as those of a mask or of unsigned numbers cannot."""
+    return tensor if tensor.is_floating_point() else tensor.double()
+
+
+def of_rounding(types: Sequence[torch.dtype], weights: Sequence[Tensor], apart: float) -> str:
+    """Return why weights of two or three digits may end so far apart; nothing if that is no matter of rounding.
+
+    Args:
+        types: Each parameter's type.
+        weights: Their values after a client's training.
+        apart: The largest difference.
+    """
+    coarse = [(dtype, values) for dtype, values in zip(types, weights, strict=True) if torch.finfo(dtype).bits < 32]
+    if not coarse or apart > 2 * max(torch.finfo(dtype).eps * largest(values) for dtype, values in coarse):
+        return ""
+    return (
+        f"weights in {coarse[0][0]} are rounded at every step, and a stack adds numbers up in another order. With "
+        'weights in torch.float32, as `precision="bf16-mixed"` leaves them, clients may be stacked'
+    )
 
 
 def largest(tensor: Tensor) -> float:

@@ -32,7 +32,7 @@ from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_metrics
-from fl_lightning.executors.stacked.trials.precise import Example, in_double_precision, largest
+from fl_lightning.executors.stacked.trials.precise import Example, in_double_precision, largest, of_rounding
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.seeding import preserved_generators
@@ -247,10 +247,14 @@ class Trial:
                         f"and {type(optimizer).__name__} makes whole steps of it. Leave it out, as by `bias=False`, or "
                         "take SGD"
                     )
+                types = [parameter.dtype for parameter in vector.parameters]
+                cause = of_rounding(types, models[1][: len(types)], largest(apart)) or (
+                    "the step depends on something that a stack does not keep for each client"
+                    + (", such as the order in which random numbers are drawn" if self.draws else "")
+                )
                 raise CannotVectorize(
                     f"{name!r} differs by {largest(apart):.1g} after a client's training in a stack, where training "
-                    f"moves it by {move:.1g}: the step depends on something that a stack does not keep for each client"
-                    + (", such as the order in which random numbers are drawn" if self.draws else "")
+                    f"moves it by {move:.1g}: {cause}"
                 )
 
     def _compare_steps(self, result: ClientResult, steps: int, summed_lr: Sequence[float]) -> None:
