@@ -93,7 +93,17 @@ class ClientMetrics(ShowsSignature, Callback):
         self._loaded: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forget a checkpoint that was evaluated before the fit."""
+        """Forget a checkpoint that was evaluated before the fit.
+
+        Raises:
+            ValueError: If two of them have one name and different metrics: the loggers would get the mean of both.
+        """
+        for other in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(other, ClientMetrics) and other.metric is not self.metric and other.name == self.name:
+                raise ValueError(
+                    f"Two callbacks ClientMetrics have the `name` {self.name!r} and different metrics, and the loggers "
+                    'would get the mean of the two. Give one of them another name, such as `name="other"`.'
+                )
         if stage == "fit":
             self._loaded = None
             warn_of_clients_without_values(trainer, self)

@@ -16,7 +16,8 @@ class LocalAccuracy(RoundObserver):
 
     The first is of the client's own model after local training, the second of the model that the user sees at the
     round's end, on the same clients' training samples. The module is called on a batch's first element, in eval mode;
-    the second element is the target. That is two more passes over the round's data, without gradients.
+    the second element is the target. That is two more passes over the round's data, without gradients. Clients whose
+    models have NaN or infinite values are in neither mean.
 
     Args:
         metric: Takes scores (n, C) and targets (n,) of one client and returns a number.
@@ -40,7 +41,9 @@ class LocalAccuracy(RoundObserver):
 
     @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
-        """Evaluate the client's model."""
+        """Evaluate the client's model, unless it has NaN or infinite values: its largest score would be any class."""
+        if not bool(result.parameters.isfinite().all()):
+            return
         self.local[result.task.client] = float(self.metric(*loop_of(trainer).training.predictions(result.task.client)))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -53,9 +53,26 @@ class RoundObserver(ShowsSignature, Callback):
         """Called when the round is done: the module holds the model that the user sees, and schedules have stepped."""
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the values."""
+        """Log the values.
+
+        Raises:
+            ValueError: If another callback logs one of the same names: the loggers would get the mean of both.
+        """
         if self.values:
+            _check_other_observers(trainer, self)
             log_round(trainer, pl_module, self.values)
+
+
+def _check_other_observers(trainer: pl.Trainer, observer: RoundObserver) -> None:
+    others = (each for each in trainer.callbacks if isinstance(each, RoundObserver))  # type: ignore[attr-defined]
+    for other in others:
+        if other is not observer and (both := observer.values.keys() & other.values.keys()):
+            first, second = sorted([type(observer).__name__, type(other).__name__])
+            who = f"Two callbacks {first}" if first == second else f"{first} and {second}"
+            raise ValueError(
+                f"{who} both log {min(both)!r}, and the loggers would get the mean of the two. Leave one out, or use "
+                "it in a run of its own; a subclass may give its `values` other names."
+            )
 
 
 def aggregation_of(trainer: pl.Trainer, observer: Callback) -> AggregationCallback:

@@ -97,6 +97,18 @@ def test_another_metric_may_leave_clients_out() -> None:
     assert logged["val_small_clients_left_out"] == 1
 
 
+def test_two_metrics_need_two_names() -> None:
+    def constant(preds: Tensor, target: Tensor) -> Tensor:
+        return torch.tensor(0.25)
+
+    trainer = quiet_trainer(callbacks=[ClientMetrics(), ClientMetrics(constant)])
+    with pytest.raises(ValueError, match="Two callbacks ClientMetrics have the `name` 'acc' and different metrics"):
+        trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    trainer = quiet_trainer(callbacks=[ClientMetrics(), ClientMetrics(constant, "constant")])
+    [logged] = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    assert (logged["val_acc_clients"], logged["val_constant_clients"]) == (0.5, 0.25)
+
+
 def test_a_global_validation_set_has_no_clients() -> None:
     metrics = ClientMetrics()
     [logged] = quiet_trainer(callbacks=[metrics]).validate(Echo(True), datamodule=data(CLIENTS[0]), verbose=False)

@@ -309,6 +309,39 @@ def test_an_empty_round_has_no_divergence() -> None:
     assert curve["fed/central_distance"] == [0.0, 0.0]
 
 
+def test_two_callbacks_cannot_log_one_name() -> None:
+    data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
+    two: list[Any] = [LocalDivergence(), LocalDivergence("updates")]
+    with pytest.raises(ValueError, match=r"Two callbacks LocalDivergence both log 'fed/divergence', and .* mean"):
+        curves([FedAvg(1.0), *two], Quadratic(0.1, 5.0), data, 1)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.filterwarnings("ignore:Round 1")
+def test_a_model_with_nan_has_no_local_accuracy(executor: Any) -> None:
+    class Net(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.0)
+
+    # the first class wins among scores that are NaN: client 1 would be right on all of its samples
+    clients = [(torch.ones(2, 2), torch.tensor([0, 1])), (torch.full((2, 2), torch.nan), torch.tensor([0, 0]))]
+    accuracy = LocalAccuracy()
+    data = TensorDataModule(clients, batch_size=None)
+    curve = curves([FedAvg(1.0, executor=executor), accuracy], Net(), data, 1)
+    assert accuracy.local == accuracy.aggregated == {0: 0.5}
+    assert curve["fed/local_acc"] == [0.5]
+
+
 def test_observers_need_an_aggregation_callback() -> None:
     data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
     with pytest.raises(ValueError, match="LocalDivergence watches clients, but the trainer has no"):
