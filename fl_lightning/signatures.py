@@ -135,6 +135,8 @@ def _refuse_by_position(cls: type, given: tuple[object, ...], options: Mapping[s
     by_name = [each.name for each in full_signature(cls).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
     usual = next((name for name in _USUAL if name in by_name), by_name[0] if by_name else None)
     if usual is None:
+        if not in_order:
+            raise TypeError(f"{cls.__name__} takes no arguments, got {len(given)}.")
         raise TypeError(f"{cls.__name__} takes {_listed(in_order)} and no more, got {len(given)} arguments.")
     surplus = given[len(in_order)]
     example = f"such as {usual}={surplus!r}" if isinstance(surplus, (int, float, str)) else f"such as `{usual}`"

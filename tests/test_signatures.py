@@ -21,6 +21,7 @@ import fl_lightning
 from datamodules import CIFAR10DataModule, DigitsDataModule
 from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi, QFedAvg, parts
 from fl_lightning.callbacks import ClientMetrics
+from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
 from fl_lightning.parts import Adaptive, ServerOptimizer
 from fl_lightning.signatures import ShowsSignature
@@ -312,6 +313,7 @@ def test_words_of_other_libraries_are_known(make: Callable[[], object], sentence
             lambda: IIDPartitioner(2, 0, 1),  # type: ignore[call-arg]
             "IIDPartitioner takes `num_clients` and `seed` and no more, got 3 arguments.",
         ),
+        (lambda: UpdateNorms(2), "UpdateNorms takes no arguments, got 1."),  # type: ignore[call-arg]
         (lambda: FedAvg(mu=0.1), "FedAvg has no argument `mu`. `mu` belongs to FedProx."),  # type: ignore[call-arg]
         (lambda: FedAvg(q=1), "FedAvg has no argument `q`. `q` belongs to QFedAvg."),  # type: ignore[call-arg]
         (
