@@ -64,7 +64,7 @@ def summarize(scores: Numbers, confidence: float = 0.95) -> Summary:
 
 
 def relative_difference(score: float, baseline: float) -> float:
-    """Return ``score / baseline - 1``; 0.02 means two per cent more than the baseline.
+    """Return ``(score - baseline) / |baseline|``; 0.02 means two per cent more than the baseline.
 
     Raises:
         ValueError: If ``baseline`` is 0, or one is not finite.
@@ -75,7 +75,8 @@ def relative_difference(score: float, baseline: float) -> float:
         raise ValueError(
             "`baseline` must not be 0, because no difference is relative to 0. Compare the scores themselves."
         )
-    return score / baseline - 1
+    ratio = score / baseline - 1
+    return ratio if baseline > 0 else -ratio  # -1 is more than -2
 
 
 def relative_difference_of_means(scores: Numbers, baselines: Numbers) -> float:
@@ -194,12 +195,13 @@ class Ranks:
     num_blocks: int
 
 
-def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
+def average_ranks(scores: Mapping[str, Numbers], mode: str = "max", digits: int = 12) -> Ranks:
     """Return the average rank of each method, and Friedman's test that all methods are alike.
 
     Args:
         scores: By method, the scores on all data sets (or blocks), shape ``(n,)``, in the same order for all methods.
         mode: ``"max"`` if larger scores are better, else ``"min"``.
+        digits: Number of decimals to which scores are rounded, so that 0.3 and 0.1 + 0.2 are a tie.
 
     Raises:
         ValueError: If there are fewer than two methods, their numbers of scores differ, or one is not finite.
@@ -207,6 +209,7 @@ def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
     from scipy import stats
 
     check_choice("mode", mode, ("max", "min"))
+    check_count("digits", digits, minimum=0)
     check_instance("scores", scores, Mapping, "Give the scores of each method by its name.")
     if len(scores) < 2:
         raise ValueError(f"`scores` must have at least two methods to rank, got {len(scores)}.")
@@ -214,7 +217,7 @@ def average_ranks(scores: Mapping[str, Numbers], mode: str = "max") -> Ranks:
     if len({len(column) for column in columns}) != 1:
         lengths = {name: len(column) for name, column in zip(scores, columns, strict=True)}
         raise ValueError(f"All methods must have a score for each data set, got these numbers of scores: {lengths}.")
-    table = np.stack(columns, axis=1)
+    table = np.round(np.stack(columns, axis=1), digits)
     ranks = stats.rankdata(-table if mode == "max" else table, axis=1)
     average = {name: float(rank) for name, rank in zip(scores, ranks.mean(axis=0), strict=True)}
     blocks, methods = ranks.shape

@@ -20,6 +20,8 @@ from fl_lightning.report.pages import Grid
 from fl_lightning.report.significance import BETTER, LEVEL, WORSE, holm_p, marks
 from fl_lightning.report.texts import metric_and_unit, number, p_text, signed
 
+_DIGITS = 12  # decimals, as the tests of means round
+
 
 def score_grid(experiment: Experiment) -> Grid:
     """Return the mean and the standard deviation of each method's test score on each data set."""
@@ -171,9 +173,12 @@ def _agreement(here: float, there: float, p: float) -> str:
 
 
 def _means(experiment: Experiment, data: str) -> dict[str, float]:
-    """Return the mean score of each method; NaN without a finished run."""
+    """Return the mean score of each method; NaN without a finished run.
+
+    Means are rounded, so that those of the same numbers in another order are equal.
+    """
     scores = {method: list(experiment.scores(data, method).values()) for method in experiment.methods}
-    return {method: float(np.mean(values)) if values else math.nan for method, values in scores.items()}
+    return {method: round(float(np.mean(values)), _DIGITS) if values else math.nan for method, values in scores.items()}
 
 
 def _mean_and_sd(experiment: Experiment, data: str, method: str) -> str:

@@ -51,6 +51,9 @@ def test_both_averages_of_relative_differences() -> None:
     # by hand: (10 + 30) / (10 + 20) - 1, and the mean of 0 and 1/2
     assert relative_difference_of_means([10, 30], [10, 20]) == pytest.approx(1 / 3)
     assert mean_relative_difference([10, 30], [10, 20]) == pytest.approx(1 / 4)
+    # log-likelihoods: -1 is half as far from 0 as -2, and so more
+    assert relative_difference(-1, -2) == pytest.approx(0.5)
+    assert mean_relative_difference([-3, 3], [-2, 2]) == pytest.approx(0)
 
 
 def enumerated(differences: list[float]) -> float:
@@ -121,6 +124,7 @@ def test_average_ranks_and_friedman() -> None:
     assert ranks.num_blocks == 3
     assert average_ranks({"a": [1, 1], "b": [1, 2]}, mode="min").average == pytest.approx({"a": 1.25, "b": 1.75})
     assert math.isnan(average_ranks({"a": [1, 1], "b": [1, 1]}).p_value)
+    assert average_ranks({"a": [0.1 + 0.2], "b": [0.3]}).average == {"a": 1.5, "b": 1.5}
 
 
 def test_friedman_of_demsars_table_6() -> None:

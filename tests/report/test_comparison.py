@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from helpers.written_results import GAPS, write_results
 from fl_lightning.experiment.statistics import signed_rank_test
 from fl_lightning.report.communication import communication_grid, cost_to_target
 from fl_lightning.report.comparison import paper_grid, rank_grid, relative_grid, score_grid
-from fl_lightning.report.experiment import Experiment
+from fl_lightning.report.experiment import Experiment, read_experiment
 from fl_lightning.report.significance import power_sentences, significance_grid
 
 
@@ -55,6 +56,33 @@ def test_equal_methods_have_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     relative = relative_grid(experiment)
     assert relative is not None
     assert relative.strong == set()
+
+
+def test_means_of_the_same_scores_in_another_order_are_equal(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "results.csv").open(newline="")))
+    # the sum of 0.1, 0.2 and 0.3 depends on their order
+    scores = {"FedAvg": [0.1, 0.2, 0.3], "RADFed": [0.3, 0.2, 0.1]}
+    for row in rows:
+        row["score"] = str(scores[row["method"]][int(row["seed"])])
+    with (tmp_path / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    experiment = read_experiment(tmp_path)
+    assert score_grid(experiment).strong == set()
+    ranks = rank_grid(experiment)
+    assert ranks is not None
+    assert [row[1] for row in ranks.rows] == ["1.50", "1.50"]
+
+
+def test_more_of_a_negative_score_is_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helpers.written_results.BASE", {"easy": -0.5, "hard": -0.25})
+    relative = relative_grid(write_results(tmp_path, score="test_loglik", monitor="val_loglik"))
+    assert relative is not None
+    # -0.5 + 0.035 is 7 % more than -0.5; the mean of -1, ..., -1, 0 on -0.25 is 3.33 % less
+    assert [row[3] for row in relative.rows[:2]] == ["+7.00", "-3.33"]
+    assert relative.strong == {(0, 3)}
 
 
 def test_relative_differences_in_both_forms(tmp_path: Path) -> None:
