@@ -141,6 +141,8 @@ class _Run:
         unscored = {cell.data: why for cell in cells if (why := self.store.why_unscored(self.table, cell)) is not None}
         for why in unscored.values():
             self.store.note(why)
+        for sentence in self.store.diverged(self.table, cells):
+            self.store.note(sentence)
         return rows
 
     def _tune(self) -> None:

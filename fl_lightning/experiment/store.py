@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import takewhile
@@ -18,6 +20,7 @@ from fl_lightning.experiment.lock import Lock, locked
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
 from fl_lightning.experiment.table import Table
+from fl_lightning.representation import counted
 
 _COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
 _HEADER = "Traceback (most recent call last):"
@@ -155,6 +158,20 @@ class Store:
             "finished cells are not run again."
         )
 
+    def diverged(self, table: Table, cells: Sequence[Cell]) -> list[str]:
+        """Return a sentence for each data set and method with cells whose score is NaN or infinite."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for cell in cells:
+            result = self.result(cell)
+            score = None if result is None else result["test"].get(table.data[cell.data].score)
+            counts[cell.data, cell.method] += score is not None and not math.isfinite(score)
+        return [
+            f"{method} on {data}: `{table.data[data].score}` is NaN or infinite in {counted(number, 'cell')}. "
+            "Reports list these, and no number includes them. The model may have diverged: lower the learning rate."
+            for (data, method), number in counts.items()
+            if number
+        ]
+
     def write_tuning(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``tuning.csv``: all points that were tried, and which one was chosen."""
         write_csv(self.folder / "tuning.csv", _TUNING, rows)
@@ -162,8 +179,10 @@ class Store:
     def tuning_row(self, data: str, method: str, number: int, point: Point, cells: Sequence[Cell]) -> dict[str, Any]:
         """Return the row of one point: its mean validation score, or the error of one of its cells."""
         results = [self.result(cell) for cell in cells]
-        known = [result["val"] for result in results if result is not None and result["val"] is not None]
+        values = [result["val"] for result in results if result is not None and result["val"] is not None]
+        known = [value for value in values if math.isfinite(value)]
         errors = [message_of(error) for cell in cells if (error := self.error(cell)) is not None]
+        errors += [f"the validation metric is {value}" for value in values if not math.isfinite(value)]
         whole = len(known) == len(cells)
         return {
             "data": data,

@@ -11,7 +11,7 @@ from fl_lightning.report.experiment import CurveColumns, Experiment
 from fl_lightning.report.pages import Grid
 from fl_lightning.report.reference import reference_sentence
 from fl_lightning.report.settings import versions_of
-from fl_lightning.report.texts import number, unit
+from fl_lightning.report.texts import joined, number, unit
 from fl_lightning.representation import counted
 
 _MARGIN = 0.01  # above a constant prediction, as a share of 1
@@ -40,26 +40,29 @@ def _stand_ins(experiment: Experiment) -> list[str]:
 
 def _incomplete(experiment: Experiment) -> str | None:
     expected = experiment.num_expected * len(experiment.table["data"]) * len(experiment.table["methods"])
-    finished, failed = experiment.num_finished, len(experiment.failed)
-    if finished == expected:
+    scored, failed, diverged = experiment.num_finished, len(experiment.failed), len(experiment.diverged)
+    if scored == expected:
         return None
-    missing = expected - finished - failed
+    missing = expected - scored - failed - diverged
     parts = [f"{missing} are missing"] if missing else []
-    parts += [f"{failed} failed; they are listed below, and no number includes them"] if failed else []
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"the score of {diverged} is NaN or infinite"] if diverged else []
+    which = joined(parts)
+    listed = "; they are listed below, and no number includes them" if failed or diverged else ""
     return (
-        f"The experiment is not complete: {finished:,} of {expected:,} runs are finished. {', '.join(parts)}. Means of "
-        "different numbers of runs stand side by side."
+        f"The experiment is not complete: {scored:,} of {expected:,} runs have a score. {which[0].upper()}{which[1:]}"
+        f"{listed}. Means of different numbers of runs stand side by side."
     )
 
 
 def finished_grid(experiment: Experiment) -> Grid | None:
-    """Return the number of finished runs by data set and method; ``None`` if all are finished."""
+    """Return the number of runs with a score by data set and method; ``None`` if all have one."""
     names = list(experiment.table["data"]), list(experiment.table["methods"])
     counts = {data: [len(experiment.runs(data, method)) for method in names[1]] for data in names[0]}
     if all(count == experiment.num_expected for row in counts.values() for count in row):
         return None
     rows = [[data, *map(str, row)] for data, row in counts.items()]
-    caption = f"Finished runs, of {experiment.num_expected} for each data set and method."
+    caption = f"Runs with a score, of {experiment.num_expected} for each data set and method."
     return Grid("finished", caption, ["data", *names[1]], rows).turned_if_wide("method", 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class Experiment:
 
     @property
     def num_finished(self) -> int:
-        """Number of all runs that are finished with a score."""
+        """Number of all runs that are finished with a finite score."""
         return sum(len(self.runs(data, method)) for data in self.table["data"] for method in self.table["methods"])
 
     @property
@@ -69,12 +70,20 @@ class Experiment:
         """The rows of the failed runs."""
         return [row for row in self.rows if row["status"] == "failed"]
 
+    @property
+    def diverged(self) -> list[dict[str, str]]:
+        """The rows of the finished runs whose score is NaN or infinite."""
+        return [row for row in self.rows if _has_score(row) and not math.isfinite(float(row["score"]))]
+
     def runs(self, data: str, method: str) -> dict[FoldAndSeed, dict[str, str]]:
-        """Return the finished runs that have a score, by fold and seed."""
+        """Return the finished runs that have a finite score, by fold and seed."""
         return {
             (int(row["fold"]), int(row["seed"])): row
             for row in self.rows
-            if row["data"] == data and row["method"] == method and row["status"] == "finished" and row["score"]
+            if row["data"] == data
+            and row["method"] == method
+            and _has_score(row)
+            and math.isfinite(float(row["score"]))
         }
 
     def runs_of(self, data: str) -> list[dict[str, str]]:
@@ -168,12 +177,21 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
     except ValueError as error:
         raise ValueError(f"{table} cannot be read ({error}). Run the table again; it writes the file anew.") from error
     experiment = Experiment(folder, settings, rows, read_csv(tuning) if tuning.exists() else [])
+    if not experiment.data and experiment.diverged:
+        raise ValueError(
+            f"No run in {folder} has a finite score: the score of every finished run is NaN or infinite. The models "
+            "may have diverged: lower the learning rates in the table and run it again."
+        )
     if not experiment.data:
         raise ValueError(
             f"No run in {folder} is finished with a score. The column `error` of results.csv says why, or `score` of "
             "the table is no test metric; correct the table and run it again."
         )
     return experiment
+
+
+def _has_score(row: dict[str, str]) -> bool:
+    return row["status"] == "finished" and bool(row["score"])
 
 
 def _check_row(path: Path, line: int, row: dict[str, str]) -> None:

@@ -121,7 +121,7 @@ def _summary(experiment: Experiment) -> str:
     return (
         f"{counted(len(table['methods']), 'method')}, {counted(len(table['data']), 'data set')}, "
         f"{counted(len(table['folds']), 'fold')}, {counted(len(table['seeds']), 'seed')}: "
-        f"{experiment.num_finished:,} of {expected:,} runs finished"
+        f"{experiment.num_finished:,} of {expected:,} runs have a score"
         + (f", {dates}" if dates else "")
         + (f"; all fits took {time}" if time else "")
         + f". Tested: {_selected(table['select'])}. Code {' and '.join(versions_of(experiment))}."

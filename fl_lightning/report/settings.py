@@ -37,13 +37,17 @@ def tuning_grid(experiment: Experiment) -> Grid | None:
 
 
 def failed_grid(experiment: Experiment) -> Grid | None:
-    """Return the runs that failed; ``None`` if there are none."""
-    rows = [[row["data"], row["method"], row["fold"], row["seed"], row["error"]] for row in experiment.failed]
+    """Return the runs that failed, and those whose score is not finite; ``None`` if there are none."""
+    reasons = [(row, row["error"]) for row in experiment.failed]
+    for row in experiment.diverged:
+        score = experiment.table["data"][row["data"]]["score"]
+        reasons.append((row, f"`{score}` is {row['score']}: the model may have diverged."))
+    rows = [[row["data"], row["method"], row["fold"], row["seed"], reason] for row, reason in reasons]
     if not rows:
         return None
-    note = "cells/<id>/failed.json has the traceback."
+    note = "cells/<id>/failed.json has the traceback." if experiment.failed else ""
     header = ["data", "method", "fold", "seed", "error"]
-    return Grid("failed", "Runs that failed.", header, rows, set(), (0, 1, 4), note, (0, 1))
+    return Grid("failed", "Runs without a score.", header, rows, set(), (0, 1, 4), note, (0, 1))
 
 
 def run_grid(experiment: Experiment) -> Grid:

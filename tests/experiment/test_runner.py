@@ -17,6 +17,7 @@ from fl_lightning.experiment import describe_plan, describe_time, measure_paces,
 from fl_lightning.experiment.__main__ import main
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store
+from fl_lightning.report import experiment_report
 
 
 def run(table: dict[str, Any], folder: Path, workers: int = 0) -> tuple[list[dict[str, Any]], str]:
@@ -130,6 +131,39 @@ def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
     tuning = table_of(tmp_path / "tuning.csv")
     assert [row["chosen"] for row in tuning] == ["", "yes"]
     assert "`clients_per_round` is 7" in tuning[0]["error"]
+
+
+#: validates by the loss, without choosing a model; a server learning rate of 1e38 makes the loss NaN
+DIVERGES = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2, "server_lr": "$s"}}}
+
+
+def by_loss(**methods: Any) -> dict[str, Any]:
+    table = with_methods(**methods)
+    table["data"]["digits"] |= {"monitor": "val_loss", "mode": "min", "score": "test_loss"}
+    return table | {"select": "last"}
+
+
+def test_a_search_does_not_choose_a_point_that_diverges(tmp_path: Path) -> None:
+    rows, _ = run(by_loss(Tuned={**DIVERGES, "tune": {"s": [1e38, 1.0]}}), tmp_path)
+    assert json.loads(rows[2]["values"]) == {"s": 1.0}
+    tuning = table_of(tmp_path / "tuning.csv")
+    assert [(row["val"] == "", row["chosen"], row["error"]) for row in tuning] == [
+        (True, "", "the validation metric is nan"),
+        (False, "yes", ""),
+    ]
+
+
+def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path: Path) -> None:
+    table = by_loss(Wild={**DIVERGES, "values": {"s": 1e38}})
+    _, text = run(table, tmp_path)
+    assert "Wild on digits: `test_loss` is NaN or infinite in 1 cell. Reports list these" in text
+    page = experiment_report(tmp_path).read_text(encoding="utf-8")
+    assert "The score of 1 is NaN or infinite; they are listed below, and no number includes them." in page
+    assert "`test_loss` is nan: the model may have diverged." in page
+    wild = small(methods={"Wild": table["methods"]["Wild"]}, data=table["data"], select="last", baseline="Wild")
+    run(wild, tmp_path)
+    with pytest.raises(ValueError, match=r"every finished run is NaN or infinite.* lower the learning rate"):
+        experiment_report(tmp_path)
 
 
 def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
