@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"used": "tab:blue", "rejected": "tab:orange", "invalid": "tab:red", "lost": "0.75"}
 _MOST_CLIENTS = 60
+_ROW = 0.17  # inches of a client in the picture, at least, so that the numbers of clients do not overlap
 _PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -133,9 +134,12 @@ class Timeline(RoundObserver):
 
         if not self.arrivals:
             raise RuntimeError("Nothing was recorded: plot a Timeline after `trainer.fit`.")
-        figure = Figure(figsize=(9.0, 6.0), layout="constrained")
-        when, late, who = figure.subplot_mosaic([["when", "when"], ["late", "who"]], height_ratios=(3, 2)).values()
-        self._draw_times(when, until)
+        shown = [record for record in self.arrivals if until is None or record.arrived <= until]
+        clients = [client for client, _ in Counter(record.client for record in shown).most_common(_MOST_CLIENTS)]
+        heights = max(3.6, _ROW * len(clients)), 2.4
+        figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
+        when, late, who = figure.subplot_mosaic([["when", "when"], ["late", "who"]], height_ratios=heights).values()
+        _draw_times(when, shown, {client: row for row, client in enumerate(sorted(clients))})
         histogram = self.staleness
         late.bar(list(histogram), list(histogram.values()), width=0.9, color="0.55")
         late.set(xlabel="staleness", ylabel="results")
@@ -149,30 +153,6 @@ class Timeline(RoundObserver):
             axes.spines[["top", "right"]].set_visible(False)
         return TimelinePlot(figure, (when, late, who))
 
-    def _draw_times(self, axes: Axes, until: float | None) -> None:
-        shown = [record for record in self.arrivals if until is None or record.arrived <= until]
-        clients = [client for client, _ in Counter(record.client for record in shown).most_common(_MOST_CLIENTS)]
-        rows = {client: row for row, client in enumerate(sorted(clients))}
-        for outcome, colour in _COLOURS.items():
-            records = [record for record in shown if record.outcome == outcome and record.client in rows]
-            if records:
-                axes.barh(
-                    [rows[record.client] for record in records],
-                    [record.arrived - record.sent for record in records],
-                    left=[record.sent for record in records],
-                    height=0.7,
-                    color=colour,
-                    edgecolor="white",
-                    linewidth=0.6,
-                    label=outcome,
-                )
-        for number, record in enumerate(record for record in shown if record.moved):
-            axes.axvline(record.arrived, color="black", linewidth=0.4, label="server moves" if number == 0 else None)
-        axes.set_yticks(list(rows.values()), [str(client) for client in rows])
-        axes.invert_yaxis()
-        axes.set(xlabel="virtual time", ylabel="client")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the records."""
         return {"arrivals": [list(astuple(record)) for record in self.arrivals]}
@@ -180,3 +160,26 @@ class Timeline(RoundObserver):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the records of a checkpoint."""
         self.arrivals = [ArrivalRecord(*entry) for entry in state_dict["arrivals"]]
+
+
+def _draw_times(axes: Axes, shown: list[ArrivalRecord], rows: dict[int, int]) -> None:
+    """Draw when each client trains, in its row, and a line where the server moves."""
+    for outcome, colour in _COLOURS.items():
+        records = [record for record in shown if record.outcome == outcome and record.client in rows]
+        if records:
+            axes.barh(
+                [rows[record.client] for record in records],
+                [record.arrived - record.sent for record in records],
+                left=[record.sent for record in records],
+                height=0.7,
+                color=colour,
+                edgecolor="white",
+                linewidth=0.6,
+                label=outcome,
+            )
+    for number, record in enumerate(record for record in shown if record.moved):
+        axes.axvline(record.arrived, color="black", linewidth=0.4, label="server moves" if number == 0 else None)
+    axes.set_yticks(list(rows.values()), [str(client) for client in rows])
+    axes.invert_yaxis()
+    axes.set(xlabel="virtual time", ylabel="client")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -7,6 +7,7 @@ _NAMES = {"acc": "accuracy", "f1": "F1", "r2": "R²"} | {
 }
 _STAGES = {"val": "validation", "test": "test", "train": "training"}
 _SHARES = {"acc", "accuracy", "f1", "auroc", "auc", "precision", "recall"}
+_EPOCH = "_epoch"  # Lightning's ending for means over an epoch of what is also logged for batches
 _ENDS = {
     "_clients": " (clients)",
     "_clients_std": ", sd of clients",
@@ -39,6 +40,7 @@ def _base(column: str) -> tuple[str, str]:
     """Return the metric without its stage, and what its name says of clients."""
     stage, _, name = column.partition("_")
     name = name if stage in _STAGES and name else column
+    name = name.removesuffix(_EPOCH) or name
     for end in sorted(_ENDS, key=len, reverse=True):
         if name.endswith(end):
             return name.removesuffix(end), end

@@ -59,6 +59,13 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     assert list(scores.lines[0].get_ydata()) == [0.375, 0.375]  # type: ignore[arg-type]
 
 
+def test_means_over_an_epoch_have_the_name_of_the_metric(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,round,step,train_loss_epoch,val_acc_epoch\n0,1,1,0.9,0.5\n")
+    accuracies, losses = plot_run(tmp_path).figure.axes
+    names = [[line.get_label() for line in axes.lines] for axes in (accuracies, losses)]
+    assert names == [["validation accuracy"], ["training loss"]]
+
+
 def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     log = "epoch,round,step,train_mse,val_rmse_clients,val_rmse_clients_min,val_rmse_clients_max,fed/clients\n"
     (tmp_path / "metrics.csv").write_text(log + "0,1,1,4.0,2.0,1.0,3.0,5\n1,2,2,1.0,1.0,0.5,1.5,5\n")

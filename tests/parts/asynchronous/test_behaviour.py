@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from helpers.algorithms import SPEEDS, Net, data
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from helpers.watching import of_ten, watch
 from lightning.pytorch.callbacks import Callback
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fl_lightning import (
     AggregationCallback,
@@ -36,6 +38,7 @@ from fl_lightning.parts.asynchronous import (
     calibrate_staleness,
     polynomial,
 )
+from fl_lightning.parts.asynchronous.report import ArrivalRecord
 from fl_lightning.parts.objectives import ControlVariates
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ImportanceSampler
@@ -522,3 +525,13 @@ def test_observers_refuse_the_wrong_kind_of_algorithm() -> None:
             quiet_trainer(max_epochs=1, callbacks=[callback, observer]).fit(Quadratic(0.1), datamodule=data_module)
     with pytest.raises(RuntimeError, match="Nothing was recorded"):
         Timeline().plot()
+
+
+def test_the_numbers_of_many_clients_do_not_overlap() -> None:
+    timeline = Timeline()
+    timeline.arrivals = [ArrivalRecord(client, 0.0, 1.0, 0, "used", False) for client in range(50)]
+    picture = timeline.plot()
+    FigureCanvasAgg(picture.figure).draw()
+    boxes = [label.get_window_extent() for label in picture.axes[0].get_yticklabels()]
+    assert len(boxes) == 50
+    assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(boxes))
