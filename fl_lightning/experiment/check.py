@@ -37,10 +37,10 @@ from fl_lightning.experiment.check_data import (
     read_sample,
     without_downloads,
 )
+from fl_lightning.experiment.check_values import opposite_modes, unused_by_methods
 from fl_lightning.experiment.plan import Cell, planned, rounds_of
 from fl_lightning.experiment.progress import describe_cell
 from fl_lightning.experiment.selection import best_checkpoint
-from fl_lightning.experiment.specs import references
 from fl_lightning.experiment.table import DataSet, Table
 from fl_lightning.experiment.table_file import describe_mistakes
 
@@ -89,9 +89,9 @@ def check_table(table: Table, *, with_data: bool = False) -> Findings:
         for entry in plan:
             for cell in entry.cells.values():
                 checker.check(cell)
-    mistakes = [*checker.listed("mistake"), *_without_effect(table)]
-    others = [checker.listed(kind) for kind in ("obstacle", "warning", "unchecked")]
-    return Findings(mistakes, *others)
+    mistakes = [*checker.listed("mistake"), *unused_by_methods(table)]
+    warned = [*opposite_modes(table), *checker.listed("warning")]
+    return Findings(mistakes, checker.listed("obstacle"), warned, checker.listed("unchecked"))
 
 
 def refuse_mistakes(table: Table, *, with_data: bool = False) -> list[str]:
@@ -267,38 +267,3 @@ def _check_names(data: DataSet, logged: _Logged, callbacks: Sequence[Callback]) 
     if wrong:
         raise ValueError(" ".join(wrong))
     return True
-
-
-# ---- values ----
-
-
-def _without_effect(table: Table) -> list[str]:
-    """Return the values that are tuned or taken, and to which nothing refers."""
-    found = []
-    for name, method in table.methods.items():
-        used: set[str] = set()
-        for data in table.data.values():
-            of_data = [data.datamodule, data.model, data.callbacks, data.trainer, data.metric]
-            values = {**table.values, **data.values, **method.values}
-            used |= _closure([table.callbacks, table.trainer, method.callback, method.callbacks, *of_data], values)
-        for entry in ("tune", "take"):
-            given = getattr(method, entry)
-            found += [
-                f"methods.{name}: `{entry}` has {value!r}, which has no effect: nothing has the text ${value}. Use it, "
-                "or remove it."
-                for value in (given if isinstance(given, dict) else ())
-                if value not in used
-            ]
-    return found
-
-
-def _closure(spec: Any, values: dict[str, Any]) -> set[str]:
-    """Return all names to which a spec refers, itself or by way of values."""
-    used: set[str] = set()
-    todo = references(spec)
-    while todo:
-        name = todo.pop()
-        if name not in used:
-            used.add(name)
-            todo |= references(values.get(name))
-    return used

@@ -184,6 +184,7 @@ class Table(ShowsSignature):
     reproduces: str = ""
     reference: dict[str, Any] = field(default_factory=dict)
     file = ""  # that the table was read from; no field, because it is no entry of that file
+    _whole = None  # of which this is a part
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}: {', '.join(f'{len(things)} {kind}' for kind, things in self._axes().items())})"
@@ -191,6 +192,11 @@ class Table(ShowsSignature):
     def _repr_html_(self) -> str:
         rows = [(kind, ", ".join(map(str, things))) for kind, things in self._axes().items()]
         return as_table([("table", self.name), *rows])
+
+    @property
+    def whole(self) -> Table:
+        """The table of which this one is a part, as :meth:`only` made it; else the table itself."""
+        return self if self._whole is None else self._whole
 
     def _axes(self) -> dict[str, list[Any]]:
         axes = {"methods": list(self.methods), "data sets": list(self.data)}
@@ -249,6 +255,7 @@ class Table(ShowsSignature):
             baseline=self.baseline if self.baseline in kept else "",
         )
         object.__setattr__(part, "file", self.file)
+        object.__setattr__(part, "_whole", self.whole)
         return part
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, Literal
 
 import lightning as L
 import pytest
@@ -307,6 +308,16 @@ def test_an_empty_round_has_no_divergence() -> None:
     assert curve["fed/divergence"] == curve["fed/update_norm"] == []
     assert curve["fed/local_steps"] == [0.0, 0.0]
     assert curve["fed/central_distance"] == [0.0, 0.0]
+
+
+def test_a_loss_that_would_have_to_rise_is_told() -> None:
+    data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
+    modes: list[tuple[Literal["max", "min"], bool]] = [("max", True), ("min", False)]
+    for mode, told in modes:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            curves([FedAvg(1.0), Communication(0.5, "val_loss", mode)], Quadratic(0.1, 1.0), data, 1)
+        assert any('val_loss rises to it, because its `mode` is "max"' in str(each.message) for each in caught) == told
 
 
 def test_two_callbacks_cannot_log_one_name() -> None:

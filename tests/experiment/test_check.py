@@ -135,6 +135,10 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
             "methods.FedAvg: `tune` has 'lt', which has no effect: nothing has the text $lt. Use it, or remove it.",
         ),
         (
+            with_methods(FedAvg={"values": {"lt": 1}}),
+            "methods.FedAvg: `values` has 'lt', which has no effect: nothing has the text $lt. Use it, or remove it.",
+        ),
+        (
             small(trainer={"max_epochs": 4, "accelerator": "cpu", "enable_checkpointing": False}),
             f"{HERE}`trainer`: MisconfigurationException: Trainer was configured with `enable_checkpointing=False` but "
             "found `ModelCheckpoint` in callbacks list.",
@@ -283,3 +287,25 @@ def test_metrics_of_clients_need_samples_of_clients() -> None:
     assert "`monitor: val_acc` and `score: test_acc`" in mistake
     table["data"]["digits"] |= {"monitor": "val_acc", "score": "test_acc"}
     assert check_table(read_table(table), with_data=True) == Findings()
+
+
+def test_a_metric_whose_mode_contradicts_its_name_is_told() -> None:
+    table = with_data(monitor="val_loss", score="test_acc")
+    [warning] = check_table(read_table(table)).warnings
+    assert warning == (
+        "data.digits: the models and values with the largest val_loss are chosen, because `mode` is max. Give "
+        "`mode: min`."
+    )
+    table["data"]["digits"]["mode"] = "min"
+    assert check_table(read_table(table)).warnings == []
+
+
+def test_a_value_for_a_data_set_that_is_left_out_has_an_effect() -> None:
+    table = with_methods(FedAvg={"values": {"width": 4}})
+    model = {
+        "class_path": "fl_lightning.models.MLPClassifier",
+        "init_args": {"in_features": 3072, "hidden": ["$width"]},
+    }
+    other = {**table["data"]["digits"], "model": model}
+    table["data"]["other"], table["methods"] = other, {"FedAvg": table["methods"]["FedAvg"]}
+    assert check_table(read_table(table).only(data=["digits"])).mistakes == []
