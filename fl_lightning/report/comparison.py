@@ -56,7 +56,7 @@ def relative_grid(experiment: Experiment) -> Grid | None:
     """Return the differences relative to the baseline, in per cent, and averages over data sets of the same metric.
 
     Returns:
-        The table; ``None`` if the baseline or every other method has no finished run.
+        The table; ``None`` if the baseline or every other method has no finished run, or the baseline scores 0.
     """
     others = [method for method in experiment.methods if method != experiment.baseline]
     if not others or experiment.baseline not in experiment.methods:
@@ -77,6 +77,8 @@ def relative_grid(experiment: Experiment) -> Grid | None:
         strong |= {(len(rows), place) for place, m in enumerate(others, 3) if 0 < best == gains.get(m)}
         shown = [data, metric_and_unit(experiment, data), number(experiment, data, base)]
         rows.append([*shown, *(signed(changes[method]) for method in others)])
+    if not rows:  # nothing is relative to 0
+        return None
     averaged = {metric: names for metric, names in whole.items() if len(names) > 1}
     for metric, names in averaged.items():
         rows += _averages(experiment, metric, names, others)

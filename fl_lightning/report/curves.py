@@ -112,7 +112,8 @@ def _aligned(experiment: Experiment, group: tuple[str, str], column: str) -> tup
 
 
 def _draw_group(axes: Axes, place: int, name: str, rounds: np.ndarray, runs: np.ndarray) -> None:
-    mean = runs.mean(axis=0)
+    with np.errstate(invalid="ignore"):  # runs may have infinite values
+        mean, sd = runs.mean(axis=0), runs.std(axis=0, ddof=min(1, len(runs) - 1))
     # the first lines are wider, so that a line on top of them hides none
     width = max(1.4, 2.6 - 0.4 * place)
     [line] = axes.plot(rounds, mean, color=color(place), label=name, linewidth=width, linestyle=dashes(place))
@@ -123,7 +124,6 @@ def _draw_group(axes: Axes, place: int, name: str, rounds: np.ndarray, runs: np.
         for run in runs:
             axes.plot(rounds, run, color=color(place), linewidth=0.6, alpha=0.55, zorder=1)
     elif len(runs) > _FEW_RUNS:
-        sd = runs.std(axis=0, ddof=1)
         axes.fill_between(rounds, mean - sd, mean + sd, color=color(place), alpha=0.13, linewidth=0)
 
 

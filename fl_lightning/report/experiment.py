@@ -129,6 +129,11 @@ class Experiment:
         scores = [score for method in self.methods for score in self.scores(data, method).values()]
         return is_share(str(self.table["data"][data]["score"])) and all(0 <= score <= 1 for score in scores)
 
+    def largest(self, data: str) -> float:
+        """Return the size of the largest score of a data set."""
+        scores = [score for method in self.methods for score in self.scores(data, method).values()]
+        return max(map(abs, scores), default=0.0)
+
     # ---- curves ----
 
     def curves(self, data: str, method: str) -> Iterator[CurveColumns]:

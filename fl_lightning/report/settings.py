@@ -11,6 +11,7 @@ from fl_lightning.experiment.search import describe_point
 from fl_lightning.report.experiment import Experiment
 from fl_lightning.report.metric_names import is_share, metric_name
 from fl_lightning.report.pages import Grid
+from fl_lightning.report.texts import by_size
 
 _PACKAGES = {"python": "Python", "torch": "PyTorch", "lightning": "Lightning", "numpy": "NumPy"}
 
@@ -112,7 +113,7 @@ def _about_all(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def _score(value: float, monitor: str) -> str:
-    return f"{100 * value:.2f} %" if is_share(monitor) else f"{value:.4f}"
+    return f"{100 * value:.2f} %" if is_share(monitor) else by_size(value, abs(value)).removeprefix("+")
 
 
 def _class_name(spec: Any) -> str:

@@ -6,13 +6,29 @@ import math
 
 from fl_lightning.report.experiment import Experiment
 
+_SMALL, _LARGE = 0.01, 100.0  # numbers of four decimals
+
 
 def number(experiment: Experiment, data: str, value: float, sign: bool = False) -> str:
     """Return a score of a data set as a text; in per cent if the scores are shares."""
     if not math.isfinite(value):
         return ""
-    text = _with_sign(100 * value, 2) if experiment.percent(data) else _with_sign(value, 4)
+    text = _with_sign(100 * value, 2) if experiment.percent(data) else by_size(value, experiment.largest(data))
     return text if sign else text.removeprefix("+")
+
+
+def by_size(value: float, largest: float) -> str:
+    """Return a number with its sign and four decimals; fewer for large numbers, and powers of ten for small ones.
+
+    Args:
+        value: The number.
+        largest: Size of the largest number beside which it stands; all of these have the same form.
+    """
+    if 0 < largest < _SMALL:
+        text = f"{value:+.3e}"
+        return text if float(text) else "0"
+    digits = 4 if largest < _LARGE else max(0, 5 - math.floor(math.log10(largest)))
+    return _with_sign(value, digits)
 
 
 def unit(experiment: Experiment, data: str) -> str:

@@ -85,6 +85,30 @@ def test_more_of_a_negative_score_is_a_gain(tmp_path: Path, monkeypatch: pytest.
     assert relative.strong == {(0, 3)}
 
 
+@pytest.mark.parametrize(
+    ("scale", "cell", "difference", "ends"),
+    [
+        (1e-6, "5.350e-07 ± 1.871e-08 †", "+3.500e-08", "[+1.537e-08, +5.463e-08]"),
+        (1.0, "0.5350 ± 0.0187 †", "+0.0350", "[+0.0154, +0.0546]"),
+        (1e3, "535.000 ± 18.708 †", "+35.000", "[+15.367, +54.633]"),
+        (1e6, "535000 ± 18708 †", "+35000", "[+15367, +54633]"),
+    ],
+)
+def test_scores_of_any_size_can_be_read(tmp_path: Path, scale: float, cell: str, difference: str, ends: str) -> None:
+    experiment = write_results(tmp_path, score="test_reward", monitor="val_reward")
+    for row in experiment.rows:
+        row["score"] = str(scale * float(row["score"] or "nan"))
+    assert score_grid(experiment).rows[0][3] == cell
+    significance = significance_grid(experiment)
+    assert significance is not None
+    assert significance.rows[0][3:5] == [difference, ends]
+
+
+def test_nothing_is_relative_to_a_score_of_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helpers.written_results.BASE", {"easy": 0, "hard": 0})
+    assert relative_grid(write_results(tmp_path)) is None
+
+
 def test_relative_differences_in_both_forms(tmp_path: Path) -> None:
     grid = relative_grid(write_results(tmp_path))
     assert grid is not None
