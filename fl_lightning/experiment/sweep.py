@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -170,12 +171,17 @@ def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder
         if error:
             return {**row, "status": "failed", "score": None, "folder": "", "error": error}, True
     found = _folder_of(run_id, point, further)
-    score = None if found is None else _score(sweep, found)
-    if found is None or score is None:
+    values = [] if found is None else _values(sweep, found)
+    if not values:
         reason = _NOT_LOGGED[found is not None]
         return {**row, "status": "failed", "score": None, "folder": str(found or ""), "error": reason}, executed
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        reason = f"{sweep.metric} was never finite"
+        return {**row, "status": "failed", "score": None, "folder": str(found), "error": reason}, executed
+    score = max(finite) if sweep.goal == "maximize" else min(finite)
     return {**row, "score": score, "folder": str(found)}, executed
 
 
@@ -207,16 +213,13 @@ def _folder_of(run_id: str, point: Point, further: Sequence[str]) -> Path | None
     return max(found, key=lambda folder: folder.name, default=None)
 
 
-def _score(sweep: Sweep, folder: Path) -> float | None:
-    values = [
-        step[sweep.metric]
+def _values(sweep: Sweep, folder: Path) -> list[float]:
+    return [
+        float(step[sweep.metric])
         for file in folder.glob("*.wandb")
         for step in read_history(file)
         if isinstance(step.get(sweep.metric), (int, float))
     ]
-    if not values:
-        return None
-    return float(max(values) if sweep.goal == "maximize" else min(values))
 
 
 def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str], console: Console) -> None:

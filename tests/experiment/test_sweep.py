@@ -34,6 +34,11 @@ folder.mkdir(parents=True, exist_ok=True)
 if options.x == 3:
     raise SystemExit("three is too many")
 run = wandb.init(project="p", dir=folder)
+if options.x >= 8:
+    run.log({"score": float("nan")})
+if options.x == 9:
+    run.finish()
+    raise SystemExit
 run.log({"score": options.x + (options.add or 0), "name": "x" * 40000})
 run.log({"score": 0.5})
 run.finish()
@@ -180,6 +185,20 @@ def test_runs_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run_sweep(path, console=Console(file=text, width=100))
         assert f" failed: {name}: exit code 2: no output" in text.getvalue()
         assert text.getvalue().splitlines()[-1].startswith("small: no run has a score. All runs: runs/sweeps/")
+
+
+def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parameters = {"output": {"value": "out"}, "x": {"values": [9, 8, 1]}}
+    path = write(tmp_path, parameters=parameters)
+    for _ in range(2):  # the second call reads the files of the first
+        console = Console(file=io.StringIO(), width=200)
+        rows = run_sweep(path, console=console)
+        assert [(row["status"], row["score"]) for row in rows] == [("failed", None), ("finished", 8), ("finished", 1)]
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "1/3 failed: x=9: score was never finite" in text
+        assert "Best configuration: x=8 (score 8.0000)" in text
+    assert len(list(tmp_path.rglob("offline-run-*"))) == 3
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
