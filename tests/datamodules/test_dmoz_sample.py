@@ -89,6 +89,7 @@ def test_clients_are_connected_and_nearly_all_have_enough_pages(sample: Path) ->
     assert (np.bincount(data.homes)[below] >= 20).mean() > 0.95
 
 
+@pytest.mark.long
 def test_the_same_federation_on_every_machine(tmp_path: Path, sample: Path) -> None:
     program = (
         "import hashlib, pathlib, sys; from datamodules import DMOZDataModule;"

@@ -78,6 +78,7 @@ def test_every_exported_module_is_here(modules: dict[str, FederatedDataModule]) 
     assert {type(data).__name__ for data in modules.values()} == exported
 
 
+@pytest.mark.long
 def test_the_same_federations_on_every_machine() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
     done = subprocess.run(

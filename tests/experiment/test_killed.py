@@ -9,6 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 import yaml
 from faults.forked import Forked
 from helpers.nursery import Nursery
@@ -54,6 +55,7 @@ def rounds_done(out: Path) -> int:
     return total
 
 
+@pytest.mark.long
 def test_killed_five_times_at_random_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(table()))

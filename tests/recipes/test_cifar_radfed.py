@@ -58,6 +58,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run_here
 
 
+@pytest.mark.long
 def test_falls_back_on_digits_and_says_so_and_resumes(tmp_path: Path) -> None:
     # two fresh runs with "auto" may choose differently, and bits are compared below
     options = [*SMALL, "--method.executor=sequential"]

@@ -18,6 +18,7 @@ from fl_lightning.parts.asynchronous.report import ArrivalRecord
 RECIPE = Path(__file__).parents[2] / "recipes" / "fashion_async.py"
 
 
+@pytest.mark.long
 def test_all_curves_on_a_tiny_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     write_mnist(tmp_path, monkeypatch, FashionMNISTDataModule, 1000, 100)
     monkeypatch.setenv("COLUMNS", "140")

@@ -104,6 +104,7 @@ def test_seeds() -> None:
     assert TopicGraphPartitioner(PATH, 3)(homes) != TopicGraphPartitioner(PATH, 3, seed=1)(homes)
 
 
+@pytest.mark.long
 def test_the_same_partition_on_every_machine() -> None:
     program = (
         "import numpy as np; from fl_lightning.partitioners import *;"
