@@ -19,3 +19,15 @@ def larger_is_better(name: str) -> bool | None:
     if words & _SMALLER:
         return False
     return True if words & _LARGER else None
+
+
+def suitable_mode(name: str, mode: str) -> str | None:
+    """Return the mode that a metric's name asks for if ``mode`` contradicts it; ``None`` if it does not.
+
+    Args:
+        name: The name in the logs.
+        mode: ``"max"`` or ``"min"``.
+    """
+    larger = larger_is_better(name)
+    suitable = "max" if larger else "min"
+    return None if larger is None or mode == suitable else suitable

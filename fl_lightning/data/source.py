@@ -19,6 +19,7 @@ from fl_lightning.data.arrays import refuse_arrays, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments, short
+from fl_lightning.super_calls import is_of_library
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,4 +131,4 @@ def _is_of_library(partitioner: Any) -> bool:
     """Return whether a partitioner without classes is one of the library's, which do not look at them."""
     while isinstance(partitioner, partial):
         partitioner = partitioner.func
-    return type(partitioner).__module__.partition(".")[0] == "fl_lightning"
+    return is_of_library(type(partitioner))

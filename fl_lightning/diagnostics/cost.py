@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning.arguments import check_choice, check_finite, check_text
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
-from fl_lightning.metric_words import larger_is_better
+from fl_lightning.metric_words import suitable_mode
 from fl_lightning.parts.federation import ClientResult
 
 
@@ -60,12 +60,12 @@ class Communication(RoundObserver):
         """Check that clients train, and warn of a loss that would have to rise to the target."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and self.target is not None:
-            larger = larger_is_better(self.monitor)
-            if larger is not None and self.mode != ("max" if larger else "min"):
-                rises, other = ("rises", "min") if self.mode == "max" else ("falls", "max")
+            suitable = suitable_mode(self.monitor, self.mode)
+            if suitable is not None:
+                moves = "rises" if self.mode == "max" else "falls"
                 rank_zero_warn(
-                    f"Communication(monitor={self.monitor!r}) takes the target as reached when {self.monitor} {rises} "
-                    f'to it, because its `mode` is "{self.mode}". Give `mode="{other}"`.'
+                    f"Communication(monitor={self.monitor!r}) takes the target as reached when {self.monitor} {moves} "
+                    f'to it, because its `mode` is "{self.mode}". Give `mode="{suitable}"`.'
                 )
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fl_lightning.experiment.specs import references
 from fl_lightning.experiment.table import Method, Table
-from fl_lightning.metric_words import larger_is_better
+from fl_lightning.metric_words import suitable_mode
 
 _WORDS = {"max": "largest", "min": "smallest"}
 
@@ -32,11 +32,11 @@ def opposite_modes(table: Table) -> list[str]:
     """Return a sentence for each data set that keeps the models with the worst values of its metric."""
     found = []
     for name, data in table.data.items():
-        larger = larger_is_better(data.monitor)
-        if larger is not None and data.mode != ("max" if larger else "min"):
+        suitable = suitable_mode(data.monitor, data.mode)
+        if suitable is not None:
             found.append(
                 f"data.{name}: the models and values with the {_WORDS[data.mode]} {data.monitor} are chosen, because "
-                f"`mode` is {data.mode}. Give `mode: {'max' if larger else 'min'}`."
+                f"`mode` is {data.mode}. Give `mode: {suitable}`."
             )
     return found
 

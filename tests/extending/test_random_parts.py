@@ -141,7 +141,7 @@ class RandomClock(VirtualClock):
 
 
 class Moody(Asynchronous):
-    """What clients are trained ahead, what arrives of a result and whether it is used are drawn."""
+    """Draws which clients are trained ahead, which part of a result arrives and whether it is used."""
 
     def to_train(self, arrivals: int) -> list[Task]:
         return super().to_train(random.randrange(1, arrivals + 1))

@@ -21,7 +21,8 @@ def test_a_killed_process_comes_back_by_itself_and_the_job_ends_bit_identical(tm
     folder = tmp_path / "job"
     folder.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "1", "--monitor-interval", "0.1", "-m", "faults.restarted", str(folder)]
+    # The death takes one restart. The others are for connections between the processes that fail on a busy machine.
+    command += ["--max-restarts", "4", "--monitor-interval", "0.1", "-m", "faults.restarted", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert finished.returncode == 0, finished.stderr[-4000:]

@@ -17,6 +17,7 @@ from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
 from fl_lightning.plain_copies import plain_copy, same_content
+from fl_lightning.super_calls import is_of_library
 
 _NODES = 20_000  # objects that are looked at
 
@@ -151,7 +152,7 @@ class StackedCorrections:
 
 
 class CorrectionState:
-    """What a correction of a user's own holds and sees: attributes, those of its class, globals.
+    """Attributes of a correction of a user's own, those of its class, and globals that its methods see.
 
     Parts, and objects of the library, are not looked into.
 
@@ -181,7 +182,7 @@ class CorrectionState:
 
 class _CorrectionSnapshotter(Snapshotter):
     def _snapshot_of(self, value: Any) -> Any:
-        if isinstance(value, Part) or type(value).__module__.partition(".")[0] == "fl_lightning":
+        if isinstance(value, Part) or is_of_library(type(value)):
             return ByIdentity.of(value)
         return super()._snapshot_of(value)
 
