@@ -13,8 +13,13 @@ import pytest
 import torch
 from helpers.algorithms import ALGORITHMS
 
-#: Processes are slow: three of four are trained with the long tests, which continuous integration runs too.
-SOME = [pytest.param(name, marks=pytest.mark.long) if place % 4 else name for place, name in enumerate(ALGORITHMS)]
+
+def every(number: int) -> list[Any]:
+    """Return the algorithms, most of them as long tests, which continuous integration runs too: processes are slow."""
+    long = pytest.mark.long
+    return [pytest.param(name, marks=long) if place % number else name for place, name in enumerate(ALGORITHMS)]
+
+
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 TESTS = Path(__file__).parents[1]
 
@@ -46,7 +51,7 @@ def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", every(4))
 def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str) -> None:
     whole, resumed = ends("kill", name)
     for other in ("lr", "step", "sent"):
@@ -56,7 +61,7 @@ def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str)
         assert torch.equal(resumed["weights"][key], value), key
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", every(8))
 def test_two_processes_equal_one(ends: Ends, name: str) -> None:
     one, two = ends("processes", name)
     for other in ("lr", "step", "sent"):

@@ -98,6 +98,7 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith(f"error: There is no {tmp_path}/cifar-10-batches-py/data_batch_1")
 
 
+@pytest.mark.long
 def test_it_is_a_command() -> None:
     command = [sys.executable, "-m", "datamodules", *DIGITS]
     finished = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)

@@ -120,6 +120,7 @@ def test_commands_in_the_docs_exist() -> None:
                 assert word.strip("`.,;:)") in known | {"is", "simulates", "and", "in", "with"}, (page, word)
 
 
+@pytest.mark.long
 def test_lightning_cli_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "config-file.md").read_text(encoding="utf-8")
     [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)

@@ -125,6 +125,7 @@ def test_a_folder_that_was_moved_starts_its_unfinished_cells_again(
     assert f"last.ckpt was written in another folder, {cell}" in text
 
 
+@pytest.mark.long
 def test_workers_tell_of_damaged_files_too(unfinished: Callable[[], tuple[dict[str, Any], Path, Path]]) -> None:
     table, cell, _ = unfinished()
     empty(cell / "last.ckpt")

@@ -43,6 +43,7 @@ def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:
     assert text.count("To be tried again (1 of 1): digits, Hang, fold 0, seed 0: TimeoutError: the cell took") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_cell_that_fails_once_is_tried_again_and_goes_on(tmp_path: Path, faulty: None, workers: int) -> None:
     table = with_faulty(Once=spec("FailOnce", marker=str(tmp_path / "marker")))
@@ -98,6 +99,7 @@ def test_a_message_of_several_lines_is_told_as_a_whole(tmp_path: Path, faulty: N
     assert rows["RaiseLines"]["error"] == "ValueError: no file (the address: https://example.org ). Put it there."
 
 
+@pytest.mark.long
 def test_memory_of_a_worker_is_limited(tmp_path: Path, faulty: None) -> None:
     table = with_faulty(Allocate=spec("Allocate", gigabytes=6.0))
     rows, _ = run(table, tmp_path, 1, memory_limit=5.0)

@@ -53,6 +53,7 @@ with locked(pathlib.Path(sys.argv[1])) as lock:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of processes is known on Linux alone")
 def test_a_stopped_worker_whose_run_has_ended_is_named(tmp_path: Path) -> None:
     reading, writing = os.pipe()

@@ -184,6 +184,7 @@ def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path, faulty: None) -> No
     assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,8 +22,9 @@ def test_a_killed_process_comes_back_by_itself_and_the_job_ends_bit_identical(tm
     folder.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "3", "--monitor-interval", "0.1", "-m", "faults.restarted", str(folder)]
-    # Each start gets a new store of addresses. Otherwise the restarted processes look for the dead ones. The death takes
-    # one restart. Another is needed if PyTorch aborts a process at its exit, because a thread of gloo still has a tensor.
+    # Each start gets a new store of addresses. Otherwise the restarted processes look for the dead ones.
+    # The death takes one restart. Another is needed if PyTorch aborts a process at its exit, where a thread of gloo
+    # still has a tensor.
     environment = {
         **os.environ,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -100,6 +100,7 @@ def test_resuming_nothing_is_an_error(parse: Parse) -> None:
     assert "--resume nowhere: there is no run in that folder" in errors
 
 
+@pytest.mark.long
 def test_another_method_for_as_many_rounds(tmp_path: Path) -> None:
     options = [option for option in SMALL if "redistributions" not in option]
     options += ["--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=3"]
