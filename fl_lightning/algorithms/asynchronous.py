@@ -6,13 +6,13 @@ from typing import Any, Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_no_aggregation
-from fl_lightning.algorithms.options import CommonOptions
+from fl_lightning.algorithms.options import CommonOptions, choose_arrivals
 from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
 from fl_lightning.parts.asynchronous.clock import Speeds, VirtualClock
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.objectives import LocalObjective
-from fl_lightning.parts.sampling import Arrivals, ClientSampler
+from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 
 
@@ -69,12 +69,7 @@ class AsynchronousCallback(AggregationCallback):
         Raises:
             ValueError: If a sampler is given.
         """
-        if sampler is not None:
-            raise ValueError(
-                f"`sampler` cannot be {sampler!r}: clients train whenever they are free. Give "
-                "`clients_per_round`, the number of results in a round, and `concurrency`."
-            )
-        return Arrivals(0.1 if clients_per_round is None else clients_per_round)
+        return choose_arrivals(clients_per_round, sampler)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the fit would end before the buffer is full for the first time."""

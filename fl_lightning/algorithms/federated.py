@@ -7,7 +7,7 @@ from typing import Unpack
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_no_aggregation, warn_of_open_cycle
-from fl_lightning.algorithms.options import RunOptions
+from fl_lightning.algorithms.options import RunOptions, choose_arrivals, choose_sampler
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.algorithm import AsynchronousAlgorithm
@@ -15,7 +15,7 @@ from fl_lightning.parts.asynchronous.schedule import Asynchronous
 from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.sampling import Arrivals, ClientSampler
+from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.schedules import Schedule, Synchronous
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
@@ -77,16 +77,10 @@ class Federated(AggregationCallback):
         """Return the sampler that the two arguments describe.
 
         Raises:
-            ValueError: If both are given, or a sampler and an asynchronous schedule.
+            ValueError: If both are given and differ, or a sampler and an asynchronous schedule.
         """
-        if not isinstance(self.schedule, Asynchronous):
-            return super().make_sampler(clients_per_round, sampler)
-        if sampler is not None:
-            raise ValueError(
-                f"`sampler` cannot be {sampler!r} with an asynchronous schedule: clients train whenever "
-                "they are free. Give `clients_per_round`, the number of results in a round."
-            )
-        return Arrivals(0.1 if clients_per_round is None else clients_per_round)
+        choose = choose_arrivals if isinstance(self.schedule, Asynchronous) else choose_sampler
+        return choose(clients_per_round, sampler)
 
     def check_rounds(self, max_epochs: int | None, num_clients: int | None = None) -> None:
         """Warn when the fit would end in the middle of a cycle, or before the first aggregation."""

@@ -116,6 +116,20 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
     return sampler
 
 
+def choose_arrivals(clients_per_round: int | float | None, sampler: ClientSampler | None) -> Arrivals:
+    """Return the number of results in a round of an asynchronous schedule as a sampler.
+
+    Raises:
+        ValueError: If a sampler is given.
+    """
+    if sampler is not None:
+        raise ValueError(
+            f"`sampler` cannot be {sampler!r} with an asynchronous schedule: clients train whenever they are free. "
+            "Give `clients_per_round`, the number of results in a round, and `concurrency`, that of clients at work."
+        )
+    return Arrivals(0.1 if clients_per_round is None else clients_per_round)
+
+
 def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | float) -> ClientSampler:
     """Return a copy of a sampler with another number of clients.
 

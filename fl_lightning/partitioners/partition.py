@@ -76,11 +76,13 @@ class Partition(ShowsSignature):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the partition as a small file that other tools can read.
 
-        JSON has ``format``, ``version``, ``num_clients`` and ``indices``, a list of lists. Parquet, where the name ends
-        in ``.parquet``, has the columns ``client`` and ``sample``, client 0 first. The file appears whole or not at
-        all, in a folder that is made if need be. If the file already holds this partition, nothing is written.
+        A name that ends in ``.json`` gives JSON: ``format``, ``version``, ``num_clients`` and ``indices``, a list of
+        lists. One that ends in ``.parquet`` gives Parquet with the columns ``client`` and ``sample``, client 0 first.
+        The file appears whole or not at all, in a folder that is made if need be. If the file already holds this
+        partition, nothing is written.
 
         Raises:
+            ValueError: If the name ends in neither ``.json`` nor ``.parquet``.
             FileExistsError: If the file holds something else and ``overwrite`` is false.
         """
         partition_file.write(Path(path), self.indices, overwrite)

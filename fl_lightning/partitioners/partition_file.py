@@ -1,4 +1,4 @@
-"""Partitions as files: JSON, or Parquet where the name ends in ``.parquet``."""
+"""Partitions as files: JSON or Parquet, by the end of the name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ VERSION = 1
 
 def write(path: Path, indices: Sequence[np.ndarray], overwrite: bool) -> None:
     """Write sample indices of each client; see :meth:`Partition.save`."""
+    if path.suffix.lower() not in (".json", ".parquet"):
+        raise ValueError(f"`path` must end in .json or .parquet, got {str(path)!r}.")
     content = _to_parquet(indices) if _is_parquet(path) else _to_json(indices)
     if path.exists() and not overwrite:
         if path.read_bytes() == content:

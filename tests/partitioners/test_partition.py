@@ -170,6 +170,14 @@ def test_saving_over_another_partition_must_be_asked_for(tmp_path: Path) -> None
     assert Partition.load(path) == second
 
 
+@pytest.mark.parametrize("name", ["partition.npz", "partition"])
+def test_another_format_is_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with pytest.raises(ValueError, match=rf"`path` must end in .json or .parquet, got '{path}'"):
+        Partition((np.array([0]),)).save(path)
+    assert not path.exists()
+
+
 def test_what_is_saved_as_parquet_is_loaded(tmp_path: Path) -> None:
     from pyarrow import parquet
 
