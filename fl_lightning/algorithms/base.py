@@ -235,7 +235,8 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
         self._loop = loop
-        self.check_rounds(trainer.max_epochs, loop.data.num_clients)
+        if not trainer.fast_dev_run:  # which sets the number of rounds itself
+            self.check_rounds(trainer.max_epochs, loop.data.num_clients)
         loop.tell_of_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import lightning as L
@@ -20,7 +21,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 
-from fl_lightning import FedAvg, RADFed, TensorDataModule
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, RADFed, TensorDataModule
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
@@ -54,6 +55,21 @@ def test_fast_dev_run_limits_each_client(flag: Any, per_client: int) -> None:
     assert len(module.trained) == trainer.global_step == sum(batches)
     assert trainer.current_epoch == 1
     assert len(module.validated) == min(3, per_client)  # 600 samples in batches of 256
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [RADFed(15, clients_per_round=1.0), FedBuff(clients_per_round=1.0)],
+    ids=lambda each: type(each).__name__,
+)
+def test_fast_dev_run_warns_of_no_number_of_rounds(callback: AggregationCallback) -> None:
+    data = TensorDataModule([samples(8), samples(3)], batch_size=4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quiet_trainer(fast_dev_run=True, callbacks=[callback]).fit(Classifier(), datamodule=data)
+    assert not [
+        str(each.message) for each in caught if "max_epochs" in str(each.message) or "never" in str(each.message)
+    ]
 
 
 @pytest.mark.parametrize(
