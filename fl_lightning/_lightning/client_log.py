@@ -25,20 +25,20 @@ from fl_lightning.parts.guard import version_of
 
 @dataclass
 class Witness:
-    """What one client's local training saw and said.
+    """The batches that one client trained on, and the values that it logged.
 
     Attributes:
         batches: Its batches, as the module took them.
-        heard: For each hook and name the number of logged values, and their sum.
+        logged: For each hook and name the number of logged values, and their sum.
         metrics: The states of metric objects at its end.
     """
 
     batches: list[Any] = field(default_factory=list)
-    heard: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
+    logged: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     _versions: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
-    def see(self, batch: Any) -> None:
+    def note_batch(self, batch: Any) -> None:
         """Note a batch, before it is trained on."""
         self.batches.append(batch)
 
@@ -53,15 +53,15 @@ class Witness:
         """Whether training has changed a batch in place."""
         return any(version_of(tensor) != version for tensor, version in self._versions)
 
-    def hear(self, fx: str | None, name: str, value: Any) -> None:
+    def note_value(self, fx: str | None, name: str, value: Any) -> None:
         """Note a number that is logged; metric objects are looked at as such."""
         if not isinstance(value, Metric):
-            count, total = self.heard.get((fx, name), (0, 0.0))
-            self.heard[fx, name] = count + 1, total + float(value.detach() if isinstance(value, Tensor) else value)
+            count, total = self.logged.get((fx, name), (0, 0.0))
+            self.logged[fx, name] = count + 1, total + float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def weight_of(name: str) -> str:
-    """Return the name under which the weights of a logged mean are heard."""
+    """Return the name under which the weights of a logged mean are counted."""
     return f"batch_size of {name}"
 
 
@@ -120,10 +120,10 @@ class ClientLog:
         if known is None or args or known[0] != _options(kwargs) or not self._update(known[1], value, size):
             self._log(name, value, *args, **kwargs)
         if self.witness is not None:
-            self.witness.hear(fx, name, value)
+            self.witness.note_value(fx, name, value)
             metric = self._results.get(f"{fx}.{name}")
             if metric is not None and metric.is_tensor and metric.meta.is_mean_reduction and metric.meta.on_epoch:
-                self.witness.hear(fx, weight_of(name), self._batch_size() if size is None else size)
+                self.witness.note_value(fx, weight_of(name), self._batch_size() if size is None else size)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         self._stock(self._module, name, value, *args, **kwargs)

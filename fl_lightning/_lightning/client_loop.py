@@ -221,7 +221,7 @@ class ClientLoop(ClientStep):
         round_idx = progress.current.ready
         batch = self._transfer(batch)
         if self.witness is not None:
-            self.witness.see(batch)
+            self.witness.note_batch(batch)
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
         self._begin_logging(batch)

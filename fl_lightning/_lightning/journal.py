@@ -25,10 +25,10 @@ from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
 
 @dataclass(eq=False)
 class Entry:
-    """What some clients said on one batch each.
+    """The values that some clients logged on one batch each.
 
     Attributes:
-        logged: What they logged, and gave to metric objects.
+        logged: Their calls of `self.log` and of metric objects.
         tensors: Its tensors, shape ``(K, ...)`` each.
         slots: The clients' slots, in the order of the tensors' rows.
         steps: Whether an optimizer step ended with each client's batch.
@@ -72,7 +72,7 @@ class Entry:
         return self.batch_sizes() if size is None else [size] * len(self.slots)
 
     def of(self, row: int) -> Entry:
-        """Return what one client said, as an entry of its own."""
+        """Return the values of one client, as an entry of its own."""
         at = slice(row, row + 1)
         tensors: list[Any] = [t[at] if isinstance(t, Tensor) else [t[row]] for t in self.tensors]
         sizes = None if self.sizes is None else self.sizes[at]
@@ -90,11 +90,11 @@ class Entry:
         return value if is_float else torch.as_tensor(value, dtype=torch.get_default_dtype())
 
 
-Said = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them
+ClientEntries = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them
 
 
 class Journal:
-    """Keeps what the clients of stacks said until all have been trained.
+    """Keeps the values that clients of stacks logged until all have been trained.
 
     Args:
         jointly: Whether metric objects are updated with all clients' batches at once.
@@ -105,30 +105,30 @@ class Journal:
         self._entries: list[Entry] = []
 
     def add(self, entry: Entry) -> None:
-        """Keep what some clients said."""
+        """Keep the values of some clients."""
         self._entries.append(entry)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def cut(self, length: int) -> None:
-        """Forget what was said since the journal had this length."""
+        """Forget the entries since the journal had this length."""
         del self._entries[length:]
 
-    def _by_slot(self) -> dict[int, Said]:
+    def _by_slot(self) -> dict[int, ClientEntries]:
         """Return the batches of each client, clients in the order of their slots."""
-        clients: dict[int, Said] = {}
+        clients: dict[int, ClientEntries] = {}
         for entry in self._entries:
             for row, slot in enumerate(entry.slots):
                 clients.setdefault(slot, []).append((entry, row))
         return {slot: clients[slot] for slot in sorted(clients)}
 
     def by_client(self) -> dict[int, Journal]:
-        """Return what each client said, by slot."""
+        """Return a journal of each client, by slot."""
         journals = {}
-        for slot, said in self._by_slot().items():
+        for slot, own in self._by_slot().items():
             journals[slot] = Journal(self.jointly)
-            journals[slot]._entries = [entry.of(row) for entry, row in said]
+            journals[slot]._entries = [entry.of(row) for entry, row in own]
         return journals
 
     # ---- metric objects ----
@@ -141,7 +141,7 @@ class Journal:
         return [part for part in parts.values() if isinstance(part, Metric)]
 
     def update_metrics(self, slot: int | None = None) -> None:
-        """Give metric objects what the clients would have given them, in the order of clients.
+        """Give metric objects the batches that the clients would have given them, in the order of clients.
 
         Args:
             slot: The slot of the one client to which this is limited.
@@ -150,8 +150,8 @@ class Journal:
             CannotVectorize: If a metric object draws random numbers.
         """
         if any(entry.logged.metric_calls for entry in self._entries):
-            said = [own for own_slot, own in self._by_slot().items() if slot in (None, own_slot)]
-            replay([step for own in said for step in own], self.jointly)
+            clients = [own for own_slot, own in self._by_slot().items() if slot in (None, own_slot)]
+            replay([step for own in clients for step in own], self.jointly)
 
     # ---- logged numbers ----
 
@@ -164,17 +164,17 @@ class Journal:
         for pairs in found.values():
             yield pairs[0][1], pairs
 
-    def heard(self) -> dict[tuple[str | None, str], tuple[int, float]]:
+    def logged_sums(self) -> dict[tuple[str | None, str], tuple[int, float]]:
         """Return for each hook and name how many numbers were logged, and their sum."""
-        heard = {}
+        found = {}
         for first, pairs in self._numbers():
             if not isinstance(first.value, Metric):
                 values = torch.cat([entry.values(call).double() for entry, call in pairs])
-                heard[first.fx, first.name] = len(values), float(values.sum())
+                found[first.fx, first.name] = len(values), float(values.sum())
                 if first.reduction == "mean" and first.options.get("on_epoch"):
                     weights = [weight for entry, call in pairs for weight in entry.weights(call)]
-                    heard[first.fx, weight_of(first.name)] = len(weights), float(sum(weights))
-        return heard
+                    found[first.fx, weight_of(first.name)] = len(weights), float(sum(weights))
+        return found
 
     # ---- Lightning ----
 
@@ -195,7 +195,7 @@ class Journal:
             self._log(loop, first, pairs)
         self._tell_loggers(loop, clients, earlier)
         batches = sum(map(len, clients))
-        steps = sum(entry.steps[row] for said in clients for entry, row in said)
+        steps = sum(entry.steps[row] for own in clients for entry, row in own)
         for tracker in (progress.total, progress.current):
             for count in ("ready", "started", "processed", "completed"):
                 setattr(tracker, count, getattr(tracker, count) + batches)
@@ -222,10 +222,10 @@ class Journal:
             loop.client_log(first.name, value, **options, batch_size=weight)
         enter_fx(module, previous)
 
-    def _tell_loggers(self, loop: ClientLoop, clients: Sequence[Said], earlier: dict[str, Any]) -> None:
+    def _tell_loggers(self, loop: ClientLoop, clients: Sequence[ClientEntries], earlier: dict[str, Any]) -> None:
         """Give loggers the values of those steps that they would have been given, at their numbers."""
         trainer = loop.trainer
-        ends = [[place for place, (entry, row) in enumerate(said) if entry.steps[row]] for said in clients]
+        ends = [[place for place, (entry, row) in enumerate(own) if entry.steps[row]] for own in clients]
         so_far = list(accumulate(map(len, ends)))
         before, every = loop._batches_that_stepped, trainer.log_every_n_steps
         rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRateMonitor)]
@@ -262,7 +262,9 @@ def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
     return weighted.sum(dtype=wide) / (total or 1), total
 
 
-def _leave_values(results: Any, clients: Sequence[Said], at: tuple[int, int], earlier: dict[str, Any]) -> list[Any]:
+def _leave_values(
+    results: Any, clients: Sequence[ClientEntries], at: tuple[int, int], earlier: dict[str, Any]
+) -> list[Any]:
     """Leave the values of single steps as they would be after a client's batch.
 
     Args:
@@ -298,11 +300,11 @@ def _leave_values(results: Any, clients: Sequence[Said], at: tuple[int, int], ea
     return unheard
 
 
-def _last(key: str, clients: Sequence[Said], client: int, place: int) -> tuple[Entry, int, LogCall] | None:
+def _last(key: str, clients: Sequence[ClientEntries], client: int, place: int) -> tuple[Entry, int, LogCall] | None:
     """Return the last time that something was logged under a key, up to a client's batch."""
     for number in range(client, -1, -1):
-        said = clients[number]
-        for entry, row in reversed(said[: place + 1] if number == client else said):
+        own = clients[number]
+        for entry, row in reversed(own[: place + 1] if number == client else own):
             for call in reversed(entry.logged.calls):
                 if call.key == key:
                     return entry, row, call

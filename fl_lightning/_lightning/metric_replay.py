@@ -33,27 +33,27 @@ class ClientSteps(Protocol):
     cached: dict[tuple[int, int], Any]
 
 
-def replay(said: Sequence[tuple[ClientSteps, int]], jointly: bool) -> None:
+def replay(batches: Sequence[tuple[ClientSteps, int]], jointly: bool) -> None:
     """Make the calls of metric objects, in the order in which the clients would have made them.
 
     Args:
-        said: Steps, and a client's row in them, in the order of clients.
+        batches: Steps, and a client's row in them, in the order of clients.
         jointly: Whether metric objects that add their batches up are given all of them at once.
 
     Raises:
         CannotVectorize: If a metric object draws random numbers: a client alone would have drawn others.
     """
     calls: dict[int, list[ClientCall]] = {}
-    for steps, row in said:
+    for steps, row in batches:
         for call in steps.logged.metric_calls:
             calls.setdefault(id(call.metric), []).append(ClientCall(call, steps.tensors, row))
-    done = _make_all_jointly(said, calls) if jointly else set()
+    done = _make_all_jointly(batches, calls) if jointly else set()
     others = {type(own[0].call.metric).__name__ for metric, own in calls.items() if metric not in done}
     if not others:
         return
-    device = next((tensor[row].device for steps, row in said for tensor in steps.tensors), None)
+    device = next((tensor[row].device for steps, row in batches for tensor in steps.tensors), None)
     before = global_states(device)
-    for steps, row in said:
+    for steps, row in batches:
         _replay_step(steps, row, done)
     if changed_generators(before, global_states(device)):
         names = ", ".join(sorted(others))
@@ -91,9 +91,9 @@ def _needs_value(log: LogCall) -> bool:
 # ---- jointly ----
 
 
-def _make_all_jointly(said: Sequence[tuple[ClientSteps, int]], calls: dict[int, list[ClientCall]]) -> set[int]:
+def _make_all_jointly(batches: Sequence[tuple[ClientSteps, int]], calls: dict[int, list[ClientCall]]) -> set[int]:
     """Update metric objects with all batches at once where that is the same; return their identities."""
-    logged = {id(steps.logged): steps.logged for steps, _ in said}.values()
+    logged = {id(steps.logged): steps.logged for steps, _ in batches}.values()
     returning = {id(own.metric_calls[call].metric) for own in logged for call in _calls_used(own)}
     inside = {metric: _inside(own[0].call.metric) for metric, own in calls.items()}
     met = Counter(part for own in inside.values() for part in own)

@@ -49,9 +49,9 @@ class ClientHooks:
         #: The callbacks' ``on_client_start`` and ``on_client_end``.
         self.starts, self.ends = self._of("on_client_start"), self._of("on_client_end")
         #: Whether an ``on_client_end`` may read counters, logged values or metric objects.
-        self.read_what_was_said = not all(getattr(hook, _OF_RESULT, False) for hook in self.ends)
+        self.read_logged_values = not all(getattr(hook, _OF_RESULT, False) for hook in self.ends)
         #: Whether hooks may see in which order clients train.
-        self.see_order = bool(self.starts) or self.read_what_was_said
+        self.see_order = bool(self.starts) or self.read_logged_values
 
     @property
     def starters(self) -> list[Any]:
@@ -72,7 +72,7 @@ class ClientHooks:
         Raises:
             RuntimeError: If they change the result or the module's weights, which are no longer looked at.
         """
-        if not self.read_what_was_said:  # the library's own hooks, or none
+        if not self.read_logged_values:  # the library's own hooks, or none
             self._call(self.ends, result.task, 1, result)
             return
         with unchanged("on_client_end", [result.start, result.vector], [result], compares=False):

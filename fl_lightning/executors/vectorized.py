@@ -291,7 +291,7 @@ class VectorizedExecutor(Executor):
         stacked.begin_stack()
         training.seed(tasks[0])
         as_program = math.isinf(self.verdict.proven)
-        looked_at = training.hooks.read_what_was_said
+        looked_at = training.hooks.read_logged_values
         ends = ClientEnds(training.loop.optimizers, optimizer, training.vector.parameters) if looked_at else None
         stack_training = StackTraining(training, self._steps, stack, optimizer, journal, as_program, ends)
         if as_program and not stack_training.by_program:

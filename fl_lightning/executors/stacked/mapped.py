@@ -68,8 +68,8 @@ class MappedStep:
             _watched([*state, *tensors])
             with self._places.substituted(state), _OfOneClient(state[:number], zero) as client:
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
-                loss, said, after = client.own((loss, list(logged.tensors), self._places.present(number)))
-            return loss.reshape(()), said, after
+                loss, values, after = client.own((loss, list(logged.tensors), self._places.present(number)))
+            return loss.reshape(()), values, after
 
         given = [*parameters, *buffers], batch.tensors, torch.zeros(len(parameters[0]), device=parameters[0].device)
         alone = len(parameters[0]) == 1

@@ -52,7 +52,7 @@ class Results:
     Args:
         training: Trains clients.
         algorithm: Receives the results.
-        journal: What the clients of stacks said.
+        journal: The values that clients of stacks logged.
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
 
     Attributes:
@@ -81,11 +81,11 @@ class Results:
     def hand_in(self) -> None:
         """Give each client's result to the algorithm, in the order of slots, and call the hooks around it.
 
-        Where hooks can look at them, Lightning has heard just what this client and those before said.
+        Where hooks can look at them, Lightning then has the values of this client and of those before, and no others.
         """
         training, journal = self._training, self._journal
-        each = self._late or training.hooks.read_what_was_said
-        said = journal.by_client() if each else {}
+        each = self._late or training.hooks.read_logged_values
+        logged = journal.by_client() if each else {}
         if each:
             journal.cut(0)
         elif not all(trained for _, trained, _ in self._rows.values()):
@@ -100,8 +100,8 @@ class Results:
             if trained is None or self._meets_another(member):
                 self._algorithm.receive(training.go_on(member, at_once=self._late))
             else:
-                if slot in said:
-                    said[slot].tell(training.loop)
+                if slot in logged:
+                    logged[slot].tell(training.loop)
                 self._receive(member, trained, row)
             if noted is not None and slot != max(self._rows):
                 _check_order(noted, member.task)

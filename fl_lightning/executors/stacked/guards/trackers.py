@@ -43,7 +43,7 @@ def unused_trackers(stop: Callable[[str], NoReturn]) -> Iterator[None]:
             stop("calls a logger")
         return object.__getattribute__(logger, name)
 
-    def heard(frame: FrameType, event: str, argument: Any) -> None:
+    def on_call(frame: FrameType, event: str, argument: Any) -> None:
         name = frame.f_globals.get("__name__")
         if event == "call" and isinstance(name, str) and _tracks(name):
             stop(f"calls {name.split('.')[0] if not name.startswith(_WRITER) else _WRITER}")
@@ -52,7 +52,7 @@ def unused_trackers(stop: Callable[[str], NoReturn]) -> Iterator[None]:
     listens = sys.getprofile() is None and any(name in sys.modules for name in (*_PACKAGES, _WRITER))
     with patch.object(Logger, "__getattribute__", attribute):
         if listens:
-            sys.setprofile(heard)
+            sys.setprofile(on_call)
         try:
             yield
         finally:

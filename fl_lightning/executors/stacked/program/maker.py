@@ -188,8 +188,8 @@ class ProgramMaker:
             raise CannotVectorize("weights in half precision")
         leaves = leaves_needed(plan, [value for value in tensors if isinstance(value, int)], size)
         leaves_needed(plan, [plan.source, plan.target], size)  # they may be computed, too
-        said = Logged(calls, logged.metric_calls, [])
-        return TracedStep(plan, said, tensors, of_samples, sorted(leaves | {plan.target}))
+        joint = Logged(calls, logged.metric_calls, [])
+        return TracedStep(plan, joint, tensors, of_samples, sorted(leaves | {plan.target}))
 
     def _joint(
         self, logged: Logged, other: Logged, size: int, other_size: int

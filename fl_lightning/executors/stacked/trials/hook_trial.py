@@ -31,7 +31,7 @@ class HookTrial:
         self._training = training
         hooks = training.hooks
         self.prepares = False
-        found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_what_was_said}
+        found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_logged_values}
         self.names = [name for name, own in found.items() if own]
         self._callbacks, self._read = ObjectState(*hooks.starters, samples=True), read_at_start(hooks)
         self._goes_on = False

@@ -37,8 +37,8 @@ _NAMES = {"_forward_cache": "value of a step", "_update_count": "number of updat
 
 
 @dataclass
-class Told:
-    """The calls of metric objects of a client that trained alone.
+class MetricsAlone:
+    """The states of metric objects of a client that trained alone.
 
     Attributes:
         slot: The client's slot.
@@ -52,13 +52,18 @@ class Told:
 
 
 def compare_metrics(
-    clients: Sequence[Told], journal: Journal, vector: StateVector, origin: StateVector, model: Tensor, mixed: bool
+    clients: Sequence[MetricsAlone],
+    journal: Journal,
+    vector: StateVector,
+    origin: StateVector,
+    model: Tensor,
+    mixed: bool,
 ) -> bool:
     """Give a copy's metric objects what clients in a stack would give them, and compare.
 
     Args:
         clients: The clients.
-        journal: What they said in the stack.
+        journal: The values that they logged in the stack.
         vector: The federated state of the copy on which the stack was trained.
         origin: That of the module.
         model: A model, shape ``(size,)``, of which metric objects have the buffers.

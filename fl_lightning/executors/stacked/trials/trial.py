@@ -31,7 +31,7 @@ from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
-from fl_lightning.executors.stacked.trials.metric_trial import Told, compare_metrics
+from fl_lightning.executors.stacked.trials.metric_trial import MetricsAlone, compare_metrics
 from fl_lightning.executors.stacked.trials.precise import Example, in_double_precision, largest, of_rounding
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
@@ -266,17 +266,17 @@ class Trial:
 
     def _compare_metrics(self, journal: Journal) -> None:
         copy, origin = self._copy.vector, self._training.vector
-        told = [Told(done.begun.task.slot, done.metrics_before, done.witness.metrics) for done in self._done]
+        clients = [MetricsAlone(done.begun.task.slot, done.metrics_before, done.witness.metrics) for done in self._done]
         with self._training.trainer.precision_plugin.train_step_context():
-            self.jointly = compare_metrics(told, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
+            self.jointly = compare_metrics(clients, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
 
     def _compare_logs(self, journal: Journal) -> None:
         alone: dict[Any, tuple[int, float]] = {}
         for done in self._done:
-            for key, (count, total) in done.witness.heard.items():
+            for key, (count, total) in done.witness.logged.items():
                 before = alone.get(key, (0, 0.0))
                 alone[key] = before[0] + count, before[1] + total
-        at_once = journal.heard()
+        at_once = journal.logged_sums()
         for key in {**alone, **at_once}:
             (n, a), (m, b) = alone.get(key, (0, 0.0)), at_once.get(key, (0, 0.0))
             if b != b and a == a:
