@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
+from fl_lightning._lightning.other_processes import tell_what_stays
 from fl_lightning._lightning.refusals import refuse_unsupported, tell_of_unused
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.clients.batches import ClientBatches
@@ -120,7 +121,8 @@ class FederatedLoop(RoundLoop):
             )
 
     def tell_of_clients(self) -> None:
-        """Say in one line how many clients train, validate and test, and how many train in a round."""
+        """Say in one line how many clients train, validate and test; warn of a strategy that loses results."""
+        tell_what_stays(self.trainer)
         tell_of_clients(self.data, self.algorithm.sampler, type(self.corrector).__name__)
 
     def batches_per_client(self) -> int:

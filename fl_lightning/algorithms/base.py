@@ -235,8 +235,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         install_loop(trainer, loop)
         loop.data.trained_by = type(self).__name__
         self._loop = loop
-        if not trainer.fast_dev_run:  # which sets the number of rounds itself
-            self.check_rounds(trainer.max_epochs, loop.data.num_clients)
+        self.check_rounds(None if trainer.fast_dev_run else trainer.max_epochs, loop.data.num_clients)
         loop.tell_of_clients()
         if trainer.loggers:
             log_run(trainer, pl_module, settings_of_run(self, loop))

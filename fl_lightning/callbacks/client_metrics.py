@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.evaluation_order import evaluates_data_module, size_of_batch
 from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.personal_values import (
@@ -53,29 +54,30 @@ class ClientMetrics(ShowsSignature, Callback):
     """Evaluates every validation and test client by itself (as in Xue et al. 2021).
 
     Logs ``val_acc_clients`` (the unweighted mean over clients), ``val_acc_clients_std``, ``val_acc_clients_min`` and
-    ``val_acc_clients_max``, and the same for ``test``. Clients whose metric is NaN are left out, and
+    ``val_acc_clients_max``, and the same for ``test``. Clients whose metric is NaN or infinite are left out, and
     ``val_acc_clients_left_out`` counts them.
     ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client;
     a warning says so. So does one where the module has no ``validation_step``.
     Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
-    ``"preds"`` (n, C) and ``"target"`` (n,); otherwise the module is called on the batch's first element, and the
-    second is the target.
+    ``"preds"`` (n, C) and ``"target"`` (n,), one row for each sample of the batch; otherwise the module is called on
+    the batch's first element, and the second is the target.
 
     With :class:`~fl_lightning.PersonalParameters`, each client that has trained is evaluated with its own values of
     them. The module is then always called on the batch's first element, a tensor. A client that has not trained yet is
     evaluated with the mean over all clients, which is also what ``val_acc`` and checkpoints see.
 
     Args:
-        metric: Takes predictions and targets of one client and returns a number; NaN leaves the client out. The default
-            takes scores (n, C) and targets (n,).
+        metric: Takes predictions and targets of one client, in the types that the step returned (half precision as
+            float32), and returns a number; NaN leaves the client out. The default takes scores (n, C) and targets (n,).
         name: Name of the metric in the logs.
 
     Raises:
         TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if the step
             returned no scores, and the module has no ``forward`` or a batch has no inputs and targets; with personal
             parameters, if a batch's inputs are no tensor.
-        ValueError: If ``name`` is empty; in an evaluation with personal parameters, if the step returned other scores
-            than the module does for the batch's inputs.
+        ValueError: If ``name`` is empty; in an evaluation, if there is not one row of predictions and of targets for
+            each sample, or a loader of a user's own does not go through the whole evaluation set in order; with
+            personal parameters, if the step returned other scores than the module does for the batch's inputs.
 
     Attributes:
         values: For ``"val"`` and ``"test"``, the last metric of each client, by client id.
@@ -133,7 +135,7 @@ class ClientMetrics(ShowsSignature, Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the batch's predictions."""
-        self._keep(trainer, pl_module, outputs, batch, "val")
+        self._keep(trainer, pl_module, outputs, batch, batch_idx, "val")
 
     on_test_epoch_start = on_validation_epoch_start
 
@@ -147,7 +149,7 @@ class ClientMetrics(ShowsSignature, Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the batch's predictions."""
-        self._keep(trainer, pl_module, outputs, batch, "test")
+        self._keep(trainer, pl_module, outputs, batch, batch_idx, "test")
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the mean over validation clients."""
@@ -157,16 +159,26 @@ class ClientMetrics(ShowsSignature, Callback):
         """Log the mean over test clients."""
         self._log(trainer, pl_module, "test")
 
-    def _keep(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, stage: _Stage) -> None:
-        clients = _clients_of(trainer, stage)
+    def _keep(
+        self,
+        trainer: pl.Trainer,
+        module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        stage: _Stage,
+    ) -> None:
+        clients = _clients_of(trainer, stage) if evaluates_data_module(trainer) else None
         if clients is None:
             self._tell_of_no_clients(stage)
             return
+        size = size_of_batch(trainer, batch_idx, len(clients), self)
         if self._own:
             x, target = inputs_and_targets(batch, self, "With personal parameters it calls the module on the inputs.")
             if not self._seen:
                 check_scores(module, x, outputs, _STEPS[stage])
-            owners = clients[np.minimum(self._places(trainer, len(target)), len(clients) - 1)]
+            _check_rows(size, x, target)
+            owners = clients[np.minimum(self._places(trainer, size), len(clients) - 1)]
             preds = scores_of_clients(module, x, torch.from_numpy(owners), self._own)
         elif isinstance(outputs, dict) and "preds" in outputs and "target" in outputs:
             preds, target = outputs["preds"], outputs["target"]
@@ -181,6 +193,7 @@ class ClientMetrics(ShowsSignature, Callback):
                     f'{{"preds": ..., "target": ...}} from `{_STEPS[stage]}`.'
                 )
             preds = module(x)
+        _check_rows(size, preds, target)
         self._seen.append((preds.detach(), target.detach()))
 
     def _tell_of_no_clients(self, stage: _Stage) -> None:
@@ -214,10 +227,10 @@ class ClientMetrics(ShowsSignature, Callback):
         values = {int(c): float(self.metric(preds[owners == c], target[owners == c])) for c in np.unique(owners)}
         self.values[stage] = values
         known = np.array([value for value in values.values() if np.isfinite(value)])
-        if len(known) == 0:
-            return
-        key = f"{stage}_{self.name}_clients"
-        summary = {key: known.mean(), f"{key}_std": known.std(), f"{key}_min": known.min(), f"{key}_max": known.max()}
+        key, summary = f"{stage}_{self.name}_clients", {}
+        if len(known) > 0:
+            summary = {key: known.mean(), f"{key}_std": known.std()}
+            summary |= {f"{key}_min": known.min(), f"{key}_max": known.max()}
         if len(known) < len(values):
             summary[f"{key}_left_out"] = len(values) - len(known)
         values_to_log = {name: float(value) for name, value in summary.items()}
@@ -225,7 +238,9 @@ class ClientMetrics(ShowsSignature, Callback):
 
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
         """Return all processes' predictions and targets, and the client of each."""
-        preds = torch.cat([preds for preds, _ in self._seen]).float().cpu()
+        preds = torch.cat([preds for preds, _ in self._seen]).cpu()
+        if preds.dtype in (torch.float16, torch.bfloat16):
+            preds = preds.float()  # not all functions compute with half precision on the CPU
         target = torch.cat([target for _, target in self._seen]).cpu()
         shares = gather_objects(trainer, (preds, target))
         places = [_places_of(rank, trainer.world_size, 0, len(target)) for rank, (_, target) in enumerate(shares)]
@@ -235,6 +250,15 @@ class ClientMetrics(ShowsSignature, Callback):
         preds = torch.cat([p for p, _ in shares])[everything]
         target = torch.cat([t for _, t in shares])[everything]
         return preds, target, clients[place[real]]
+
+
+def _check_rows(size: int, preds: Tensor, target: Tensor) -> None:
+    if (got := (len(preds), len(target))) != (size, size):
+        raise ValueError(
+            f"ClientMetrics needs one row of predictions and of targets for each of a batch's {size} samples, in their "
+            f"order, got {got[0]} and {got[1]} rows. Give samples of many labels whole, such as (n, T, C) and (n, T), "
+            "and leave labels out in `metric`."
+        )
 
 
 def _places_of(rank: int, num_ranks: int, begin: int, end: int) -> np.ndarray:

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fl_lightning._lightning.other_processes import ends_with_fit
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
@@ -37,7 +38,12 @@ def own_values(trainer: pl.Trainer, loaded: Mapping[str, Any] | None) -> OwnValu
     """
     data, found = trainer.datamodule, OwnValues()
     for key, exchange in personal_exchanges(trainer).items():
-        if exchange.states is None:  # no fit has begun
+        if exchange.states is None:  # no fit has begun in this process
+            if loaded is None and ends_with_fit(trainer):
+                rank_zero_warn(
+                    "All clients are evaluated with the mean of their personal parameters: if a fit has trained them, "
+                    'it was in processes that have ended. Give `strategy="ddp"`, with which they stay.'
+                )
             continue
         state = exchange.states.state_dict() if loaded is None else loaded.get(key, {"clients": {}})
         shapes = dict(zip(exchange.federation.names, exchange.federation.shapes, strict=True))

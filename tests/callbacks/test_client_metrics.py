@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from helpers.toys import quiet_trainer
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fl_lightning import ClientMetrics, TensorDataModule
 from fl_lightning.data import ClientDatasetsModule
@@ -154,6 +155,131 @@ def test_limited_validation_counts_what_was_seen() -> None:
     trainer = quiet_trainer(callbacks=[metrics], limit_val_batches=2)
     trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
     assert metrics.values["val"] == {0: 1.0, 1: 0.0}
+
+
+class OtherRows(Echo):
+    """Returns other rows than one for each sample."""
+
+    def __init__(self, rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__(True)
+        self.rows = rows
+
+    def evaluate(self, batch: Any, stage: str) -> dict[str, Tensor] | None:
+        preds, target = self.rows(*batch)
+        return {"preds": preds, "target": target}
+
+
+@pytest.mark.parametrize(
+    ("rows", "got"),
+    [
+        (lambda x, y: (x[1:], y[1:]), "6 and 6"),  # a label is ignored
+        (lambda x, y: (x.repeat(2, 1), y.repeat(2)), "14 and 14"),  # two words for each sentence
+        (lambda x, y: (x, y.repeat(2)), "7 and 14"),
+    ],
+)
+def test_each_sample_needs_one_row(rows: Any, got: str) -> None:
+    words = rf"one row of predictions and of targets for each of a batch's 7 samples, in their order, got {got} rows"
+    with pytest.raises(ValueError, match=words):
+        quiet_trainer(callbacks=[ClientMetrics()]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
+
+
+def test_samples_of_many_labels_are_given_whole() -> None:
+    def right(preds: Tensor, target: Tensor) -> Tensor:
+        return (preds.argmax(2) == target).double().mean()
+
+    metrics = ClientMetrics(right)
+    words = OtherRows(lambda x, y: (torch.stack([x, x.flip(1)], 1), torch.stack([y, y], 1)))
+    quiet_trainer(callbacks=[metrics]).validate(words, datamodule=data([scores(3, 0), scores(0, 9)]), verbose=False)
+    # the second word has the other class's score: half of the words are right, for both clients
+    assert metrics.values["val"] == {0: 0.5, 1: 0.5}
+
+
+class OfLoaders(Echo):
+    """Takes batches of several loaders."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor] | None:
+        return self.evaluate(batch, "val")
+
+
+class Unordered:
+    """Batches without a torch loader."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter([scores(50, 0), scores(0, 50)])
+
+
+class OwnLoader(TensorDataModule):
+    """Makes loaders of the validation set by a function."""
+
+    def __init__(self, make: Callable[[Dataset[Any]], Any]) -> None:
+        super().__init__(clients=[scores(1, 1)], val=CLIENTS, eval_batch_size=7)
+        self.make = make
+
+    def val_dataloader(self) -> Any:
+        return self.make(super().val_dataloader().dataset)
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (lambda rows: DataLoader(rows, 4, shuffle=True), "one with a RandomSampler and a BatchSampler"),
+        (lambda rows: DataLoader(rows, 4, sampler=range(99, -1, -1)), "one with a range and a BatchSampler"),
+        (lambda rows: DataLoader(rows, batch_sampler=[[0, 1], [3]]), "one with a SequentialSampler and a list"),
+        (lambda rows: DataLoader(Subset(rows, range(50))), "one of a set of 50 samples"),
+        (lambda rows: [DataLoader(rows, 4), DataLoader(rows, 5)], "2 loaders"),
+        (lambda rows: Unordered(), "a Unordered"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_must_go_through_the_set_in_order(make: Any, got: str) -> None:
+    words = rf"by its place in the evaluation set of 100 samples\. `val_dataloader` .* in order, got {got}\. Leave"
+    with pytest.raises(ValueError, match=words):
+        quiet_trainer(callbacks=[ClientMetrics()]).validate(OfLoaders(True), datamodule=OwnLoader(make), verbose=False)
+
+
+def test_an_own_loader_in_order_is_evaluated() -> None:
+    metrics = ClientMetrics()
+    own = OwnLoader(lambda rows: DataLoader(rows, 9))
+    quiet_trainer(callbacks=[metrics]).validate(Echo(True), datamodule=own, verbose=False)
+    assert metrics.values["val"] == {0: 1.0, 1: 0.0}
+
+
+def test_samples_of_another_loader_belong_to_no_client() -> None:
+    metrics = ClientMetrics()
+    trainer = quiet_trainer(callbacks=[metrics])
+    trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    metrics.values.clear()
+    other = DataLoader(TensorDataset(*scores(4, 0)))
+    with pytest.warns(UserWarning, match="ClientMetrics logs nothing: the validation samples belong to no client"):
+        logged = trainer.validate(Echo(True), other, verbose=False)
+    assert logged == [{"val_acc": 1.0}]
+    assert metrics.values == {}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(torch.float64, 2), (torch.int64, 2), (torch.float16, 0)])
+def test_predictions_keep_their_type(kind: torch.dtype, expected: int) -> None:
+    # 2 ** 30 + 2 is no float32; half precision has 1.0 in its place, and is computed with as float32
+    value = 1 if kind is torch.float16 else 2**30
+    seen = []
+
+    def excess(preds: Tensor, target: Tensor) -> Tensor:
+        seen.append(preds.dtype)
+        return (preds - value).max()
+
+    def rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.full((len(x),), value, dtype=kind) + (0 if kind is torch.float16 else 2), y
+
+    metrics = ClientMetrics(excess, "excess")
+    quiet_trainer(callbacks=[metrics]).validate(OtherRows(rows), datamodule=data(CLIENTS), verbose=False)
+    assert metrics.values["val"] == {0: expected, 1: expected}
+    assert set(seen) == {torch.float32 if kind is torch.float16 else kind}
+
+
+def test_clients_left_out_are_counted_also_if_no_other_is_there() -> None:
+    metrics = ClientMetrics(lambda preds, target: torch.tensor(float("nan")), "auc")
+    trainer = quiet_trainer(callbacks=[metrics])
+    logged = trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)[0]
+    assert {key: value for key, value in logged.items() if "auc" in key} == {"val_auc_clients_left_out": 2.0}
 
 
 class Rows(Dataset[dict[str, Tensor]]):

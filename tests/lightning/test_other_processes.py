@@ -1,0 +1,54 @@
+"""Strategies that train in processes of their own: a warning names what does not come back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+
+from fl_lightning import ClientMetrics, FedAvg, PersonalParameters, TensorDataModule
+from fl_lightning.models import LogisticRegressionClassifier
+
+STAYS = "`spent` of a privacy part stays 0, records such as `ClientMetrics.values` are empty"
+MEAN = "All clients are evaluated with the mean of their personal parameters"
+
+
+def fit_and_validate(**settings: Any) -> ClientMetrics:
+    torch.manual_seed(0)
+    clients = [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(2)]
+    metrics, federated = ClientMetrics(), FedAvg(1.0, seed=0, exchange=PersonalParameters("*bias"))
+    trainer = quiet_trainer(max_epochs=1, callbacks=[federated, metrics], **settings)
+    module, data = LogisticRegressionClassifier(4, 3), TensorDataModule(clients=clients, val=clients)
+    trainer.fit(module, datamodule=data)
+    print("after the fit:", metrics.values)
+    trainer.validate(module, datamodule=data, verbose=False)
+    return metrics
+
+
+@pytest.fixture(autouse=True)
+def printed_warnings() -> Iterator[None]:
+    """Print warnings, those of other processes too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: print(message, flush=True)
+        yield
+
+
+def test_what_stays_in_processes_that_end_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    fit_and_validate(strategy="ddp_fork", devices=1)
+    told = capfd.readouterr().out
+    assert "after the fit: {}" in told
+    assert STAYS in told
+    assert MEAN in told
+
+
+def test_nothing_is_told_where_all_stays(capfd: pytest.CaptureFixture[str]) -> None:
+    metrics = fit_and_validate()
+    assert sorted(metrics.values["val"]) == [0, 1]
+    told = capfd.readouterr().out
+    assert STAYS not in told
+    assert MEAN not in told
