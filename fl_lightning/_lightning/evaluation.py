@@ -8,6 +8,7 @@ from typing import Self
 import lightning.pytorch as pl
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.data_connector import _parse_num_batches
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 
 from fl_lightning._lightning.client_log import join_results
@@ -15,13 +16,14 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning._lightning.round_logging import counting_rounds
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.order import EvaluationShare
 
 
 class SharedEvaluation(_EvaluationLoop):
     """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
 
     Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
-    and 2 samples it divides by 2 instead of 2.5.
+    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
     """
 
     @classmethod
@@ -30,6 +32,29 @@ class SharedEvaluation(_EvaluationLoop):
         loop = cls.__new__(cls)
         loop.__dict__.update(stock.__dict__)
         return loop
+
+    def setup_data(self) -> None:
+        """Let the data module apply the limit of batches to all samples, before they are shared out."""
+        trainer, data, before = self.trainer, getattr(self.trainer, "datamodule", None), self._max_batches
+        name = f"limit_{self._stage.dataloader_prefix}_batches"
+        limit = getattr(trainer, name)
+        if limit == 0 or not isinstance(data, FederatedDataModule) or not data.shares_evaluation:
+            super().setup_data()
+            return
+        data.limit_evaluation = limited = partial(_parse_num_batches, self._stage, limit_batches=limit)
+        setattr(trainer, name, 1.0)
+        try:
+            super().setup_data()
+        finally:
+            setattr(trainer, name, limit)
+            data.limit_evaluation = None
+        if self._combined_loader is None or self._max_batches is before:
+            return
+        loaders = zip(self._combined_loader.flattened, self._max_batches, strict=True)
+        self._max_batches = [
+            number if isinstance(getattr(loader, "sampler", None), EvaluationShare) else limited(number)
+            for loader, number in loaders
+        ]
 
     def _store_dataloader_outputs(self) -> None:
         # every process comes here once; of several loaders, one may be empty in some of them

@@ -78,11 +78,13 @@ class FrozenPrefixCache(ShowsSignature, L.Callback):
     inputs, and the prefix passes them on until the stage ends. This works in ``fit``, ``validate``, ``test`` and
     ``predict``, with an aggregation callback or without one.
 
-    On a CPU the trained weights are bit for bit those of a run without the callback, because
-    :class:`~fl_lightning.models.frozen.FrozenPrefix` gives a sample the same output in a batch of any size. Features
-    stored with another number of threads, or by a GPU, may differ by rounding. Outputs are stored in the prefix's own
-    precision, usually 32-bit, even if ``Trainer(precision="16-mixed")`` would compute them in half precision. The
-    ``"true"`` half and double precisions convert the prefix after set-up and raise an error.
+    The trained weights are those of a run without the callback, to rounding. On a CPU they are the same bit for bit
+    where :class:`~fl_lightning.models.frozen.FrozenPrefix` gives a sample the same output in any batch, as it does with
+    32-bit convolutions. Features stored with another number of threads, or by a GPU, may differ by rounding.
+
+    Outputs are stored in the prefix's own precision, usually 32-bit, even if ``Trainer(precision="16-mixed")`` would
+    compute them in half precision. The ``"true"`` half and double precisions convert the prefix after set-up and raise
+    an error.
 
     A file's name depends on the prefix's weights and settings, the data, the preprocessing, the kind of device and
     PyTorch's version, so that a change of any of them computes a new file. A file that is incomplete, or whose checksum

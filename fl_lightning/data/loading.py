@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypedDict
 
@@ -57,11 +58,13 @@ class ServesBatches(ABC):
     Attributes:
         shares_evaluation: Whether several processes share evaluation samples, each in one share. An aggregation
             callback sets it for a stage, and joins what they log; otherwise Lightning's own shares repeat samples.
+        limit_evaluation: Returns how many of all batches the processes evaluate together; all if ``None``.
     """
 
     trainer: L.Trainer | None
     trained_by: str | None
     shares_evaluation = False
+    limit_evaluation: Callable[[int], float] | None = None
     _workers: BatchWorkers | None = None
 
     def _set_loading(
@@ -270,8 +273,12 @@ class ServesBatches(ABC):
         share, samples = None, len(dataset)  # type: ignore[arg-type]
         # Lightning refuses an empty share, so that it repeats samples where there are fewer than processes
         if shared and self.trainer is not None and samples >= self.trainer.world_size > 1:
-            share = EvaluationShare(dataset, self.trainer.world_size, self.trainer.global_rank)
-            batch_size = shared_batch_size(samples, self.trainer.world_size, batch_size)
+            processes = self.trainer.world_size
+            if self.limit_evaluation is not None:
+                kept = self.limit_evaluation(math.ceil(samples / batch_size)) * batch_size
+                samples = max(min(samples, int(kept)), processes)
+            share = EvaluationShare(dataset, processes, self.trainer.global_rank, samples)
+            batch_size = shared_batch_size(samples, processes, batch_size)
         return make_loader(
             dataset,
             batch_size,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, DistributedSampler, Sampler
+from torch.utils.data import Dataset, DistributedSampler, Sampler, SequentialSampler
 
 from fl_lightning.arguments import got
 
@@ -83,20 +83,22 @@ class PooledOrder(Sampler[int]):
         yield from self._draw(generator).tolist()
 
 
-class EvaluationShare(DistributedSampler[Any]):
+class EvaluationShare(DistributedSampler[int], SequentialSampler):
     """A process's share of an evaluation set: samples r, r + R, r + 2R, ... of process r of R; none counts twice.
 
-    Lightning's own share of an evaluation is padded with repeated samples to one length in all processes.
+    Lightning's own share of an evaluation is padded with repeated samples to one length in all processes. With
+    ``overfit_batches`` Lightning puts that in the place of any sampler that is not sequential.
 
     Args:
         dataset: The samples of all processes.
         num_replicas: Number of processes R.
         rank: This process's r.
+        samples: The number of samples, the first ones, that all processes share; all if ``None``.
     """
 
-    def __init__(self, dataset: Dataset[Any], num_replicas: int, rank: int) -> None:
+    def __init__(self, dataset: Dataset[Any], num_replicas: int, rank: int, samples: int | None = None) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle=False)
-        self.share = range(rank, len(dataset), num_replicas)  # type: ignore[arg-type]
+        self.share = range(rank, len(dataset) if samples is None else samples, num_replicas)  # type: ignore[arg-type]
         self.num_samples = len(self.share)
 
     def __len__(self) -> int:

@@ -12,7 +12,9 @@ from fl_lightning.arguments import check_instance
 
 # Convolution kernels treat the last rows of a batch differently when the batch is no multiple of their block (16 rows
 # on AVX-512, 8 on AVX2), which moves those rows by some 1e-6. Batches filled up to whole blocks give each row the same
-# bits whatever batch it came in, so that outputs computed once for all data equal those computed batch by batch.
+# bits whatever batch it came in, so that outputs computed once for all data equal those computed batch by batch. Some
+# other kernels treat odd rows unlike even ones, even in a block: MKL's products of small float32 matrices, such as
+# Linear(6, 10), and float64 convolutions in channels_last. Filling up does not help there.
 _BLOCK_ROWS = 16
 
 
@@ -24,9 +26,10 @@ class FrozenPrefix(nn.Module):
     of the network. The weights are kept in ``channels_last`` layout, which about doubles the speed of
     convolutions on a CPU; the output is contiguous.
 
-    On a CPU an input row's output does not depend, bit for bit, on the batch that it came in (batches are filled up
-    with zero rows to a multiple of 16). It does depend on the number of threads and on the device, by about 1e-6 of
-    the largest output; on a GPU the batch size may move it as much.
+    Batches are filled up with zero rows to a multiple of 16. On a CPU, 32-bit convolutions then give an input row the
+    same bits in any batch. With small linear layers and 64-bit convolutions, a row's place in the batch may move its
+    output by rounding. The number of threads, the device and, on a GPU, the batch size may do so with any layer, in 32
+    bits by about 1e-6 of the largest output.
 
     Args:
         layers: The layers to freeze. They are frozen in place and take inputs of shape (batch, ...); each row of the

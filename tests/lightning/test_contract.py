@@ -176,7 +176,7 @@ def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stoc
         RoundLoop: {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end"}
         | {"run", "state_dict", "load_state_dict"},
         ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
-        SharedEvaluation: {"_store_dataloader_outputs"},
+        SharedEvaluation: {"setup_data", "_store_dataloader_outputs"},
     }[ours]
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
     common -= set(dir(object))
@@ -215,6 +215,7 @@ def test_every_private_import_is_known() -> None:
         f"{PT}.loops.evaluation_loop._EvaluationLoop",
         f"{PT}.loops.fit_loop._FitLoop",
         f"{PT}.loops.training_epoch_loop._TrainingEpochLoop",
+        f"{PT}.trainer.connectors.data_connector._parse_num_batches",
         *(f"{PT}.trainer.connectors.logger_connector.result.{name}" for name in _RESULT_NAMES),
     }
     used = {

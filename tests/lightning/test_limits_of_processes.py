@@ -1,0 +1,85 @@
+"""Limits of evaluation batches leave the same samples with two processes as with one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from torch import Tensor
+
+from fl_lightning import ClientMetrics, FedAvg, TensorDataModule
+
+# 31 evaluation samples, whose only feature is their place: 5 batches of 7
+PLACES = torch.arange(31.0).reshape(31, 1)
+CLIENTS = [(x, torch.zeros(len(x), dtype=torch.long)) for x in PLACES.split([10, 15, 6])]
+
+
+class MeanPlace(L.LightningModule):
+    """Logs the mean place of the samples, and their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.weight.square().sum()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        self.log("place", batch[0].mean())
+        self.log("number", float(len(batch[0])), on_epoch=True, reduce_fx="sum")
+        return {"preds": batch[0], "target": batch[1]}
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def evaluate(stage: str, devices: int, eval_batch_size: int = 7, **limits: Any) -> dict[str, float]:
+    """Return what an evaluation by itself, or the one in a fit, logs."""
+    metrics = ClientMetrics(metric=lambda preds, target: preds.mean(), name="place")
+    data = TensorDataModule(clients=CLIENTS[:2], val=CLIENTS, test=CLIENTS, eval_batch_size=eval_batch_size)
+    strategy = "ddp_fork" if devices > 1 else "auto"
+    callbacks = [FedAvg(2, seed=1), metrics]
+    trainer = quiet_trainer(max_epochs=1, devices=devices, strategy=strategy, callbacks=callbacks, **limits)
+    keywords = {} if stage == "fit" else {"verbose": False}
+    getattr(trainer, stage)(MeanPlace(), datamodule=data, **keywords)
+    key = "test" if stage == "test" else "val"
+    names = {"number": "number", "place": "place"} | {
+        name: f"{key}_place_clients{end}" for name, end in (("mean", ""), ("least", "_min"), ("most", "_max"))
+    }
+    return {name: float(trainer.callback_metrics[logged]) for name, logged in names.items()}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize(
+    ("stage", "limits"),
+    [
+        ("validate", {"limit_val_batches": 2}),
+        ("validate", {"limit_val_batches": 0.5}),  # 2.5 of 5 batches, rounded down
+        ("test", {"limit_test_batches": 2}),
+        ("test", {"limit_test_batches": 0.4}),
+        ("fit", {"limit_val_batches": 2, "num_sanity_val_steps": 2}),
+        ("fit", {"overfit_batches": 2}),
+        ("fit", {"fast_dev_run": 2}),
+    ],
+)
+def test_a_limit_leaves_the_first_batches_of_all_samples(stage: str, limits: dict[str, Any], devices: int) -> None:
+    # places 0 to 13: 0 to 9 of the first client, mean 4.5, and 10 to 13 of the second, mean 11.5
+    expected = {"number": 14, "place": 6.5, "mean": 8.0, "least": 4.5, "most": 11.5}
+    assert evaluate(stage, devices, **limits) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_limit_of_less_than_a_batch_of_all_samples_is_an_error(devices: int) -> None:
+    with pytest.raises(Exception, match=r"0\.1 \* 5 < 1"):
+        evaluate("validate", devices, limit_val_batches=0.1)
+
+
+def test_each_process_keeps_a_sample() -> None:
+    # one batch of one sample, and two processes: places 0 and 1
+    found = evaluate("validate", 2, eval_batch_size=1, limit_val_batches=1)
+    assert (found["number"], found["place"], found["mean"]) == (2, 0.5, 0.5)
