@@ -67,6 +67,7 @@ CALLABLES: dict[str, list[str]] = {
     f"{PT}.callbacks.ModelCheckpoint._find_last_checkpoints": ["self", "trainer"],
     f"{PT}.trainer.connectors.signal_connector._SignalConnector._sigterm_notifier_fn": ["self", "signum", "_"],
     f"{PT}.trainer.connectors.signal_connector._SignalConnector._slurm_sigusr_handler_fn": ["self", "signum", "_"],
+    f"{PT}.trainer.connectors.data_connector._parse_num_batches": ["stage", "length", "limit_batches"],
     f"{PT}.loops.loop._Loop.state_dict": ["self", "destination", "prefix"],
     f"{PT}.loops.loop._Loop.load_state_dict": ["self", "state_dict", "prefix"],
 }
@@ -80,6 +81,7 @@ for _name in (
     _parameters = ["self", "batch", "dataloader_idx"] if _name == "on_batch_start" else ["self"]
     CALLABLES[f"{PT}.trainer.connectors.logger_connector.logger_connector._LoggerConnector.{_name}"] = _parameters
 
+_OF_EVALUATION = ["_combined_loader", "_data_source", "_max_batches", "_results"]
 # attributes that are read or written, by the object that has them (a path from the trainer)
 ATTRIBUTES: dict[str, list[str]] = {
     "": ["_logger_connector", "received_sigterm", "num_training_batches", "lr_scheduler_configs", "barebones"],
@@ -93,9 +95,9 @@ ATTRIBUTES: dict[str, list[str]] = {
     ],
     "fit_loop.epoch_loop._results": ["batch", "batch_size", "dataloader_idx"],
     "fit_loop.epoch_loop.batch_progress": ["is_last_batch", "current", "total"],
-    "fit_loop.epoch_loop.val_loop": ["run", "batch_progress", "_combined_loader", "_results"],
-    "validate_loop": ["_combined_loader", "_results"],
-    "test_loop": ["_combined_loader", "_results"],
+    "fit_loop.epoch_loop.val_loop": ["run", "batch_progress", *_OF_EVALUATION],
+    "validate_loop": _OF_EVALUATION,
+    "test_loop": _OF_EVALUATION,
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step": ["total"],
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total": ["ready", "completed"],
     "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total": ["ready", "completed"],
@@ -215,6 +217,7 @@ def test_every_private_import_is_known() -> None:
         f"{PT}.loops.evaluation_loop._EvaluationLoop",
         f"{PT}.loops.fit_loop._FitLoop",
         f"{PT}.loops.training_epoch_loop._TrainingEpochLoop",
+        f"{PT}.strategies.launchers.multiprocessing._MultiProcessingLauncher",
         f"{PT}.trainer.connectors.data_connector._parse_num_batches",
         *(f"{PT}.trainer.connectors.logger_connector.result.{name}" for name in _RESULT_NAMES),
     }
