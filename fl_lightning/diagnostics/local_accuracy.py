@@ -15,7 +15,8 @@ class LocalAccuracy(RoundObserver):
     """Logs ``fed/local_acc`` and ``fed/aggregated_acc``: the mean over a round's clients, each on its own samples.
 
     The first is of the client's own model after local training, the second of the model that the user sees at the
-    round's end, on the same clients' training samples. The module is called on a batch's first element, in eval mode;
+    round's end, on the same clients' training samples. A client that trains several times in an asynchronous round
+    counts as often in the first, and once in the second. The module is called on a batch's first element, in eval mode;
     the second element is the target. That is two more passes over the round's data, without gradients. Clients whose
     models have NaN or infinite values are in neither mean.
 
@@ -24,7 +25,7 @@ class LocalAccuracy(RoundObserver):
         name: Name of the metric in the logs.
 
     Attributes:
-        local: The last round's metric after local training, by client.
+        local: The last round's metric after local training, by client: the mean of what it handed in.
         aggregated: The same after aggregation.
     """
 
@@ -32,29 +33,36 @@ class LocalAccuracy(RoundObserver):
         check_callable("metric", metric, "The name of the metric is the argument `name`.")
         check_text("name", name)
         self.metric, self.name = metric, name
+        self._results: list[tuple[int, float]] = []  # client and metric of each result of this process
         self.local: dict[int, float] = {}
         self.aggregated: dict[int, float] = {}
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last round."""
-        self.local, self.aggregated, self.values = {}, {}, {}
+        self._results, self.local, self.aggregated, self.values = [], {}, {}, {}
 
     @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Evaluate the client's model, unless it has NaN or infinite values: its largest score would be any class."""
         if not bool(result.parameters.isfinite().all()):
             return
-        self.local[result.task.client] = float(self.metric(*loop_of(trainer).training.predictions(result.task.client)))
+        client = result.task.client
+        self._results.append((client, float(self.metric(*loop_of(trainer).training.predictions(client)))))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluate the model that the user sees on the round's clients."""
         loop = loop_of(trainer)
-        aggregated = {client: float(self.metric(*loop.training.predictions(client))) for client in self.local}
-        shares = loop.gather_objects((self.local, aggregated))
-        self.local = {client: value for share, _ in shares for client, value in share.items()}
-        self.aggregated = {client: value for _, share in shares for client, value in share.items()}
-        if self.local:
+        aggregated = {client: float(self.metric(*loop.training.predictions(client))) for client in dict(self._results)}
+        shares = loop.gather_objects((self._results, aggregated))
+        results = sorted(pair for share, _ in shares for pair in share)  # sums do not depend on the processes
+        metrics: dict[int, list[float]] = {}
+        for client, value in results:
+            metrics.setdefault(client, []).append(value)
+        self.local = {client: sum(values) / len(values) for client, values in metrics.items()}
+        joined = {client: value for _, share in shares for client, value in share.items()}
+        self.aggregated = {client: joined[client] for client in metrics}
+        if results:
             self.values = {
-                f"fed/local_{self.name}": sum(self.local.values()) / len(self.local),
+                f"fed/local_{self.name}": sum(value for _, value in results) / len(results),
                 f"fed/aggregated_{self.name}": sum(self.aggregated.values()) / len(self.aggregated),
             }

@@ -77,7 +77,7 @@ class Algorithm(Composition, ABC):
         """Draw clients with another sampler from the next round on; see :meth:`Composition.replace_sampler`."""
         super().replace_sampler(sampler)
         if self._federation is not None:
-            self.meter.sends_scores = sampler.needs_scores
+            self.meter.sampler = sampler
 
     # ---- a fit ----
 
@@ -108,7 +108,7 @@ class Algorithm(Composition, ABC):
         self._server = Server(federation, *parts, self.drawing)
         self.traffic = Traffic()
         self._published, self._model_before, self._showed_other = None, None, False
-        self.meter = TrafficMeter(federation, self.exchange, self.objective.vectors_sent, self.sampler.needs_scores)
+        self.meter = TrafficMeter(federation, self.exchange, self.objective, self.sampler)
         if restored is not None:
             self._restore(restored)
         else:

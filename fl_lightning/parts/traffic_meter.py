@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.traffic import Payload, Traffic
 
 
@@ -15,18 +17,20 @@ class TrafficMeter:
     Args:
         federation: The run.
         exchange: What travels.
-        vectors: Vectors of the model's length that travel each way for a client; those beside the model are not
-            compressed.
-        sends_scores: Whether clients send their importance.
+        objective: Says how many vectors of the model's length travel each way for a client (those beside the model are
+            not compressed), and whether the client sends its loss.
+        sampler: Says whether the client sends its importance.
 
     Attributes:
-        sends_scores: Whether clients send their importance.
+        sampler: The present sampler.
         payload: The parameters that travel, uncompressed.
         payload_up: What a client sends of them.
     """
 
-    def __init__(self, federation: Federation, exchange: Exchange, vectors: int, sends_scores: bool) -> None:
-        self._exchange, self._vectors, self.sends_scores = exchange, vectors, sends_scores
+    def __init__(
+        self, federation: Federation, exchange: Exchange, objective: LocalObjective, sampler: ClientSampler
+    ) -> None:
+        self._exchange, self._objective, self.sampler = exchange, objective, sampler
         self._bits = federation.bits_per_value
         names = federation.names or [""] * len(federation.lengths)
         sent = [n for name, n in zip(names, federation.lengths, strict=False) if exchange.travels(name)]
@@ -45,13 +49,14 @@ class TrafficMeter:
             buffers: Name and number of values of each buffer that changes.
         """
         lengths = sum(length for name, length in buffers if self._exchange.travels(name))
-        beside = Payload(lengths + (self._vectors - 1) * self.payload.values, self._bits)
-        traffic.models_down += self._vectors * sent
-        traffic.models_up += self._vectors * len(uploads)
+        vectors = self._objective.vectors_sent
+        beside = Payload(lengths + (vectors - 1) * self.payload.values, self._bits)
+        traffic.models_down += vectors * sent
+        traffic.models_up += vectors * len(uploads)
         traffic.send_down(self._exchange.payload_down(self.payload), sent)
         traffic.send_down(beside, sent)
         for payload in uploads:
             traffic.send_up(payload)
         traffic.send_up(beside, len(uploads))
-        if self.sends_scores:
-            traffic.send_up(Payload(1, self._bits), len(uploads))
+        numbers = int(self.sampler.needs_scores) + int(self._objective.sends_loss)  # beside the vectors
+        traffic.send_up(Payload(numbers, self._bits), len(uploads))

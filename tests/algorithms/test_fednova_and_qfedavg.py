@@ -11,10 +11,12 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trai
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, Federated, FedNova, FedProx, QFedAvg, RADFed, TensorDataModule
+from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     Asynchronous,
     BernoulliSampler,
     FairMean,
+    ImportanceSampler,
     MeasuredLoss,
     Median,
     NormalizedMean,
@@ -245,3 +247,14 @@ def test_values_that_cannot_work() -> None:
 def test_a_fair_round_without_clients_leaves_the_server_where_it_is() -> None:
     callback = QFedAvg(1.0, sampler=BernoulliSampler(1e-9))
     assert fit_quadratic(callback, Quadratic(0.5, [3.0]), UNEQUAL, 2).tolist() == [3.0]
+
+
+@pytest.mark.parametrize(("sampler", "numbers"), [(None, 1), (ImportanceSampler(2, initial="uniform"), 2)])
+def test_the_loss_travels_with_the_upload(sampler: Any, numbers: int) -> None:
+    # 4 rounds of 2 clients: 3 parameters of float64 each way, and up the loss and perhaps the score
+    data, communication = TensorDataModule([(torch.ones(1, 3), torch.ones(1, 3))] * 3, batch_size=None), Communication()
+    callback = QFedAvg(1.0, 2) if sampler is None else QFedAvg(1.0, sampler=sampler)
+    quiet_trainer(max_epochs=4, callbacks=[callback, communication]).fit(Quadratic(0.1, [0.0] * 3), datamodule=data)
+    assert communication.values["fed/bytes_down"] == 4 * 2 * 3 * 8
+    assert communication.values["fed/bytes_up"] == 4 * 2 * (3 + numbers) * 8
+    assert callback.algorithm.traffic.values_up == 4 * 2 * (3 + numbers)

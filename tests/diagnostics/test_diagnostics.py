@@ -12,7 +12,7 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, RADFed, Scaffold, TensorDataModule
 from fl_lightning.diagnostics import (
     CentralTwin,
     Communication,
@@ -298,6 +298,25 @@ def test_local_accuracy() -> None:
     assert accuracy.aggregated == {0: pytest.approx(1 / 4), 1: pytest.approx(5 / 6)}
     assert curve["fed/local_acc"] == [pytest.approx((3 / 4 + 5 / 6) / 2)]
     assert curve["fed/aggregated_acc"] == [pytest.approx((1 / 4 + 5 / 6) / 2)]
+
+
+def test_local_accuracy_of_clients_that_hand_in_several_results() -> None:
+    class Value(Quadratic):
+        """Its score is w, whatever the input."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.w.expand(len(x))
+
+    # a step goes half way to 8 or to 0, and the server takes each result whole: client 0 hands in 4 and 6 at 0.4 and
+    # 0.8, and client 1, which began at 0, hands in 0 at 1.0
+    data = TensorDataModule(quadratic_clients([1.0, 1.0], [8.0, 0.0]), batch_size=None)
+    accuracy = LocalAccuracy(lambda scores, targets: float(scores.mean()), name="w")
+    asynchronous = FedAsync(3, mixing=1.0, staleness="constant", speeds=[2.5, 1.0])
+    curve = curves([asynchronous, accuracy], Value(0.5), data, 1)
+    assert accuracy.local == {0: (4 + 6) / 2, 1: 0.0}
+    assert accuracy.aggregated == {0: 0.0, 1: 0.0}
+    assert curve["fed/local_w"] == [pytest.approx((4 + 6 + 0) / 3)]
+    assert curve["fed/aggregated_w"] == [0.0]
 
 
 def test_an_empty_round_has_no_divergence() -> None:

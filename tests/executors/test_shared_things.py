@@ -427,7 +427,7 @@ class CountsInCallback(Base):
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        (CountsInMetaclass, "changes `Counter`"),
+        (CountsInMetaclass, "changes `Counter.calls`"),
         (CountsByMethod, "changes `self.note`"),
         (CountsInCallback, "reads `trainer.callbacks`"),
     ],

@@ -333,3 +333,69 @@ def test_a_global_of_the_same_name_as_an_attribute_is_not_meant(monkeypatch: pyt
     data = TensorDataModule(clients_of((2,), tuple(range(5, 25))), batch_size=8)
     quiet_trainer(max_epochs=4, callbacks=[callback]).fit(module, datamodule=data)  # new sizes of batches in each round
     assert stacks.cause is None
+
+
+STEPS_DONE: list[int] = []
+
+
+def count_step() -> float:
+    STEPS_DONE.append(1)
+    return 1.0
+
+
+class Shared:
+    """Holds a function that changes a global, and a number of its own."""
+
+    def __init__(self) -> None:
+        self.count, self.steps = count_step, 0
+
+    def own_step(self) -> float:
+        self.steps += 1
+        return 1.0
+
+
+class CountsItself(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()  # which reaches the class, and so all that its methods reach
+        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        STEPS_DONE.append(1)
+        return (batch[0] @ self.w).mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+class CountsInAFunction(Slope):
+    def factor(self, x: Tensor) -> Any:
+        return count_step()
+
+
+class CountsInAnObject(Slope):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = Shared()
+
+    def factor(self, x: Tensor) -> Any:
+        return self.shared.count()
+
+
+class ChangesAnObject(CountsInAnObject):
+    def factor(self, x: Tensor) -> Any:
+        return self.shared.own_step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (CountsItself, "STEPS_DONE"),
+        (CountsInAFunction, "STEPS_DONE"),
+        (CountsInAnObject, "STEPS_DONE"),
+        (ChangesAnObject, "self.shared"),
+    ],
+)
+def test_the_cause_is_what_changes_not_the_code_that_reaches_it(kind: type[L.LightningModule], name: str) -> None:
+    stacks = VectorizedExecutor()
+    fit(kind(), stacks)
+    assert stacks.cause == f"`training_step` changes `{name}`, of which there is one for all clients"

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.changes.module_state import ByIdentity, Snapshotter, same
+from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
+from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.changes.surroundings import surroundings
 from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction

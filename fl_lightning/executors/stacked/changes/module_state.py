@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.executors.stacked.changes.comparison import ByIdentity, Code, changed_name
 from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, attributes_of, memory_of, parts_of, sample_of
 from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
 from fl_lightning.parts.guard import version_of
@@ -65,19 +66,11 @@ class ModuleState:
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is."""
-        return self._difference(self._look())
+        return changed_name(self.snapshots, self._look())
 
     def difference(self, other: ModuleState) -> str | None:
         """Return the name of something that is another in another look at the module, ``None`` if nothing is."""
-        return self._difference(other.snapshots)
-
-    def _difference(self, now: dict[str, Any]) -> str | None:
-        """Return the name of something that is another in other snapshots, ``None`` if nothing is."""
-        before = self.snapshots
-        for name in [*(before.keys() ^ now.keys()), *before]:
-            if name not in now or name not in before or not same(before[name], now[name]):
-                return f"`{name}`"
-        return None
+        return changed_name(self.snapshots, other.snapshots)
 
     def _look(self) -> dict[str, Any]:
         """Return a snapshot of everything, by name."""
@@ -103,19 +96,6 @@ class ModuleState:
             for key, value in surroundings(type(submodule)).items():
                 snapshots.setdefault(key, snapshotter.snapshot(value))
         return snapshots
-
-
-class ByIdentity(NamedTuple):
-    """Something that is compared by identity."""
-
-    place: int
-    kind: str
-
-    @classmethod
-    def of(cls, value: Any) -> ByIdentity:
-        """Return what stands for a value; of a class or function its name is kept."""
-        named = value if isinstance(value, (type, FunctionType)) else type(value)
-        return cls(id(value), f"{named.__module__}.{named.__qualname__}")
 
 
 def described(snapshot: Any) -> str:
@@ -200,11 +180,10 @@ class Snapshotter:
         if isinstance(value, _NUMBERS):
             return value
         if isinstance(value, FunctionType):
-            return ByIdentity.of(value), self.snapshot(
-                {**globals_of(value.__code__, value.__globals__), **held_by(value)}
-            )
+            reached = {**globals_of(value.__code__, value.__globals__), **held_by(value)}
+            return Code(ByIdentity.of(value), self.snapshot(reached))
         if isinstance(value, type):
-            return ByIdentity.of(value), self.snapshot(surroundings(value))
+            return Code(ByIdentity.of(value), self.snapshot(surroundings(value)))
         if isinstance(value, (staticmethod, classmethod)):
             return "method", self.snapshot(value.__func__)
         if isinstance(value, property):
@@ -280,19 +259,3 @@ class Snapshotter:
 
     def _shown(self, values: int) -> bool:
         return not self._brief or values <= BRIEF_VALUES
-
-
-def same(before: Any, after: Any) -> bool:
-    """Whether two snapshots are equal; NaN equals NaN."""
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, Tensor):
-        if before.shape != after.shape or before.dtype != after.dtype or before.device != after.device:
-            return False
-        equal = before == after
-        return bool((equal | ((before != before) & (after != after))).all())
-    if isinstance(before, np.ndarray):
-        return bool(before.dtype == after.dtype and before.tobytes() == after.tobytes())
-    if isinstance(before, (tuple, list)):
-        return len(before) == len(after) and all(map(same, before, after))
-    return before is after or bool(before == after) or bool(before != before and after != after)

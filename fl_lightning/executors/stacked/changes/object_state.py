@@ -12,7 +12,8 @@ from fl_lightning.data.client_datasets import ClientDatasetsModule
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
-from fl_lightning.executors.stacked.changes.module_state import ByIdentity, Snapshotter, same
+from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
+from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.changes.surroundings import surroundings
 from fl_lightning.partitioners import Partition
 

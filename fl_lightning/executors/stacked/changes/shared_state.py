@@ -8,8 +8,8 @@ from typing import Any
 
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.circumstances import Circumstances
+from fl_lightning.executors.stacked.changes.comparison import changed_name, same
 from fl_lightning.executors.stacked.changes.identity_check import IdentityCheck
-from fl_lightning.executors.stacked.changes.module_state import same
 from fl_lightning.executors.stacked.changes.object_state import SharedSnapshotter, contents_of
 from fl_lightning.parts.federation import Task
 
@@ -53,11 +53,7 @@ class SharedState:
         held = _by_name(self._training)
         if list(held) == list(self._held) and all(map(is_, held.values(), self._held.values())) and self._quick.same():
             return None
-        shared = _snapshots(held, _snapshotter())
-        for name in [*(self._shared.keys() ^ shared.keys()), *shared]:
-            if name not in shared or name not in self._shared or not same(self._shared[name], shared[name]):
-                return f"`{name}`"
-        return None
+        return changed_name(self._shared, _snapshots(held, _snapshotter()))
 
     def _look_at_data_of(self, task: Task) -> Any:
         return _snapshotter().snapshot(self._training.data.client_dataset(task.client))

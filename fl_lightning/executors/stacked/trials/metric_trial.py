@@ -18,7 +18,8 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, NotCopied, metric_states, restore_metric_states
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.changes.module_state import ByIdentity, Snapshotter
+from fl_lightning.executors.stacked.changes.comparison import ByIdentity
+from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.executors.stacked.changes.surroundings import names_reached
 from fl_lightning.executors.stacked.guards.effects import no_effects
 
