@@ -25,6 +25,7 @@ def score_clients(training: LocalTraining, round_index: int) -> None:
         task = Task(0, client, int(sizes[client]), round=round_index)
         with algorithm.drawing(Moment.FIRST_SCORE, *task.seeds):
             scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, training))
+    algorithm.meter.scored += len(waiting)
     known = {client: score for share in federation.gather(scores) for client, score in share.items()}
     with algorithm.drawing(Moment.SCORES_TAKEN, round_index):
         algorithm.sampler.take_scores({client: known[client] for client in waiting})

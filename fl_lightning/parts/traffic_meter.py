@@ -23,6 +23,8 @@ class TrafficMeter:
 
     Attributes:
         sampler: The present sampler.
+        scored: Clients that have received the model since the last count to tell their importance before they are
+            drawn, without training.
         payload: The parameters that travel, uncompressed.
         payload_up: What a client sends of them.
     """
@@ -30,7 +32,7 @@ class TrafficMeter:
     def __init__(
         self, federation: Federation, exchange: Exchange, objective: LocalObjective, sampler: ClientSampler
     ) -> None:
-        self._exchange, self._objective, self.sampler = exchange, objective, sampler
+        self._exchange, self._objective, self.sampler, self.scored = exchange, objective, sampler, 0
         self._bits = federation.bits_per_value
         names = federation.names or [""] * len(federation.lengths)
         sent = [n for name, n in zip(names, federation.lengths, strict=False) if exchange.travels(name)]
@@ -40,7 +42,7 @@ class TrafficMeter:
     def count(
         self, traffic: Traffic, sent: int, uploads: Sequence[Payload], buffers: Sequence[tuple[str, int]]
     ) -> None:
-        """Count the models that went to so many clients, and what came back from each.
+        """Count the models that went to so many clients, what came back from each, and the scores since the last count.
 
         Args:
             traffic: To be increased.
@@ -60,3 +62,8 @@ class TrafficMeter:
         traffic.send_up(beside, len(uploads))
         numbers = int(self.sampler.needs_scores) + int(self._objective.sends_loss)  # beside the vectors
         traffic.send_up(Payload(numbers, self._bits), len(uploads))
+        traffic.models_down += self.scored
+        for model in (self._exchange.payload_down(self.payload), Payload(lengths, self._bits)):
+            traffic.send_down(model, self.scored)
+        traffic.send_up(Payload(1, self._bits), self.scored)
+        self.scored = 0

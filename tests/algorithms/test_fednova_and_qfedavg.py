@@ -249,12 +249,18 @@ def test_a_fair_round_without_clients_leaves_the_server_where_it_is() -> None:
     assert fit_quadratic(callback, Quadratic(0.5, [3.0]), UNEQUAL, 2).tolist() == [3.0]
 
 
-@pytest.mark.parametrize(("sampler", "numbers"), [(None, 1), (ImportanceSampler(2, initial="uniform"), 2)])
-def test_the_loss_travels_with_the_upload(sampler: Any, numbers: int) -> None:
-    # 4 rounds of 2 clients: 3 parameters of float64 each way, and up the loss and perhaps the score
+@pytest.mark.parametrize(
+    ("sampler", "numbers", "scored"),
+    [(None, 1, 0), (ImportanceSampler(2, initial="uniform"), 2, 0), (ImportanceSampler(2), 2, 3)],
+)
+def test_the_loss_travels_with_the_upload(sampler: Any, numbers: int, scored: int) -> None:
+    # 4 rounds of 2 clients: 3 parameters of float64 each way, and up the loss and perhaps the score; before them all 3
+    # clients may get the model to send their first score
     data, communication = TensorDataModule([(torch.ones(1, 3), torch.ones(1, 3))] * 3, batch_size=None), Communication()
     callback = QFedAvg(1.0, 2) if sampler is None else QFedAvg(1.0, sampler=sampler)
     quiet_trainer(max_epochs=4, callbacks=[callback, communication]).fit(Quadratic(0.1, [0.0] * 3), datamodule=data)
-    assert communication.values["fed/bytes_down"] == 4 * 2 * 3 * 8
-    assert communication.values["fed/bytes_up"] == 4 * 2 * (3 + numbers) * 8
-    assert callback.algorithm.traffic.values_up == 4 * 2 * (3 + numbers)
+    assert communication.values["fed/models_down"] == 4 * 2 + scored
+    assert communication.values["fed/models_up"] == 4 * 2
+    assert communication.values["fed/bytes_down"] == (4 * 2 + scored) * 3 * 8
+    assert communication.values["fed/bytes_up"] == (4 * 2 * (3 + numbers) + scored) * 8
+    assert callback.algorithm.traffic.values_up == 4 * 2 * (3 + numbers) + scored
