@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -570,6 +570,71 @@ def test_objects_that_hold_their_state_elsewhere(
     )
     assert module.counter.number() == 3 * 4 * len(SIZES)
     assert executor == "sequential" or "`training_step` changes `" in cause
+
+
+def counted(method: Any) -> Any:
+    """Give a method the number of its calls."""
+    calls = [0]
+
+    @wraps(method)
+    def wrapper(self: Any, *given: Any) -> Any:
+        calls[0] += 1
+        return method(self, calls[0], *given)
+
+    return wrapper
+
+
+def one_decorator_for_two_methods() -> type[Base]:
+    class Decorated(Base):
+        @counted
+        def training_step(self, number: int, batch: Any, batch_idx: int) -> Tensor:
+            return self.loss(batch) / number
+
+        @counted
+        def predict_step(self, number: int, batch: Any, batch_idx: int) -> int:
+            return number
+
+    return Decorated
+
+
+def a_global_of_one_name_in_two_files() -> type[Base]:
+    space = {"__name__": "another_file", "Base": Base, "CALLED": ["another's"]}
+    exec("class Names(Base):\n    def names(self):\n        return CALLED\n", space)
+    CALLED[:] = [0]
+
+    class Derived(space["Names"]):  # type: ignore[misc,name-defined]
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            CALLED[0] += 1
+            return self.loss(batch) / CALLED[0]
+
+    return Derived
+
+
+def an_attribute_with_the_name_of_a_variable() -> type[Base]:
+    class Decorated(Base):
+        @counted
+        def training_step(self, number: int, batch: Any, batch_idx: int) -> Tensor:
+            return self.loss(batch) / number
+
+    Decorated.training_step.calls = "a note"  # type: ignore[attr-defined]
+    return Decorated
+
+
+CALLED = [0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [one_decorator_for_two_methods, a_global_of_one_name_in_two_files, an_attribute_with_the_name_of_a_variable],
+)
+def test_state_of_one_name_in_two_places_is_told_apart(kind: Callable[[], type[Base]]) -> None:
+    ends = {}
+    for executor in ("sequential", "vectorized"):
+        made = kind()  # with its own count
+        module, _, cause = fit(made, lambda: TensorDataModule(arrays(), batch_size=4), executor=executor)
+        ends[executor] = [parameter.detach().clone() for parameter in module.parameters()]
+    assert all(map(torch.equal, *ends.values()))
+    assert "`training_step` changes `" in cause
 
 
 @lru_cache

@@ -32,7 +32,7 @@ from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, Code, changed_name
 from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, attributes_of, memory_of, parts_of, sample_of
-from fl_lightning.executors.stacked.changes.surroundings import globals_of, held_by, is_users, surroundings
+from fl_lightning.executors.stacked.changes.surroundings import add_named, globals_of, is_users, seen_by, surroundings
 from fl_lightning.parts.guard import version_of
 
 _NODES = 200_000  # objects beyond these are compared by identity
@@ -77,6 +77,7 @@ class ModuleState:
         own = {id(tensor) for tensor in self._vector.tensors()}
         snapshotter = Snapshotter(own, self._brief, _BRIEF_NODES if self._brief else _NODES, self._samples)
         snapshots: dict[str, Any] = {}
+        around: dict[str, Any] = {}
         for prefix, submodule in self._vector.module.named_modules():
             path = f"self.{prefix}." if prefix else "self."
             if isinstance(submodule, (Metric, MetricCollection)):
@@ -93,9 +94,8 @@ class ModuleState:
             for key, value in tensors.items():
                 if id(value) in own and vars(value):
                     snapshots[f"{path}{key}.__dict__"] = snapshotter.snapshot(vars(value))
-            for key, value in surroundings(type(submodule)).items():
-                snapshots.setdefault(key, snapshotter.snapshot(value))
-        return snapshots
+            add_named(around, surroundings(type(submodule)), type(submodule).__qualname__)
+        return {**snapshots, **{key: snapshotter.snapshot(value) for key, value in around.items()}}
 
 
 def described(snapshot: Any) -> str:
@@ -180,8 +180,7 @@ class Snapshotter:
         if isinstance(value, _NUMBERS):
             return value
         if isinstance(value, FunctionType):
-            reached = {**globals_of(value.__code__, value.__globals__), **held_by(value)}
-            return Code(ByIdentity.of(value), self.snapshot(reached))
+            return Code(ByIdentity.of(value), self.snapshot(seen_by(value)))
         if isinstance(value, type):
             return Code(ByIdentity.of(value), self.snapshot(surroundings(value)))
         if isinstance(value, (staticmethod, classmethod)):

@@ -27,11 +27,35 @@ def surroundings(kind: type) -> dict[str, Any]:
         for key, member in vars(base).items():
             if key == "__slotnames__":  # which Python sets when it looks how an object is copied
                 continue
-            if not isinstance(member, FunctionType):
-                found.setdefault(f"{base.__name__}.{key}", member)
-                continue
-            found.update(globals_of(member.__code__, member.__globals__))
-            found.update(held_by(member))
+            own = {f"{base.__name__}.{key}": member}
+            if isinstance(member, FunctionType):
+                own = seen_by(member)
+            add_named(found, own, f"{base.__module__}.{base.__qualname__}.{key}")
+    return found
+
+
+def add_named(found: dict[str, Any], others: Mapping[str, Any], of: str) -> None:
+    """Add values to others; where another value has the name, under a longer one.
+
+    Two functions have globals of one name if they are of two files, and variables of one name in their closures if one
+    decorator has wrapped both.
+
+    Args:
+        found: The values by name, to be added to.
+        others: The further values.
+        of: What sees them, for the longer names.
+    """
+    for name, value in others.items():
+        free = name
+        while free in found and found[free] is not value:
+            free = f"{free} of {of}"
+        found[free] = value
+
+
+def seen_by(function: FunctionType) -> dict[str, Any]:
+    """Return the globals that a function's code names, and what the function holds."""
+    found = globals_of(function.__code__, function.__globals__)
+    add_named(found, held_by(function), function.__qualname__)
     return found
 
 
@@ -95,12 +119,14 @@ def _global_names(code: CodeType) -> tuple[str, ...]:
 
 def held_by(function: FunctionType) -> dict[str, Any]:
     """Return what a function holds: the variables of its closure, its arguments' defaults, and its attributes."""
-    held: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    name = function.__name__
+    held = {f"{name}.{key}": value for key, value in vars(function).items()}
+    defaults: dict[Any, Any] = {**dict(enumerate(function.__defaults__ or ())), **(function.__kwdefaults__ or {})}
+    held |= {f"{name}'s default {key}": value for key, value in defaults.items()}
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # a cell that is still empty
-            held[name] = cell.cell_contents
-    defaults = {f"{function.__name__}'s default {n}": value for n, value in enumerate(function.__defaults__ or ())}
-    return {**held, **defaults, **(function.__kwdefaults__ or {}), **vars(function)}
+            held[variable] = cell.cell_contents
+    return held
 
 
 @functools.cache
