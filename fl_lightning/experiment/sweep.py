@@ -69,7 +69,7 @@ def run_sweep(
     """
     check_path("path", path)
     if not Path(path).is_file():
-        raise FileNotFoundError(f"There is no {path}. Give the YAML file of a sweep.")
+        raise FileNotFoundError(f"`path` must be the YAML file of a sweep; there is no {path}.")
     check_texts("further", further, "They are words of a command line, such as '--epochs=3'.")
     if output is not None:
         check_path("output", output)
