@@ -53,17 +53,15 @@ class TrafficMeter:
         lengths = sum(length for name, length in buffers if self._exchange.travels(name))
         vectors = self._objective.vectors_sent
         beside = Payload(lengths + (vectors - 1) * self.payload.values, self._bits)
-        traffic.models_down += vectors * sent
+        traffic.models_down += vectors * sent + self.scored
         traffic.models_up += vectors * len(uploads)
-        traffic.send_down(self._exchange.payload_down(self.payload), sent)
+        traffic.send_down(self._exchange.payload_down(self.payload), sent + self.scored)
         traffic.send_down(beside, sent)
+        traffic.send_down(Payload(lengths, self._bits), self.scored)
         for payload in uploads:
             traffic.send_up(payload)
         traffic.send_up(beside, len(uploads))
         numbers = int(self.sampler.needs_scores) + int(self._objective.sends_loss)  # beside the vectors
         traffic.send_up(Payload(numbers, self._bits), len(uploads))
-        traffic.models_down += self.scored
-        for model in (self._exchange.payload_down(self.payload), Payload(lengths, self._bits)):
-            traffic.send_down(model, self.scored)
         traffic.send_up(Payload(1, self._bits), self.scored)
         self.scored = 0
