@@ -91,6 +91,22 @@ class OfClass(Pull):
             parameter.grad.add_(parameter.detach() - received, alpha=sum(self.strengths))
 
 
+STRENGTHS: list[float] = []
+
+
+class OfGlobal(Pull):
+    """Pulls harder with each step of any client, and has an attribute with the global's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "STRENGTHS", "a note")
+
+    def add(self, parameters: Any, start: Any, linear: Any) -> None:
+        STRENGTHS.append(0.01)
+        for parameter, received in zip(parameters, start, strict=True):
+            parameter.grad.add_(parameter.detach() - received, alpha=sum(STRENGTHS))
+
+
 class Kept(LocalObjective):
     """Returns for each client what a function of the client says it has returned before, or a new correction."""
 
@@ -105,6 +121,7 @@ class Kept(LocalObjective):
 def weights(executor: str, objective: LocalObjective) -> tuple[Tensor, str | None]:
     torch.manual_seed(0)
     OfClass.strengths.clear()
+    STRENGTHS.clear()
     trainer, module = quiet_trainer(max_epochs=3, callbacks=[]), Module(nn.Linear(6, 3))
     trainer.callbacks.append(Federated(1.0, objective=objective, seed=1, executor=executor))
     trainer.fit(module, datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
@@ -131,6 +148,7 @@ ONE, PAIRS, EACH, NEW = (lambda client: 0), (lambda client: client % 2), (lambda
         (Counting, EACH, "`Counting.add` changes `steps`"),
         (Counting, NEW, "`Counting.add` changes `steps`"),
         (OfClass, NEW, "`OfClass.add` changes `OfClass.strengths`"),
+        (OfGlobal, NEW, "`OfGlobal.add` changes `STRENGTHS`"),
         (Pull, ONE, "returns one Pull for several clients"),
         (Pull, PAIRS, "returns one Pull for several clients"),
     ],

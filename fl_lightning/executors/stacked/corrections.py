@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
+from fl_lightning.executors.stacked.changes.comparison import ByIdentity, changed_name
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
-from fl_lightning.executors.stacked.changes.surroundings import surroundings
+from fl_lightning.executors.stacked.changes.surroundings import add_named, surroundings
 from fl_lightning.executors.stacked.optimizer import along
 from fl_lightning.parts.objectives import Correction
 from fl_lightning.parts.part import Part
@@ -100,7 +100,7 @@ class StackedCorrections:
             changed = [_put_back(*pair) for pair in zip(self._own, before, strict=True)]
         for correction, name in zip(self._own, changed, strict=True):
             if name is not None:
-                raise CannotVectorize(_change(correction, name))
+                raise CannotVectorize(_change(correction, f"`{name}`"))
 
     def correct(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Add the corrections to the gradients, in place.
@@ -169,16 +169,14 @@ class CorrectionState:
         if self._correction is None or type(self._correction).add is Correction.add:
             return {}
         snapshotter = _CorrectionSnapshotter(set(), True, _NODES, samples=True)
-        held = {**surroundings(type(self._correction)), **vars(self._correction)}
+        held = surroundings(type(self._correction))
+        add_named(held, vars(self._correction), type(self._correction).__qualname__)
         return {name: snapshotter.snapshot(value) for name, value in held.items()}
 
     def changed(self) -> str | None:
         """Return in words what is another now, ``None`` if nothing is."""
-        before, now = self._before, self._look()
-        for name in {**before, **now}:
-            if name not in now or name not in before or not same(before[name], now[name]):
-                return _change(self._correction, name)
-        return None
+        name = changed_name(self._before, self._look())
+        return None if name is None else _change(self._correction, name)
 
 
 class _CorrectionSnapshotter(Snapshotter):
@@ -189,7 +187,7 @@ class _CorrectionSnapshotter(Snapshotter):
 
 
 def _change(correction: Correction | None, name: str) -> str:
-    return f"`{type(correction).__name__}.add` changes `{name}`, which it may need in later steps"
+    return f"`{type(correction).__name__}.add` changes {name}, which it may need in later steps"
 
 
 def _refuse_shared(corrections: Sequence[Correction]) -> None:

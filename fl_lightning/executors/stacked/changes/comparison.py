@@ -1,4 +1,4 @@
-"""What snapshots are made of, and their comparison."""
+"""Comparison of snapshots, and the parts that snapshots are made of."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Code(NamedTuple):
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """What it reaches, by name, as far as that was looked at."""
+        """The snapshots of everything that it reaches, by name, as far as the snapshotter looked."""
         return dict(self.reached[1]) if isinstance(self.reached, tuple) and self.reached[0] is dict else {}
 
 

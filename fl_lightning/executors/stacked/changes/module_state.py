@@ -248,7 +248,8 @@ class Snapshotter:
             frame = value.gi_frame
             if frame is None:
                 return ByIdentity.of(value), "ended"
-            seen = {**globals_of(value.gi_code, frame.f_globals), **frame.f_locals}
+            seen = globals_of(value.gi_code, frame.f_globals)
+            add_named(seen, frame.f_locals, value.gi_code.co_qualname)
             loops = [held for held in gc.get_referents(value) if isinstance(held, Iterator)]  # they have no names
             return ByIdentity.of(value), frame.f_lasti, self.snapshot(seen), self.snapshot(loops)
         if isinstance(value, Iterator):

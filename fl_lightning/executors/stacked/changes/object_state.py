@@ -14,7 +14,7 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
-from fl_lightning.executors.stacked.changes.surroundings import surroundings
+from fl_lightning.executors.stacked.changes.surroundings import add_named, name_in_code, surroundings
 from fl_lightning.partitioners import Partition
 
 _NODES = 20_000  # objects that are looked at
@@ -57,7 +57,7 @@ class ObjectState:
         for root in self._roots:
             held, names = contents_of(root), self._names
             if names is not None and isinstance(held, dict):
-                held = {key: value for key, value in held.items() if key.split(".")[-1] in names}
+                held = {key: value for key, value in held.items() if name_in_code(key) in names}
             contents.setdefault(type(root).__name__, []).append(held)
         return _Snapshotter(set(), True, _NODES, self._samples).snapshot(contents)
 
@@ -68,7 +68,9 @@ def contents_of(root: Any) -> Any:
         return root
     hidden = {*_LIGHTNINGS, _OF_CLIENTS} if isinstance(root, ClientDatasetsModule) else _LIGHTNINGS
     own = {key: v for key, v in vars(root).items() if key not in hidden and not isinstance(v, BatchWorkers)}
-    return {**surroundings(type(root)), **own}  # new attributes come last
+    held = surroundings(type(root))
+    add_named(held, own, type(root).__qualname__)  # new attributes come last
+    return held
 
 
 class SharedSnapshotter(Snapshotter):

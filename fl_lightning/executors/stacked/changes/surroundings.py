@@ -52,6 +52,11 @@ def add_named(found: dict[str, Any], others: Mapping[str, Any], of: str) -> None
         found[free] = value
 
 
+def name_in_code(name: str) -> str:
+    """Return the name by which code reaches a value, without a longer name's owners."""
+    return name.partition(" of ")[0].rpartition(".")[2]
+
+
 def seen_by(function: FunctionType) -> dict[str, Any]:
     """Return the globals that a function's code names, and what the function holds."""
     found = globals_of(function.__code__, function.__globals__)
