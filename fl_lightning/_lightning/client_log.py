@@ -227,6 +227,8 @@ def join_results(
         metric._update_count += 1
         metric._computed = None
         metric.has_reset = False
+        if metric.is_tensor:
+            metric.compute()  # what Lightning finds computed, it does not recommend to join by `sync_dist`
     in_one_order = {**{key: results[key] for key in joined}, **results}
     results.clear()
     results.update(in_one_order)

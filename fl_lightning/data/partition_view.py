@@ -124,6 +124,8 @@ def _evaluation(split: FederatedSplit) -> str:
     if all(of_server):
         tested = counted(len(split.test[GLOBAL]), "sample")
         return f"the server validates on {len(split.val[GLOBAL]):,} and tests on {tested}"
+    if not split.val and not split.test:
+        return "none validates or tests"
     sets = [_evaluators(split.val, "validate"), _evaluators(split.test, "test")]
     if of_server[0] and not split.test:
         return f"{sets[0]}, and there are no test samples"

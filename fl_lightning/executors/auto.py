@@ -157,11 +157,11 @@ class AutoExecutor(Executor):
             return
         few = len(tasks) < _MAPPED_MODELS or sum(map(self._training.batches.number, tasks)) < _WORTH_A_TRIAL
         if vectorized.tries_each_round and few:
-            vectorized.give_up("the step may be another one in each round, and rounds are too short for a trial each")
+            vectorized.give_up("the step can change in each round, and rounds are too short to check it each time")
         elif vectorized.clients_of_step < choice.clients_worth_a_step:
             vectorized.give_up(
-                f"a stacked step serves {vectorized.clients_of_step:.1f} clients in the mean, and steps of this module "
-                f"are faster from {choice.clients_worth_a_step:.1f} on"
+                f"stacks have {vectorized.clients_of_step:.1f} clients on average, and are faster for this module from "
+                f"{choice.clients_worth_a_step:.1f} clients on"
             )
 
     def _tell(self, choice: ExecutorChoice) -> None:

@@ -62,7 +62,7 @@ class PartitionStatistics:
             "standard deviation": f"{self.std:,.1f}",
         }
         if self.has_classes:
-            rows |= {"C-score": f"{self.c_score:.3f}", "entropy (nats)": f"{self.entropy:.3f}"}
+            rows |= {"C-score": f"{self.c_score:.3f}", "joint entropy (nats)": f"{self.entropy:.3f}"}
         return rows
 
 

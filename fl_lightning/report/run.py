@@ -102,10 +102,10 @@ def _figure_of(panels: Sequence[tuple[int, Callable[[Axes], None]]]) -> Figure:
     height = sum(_HEIGHT + LEGEND_LINE * max(0, number - _LEGEND_LINES) for number in lines)
     figure = Figure(figsize=(_WIDTH * columns, height), layout="constrained")
     FigureCanvasAgg(figure)
-    places = figure.subplots(len(lines), columns, squeeze=False).flat
+    places = figure.subplots(len(lines), columns, squeeze=False).ravel()
     for axes, (_, draw) in zip(places, panels, strict=False):
         draw(axes)
-    for unused in list(places)[len(panels) :]:
+    for unused in places[len(panels) :]:
         unused.set_axis_off()
     return figure
 

@@ -1,4 +1,4 @@
-"""Strategies that train in processes of their own: a warning names what does not come back."""
+"""What is told, and what is not, by fits in processes of their own."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ def test_what_stays_in_processes_that_end_is_told(capfd: pytest.CaptureFixture[s
     assert "after the fit: {}" in told
     assert STAYS in told
     assert MEAN in told
+
+
+def test_sync_dist_is_not_recommended_where_values_are_joined_anyway(capfd: pytest.CaptureFixture[str]) -> None:
+    fit_and_validate(strategy="ddp_fork", devices=2)
+    told = capfd.readouterr().out
+    assert STAYS in told
+    assert "sync_dist" not in told
 
 
 def test_nothing_is_told_where_all_stays(capfd: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_statistics_print_as_a_table() -> None:
         "mean size                  4.0",
         "standard deviation         0.0",
         "C-score                  0.500",
-        "entropy (nats)           1.255",
+        "joint entropy (nats)     1.255",
     ]
 
 

@@ -107,6 +107,15 @@ def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
         plot_run(tmp_path)
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
+def test_places_without_a_panel_are_empty(tmp_path: Path, number: int) -> None:
+    metrics = ("acc", "loss", "f1", "auroc", "rmse", "bleu", "wer")[:number]
+    figure = plot_run(with_log(tmp_path, {f"val_{name}": [0.25, 0.5] for name in metrics})).figure
+    shown = [axes for axes in figure.axes if axes.axison]
+    assert all(axes.lines for axes in shown)
+    assert not any(axes.lines for axes in figure.axes if not axes.axison)
+
+
 # ---- extreme values ----
 
 
