@@ -114,18 +114,20 @@ class PerClientDraws(TorchDispatchMode):
             row = self._rows[self._permutations % len(self._rows)]
             self._permutations += 1
             return self._draw(row, function, args, kwargs)
-        shares = [self._draw(row, function, *self._share(place, args, kwargs)) for place, row in enumerate(self._rows)]
+        shares = [self._draw(row, function, *self._share(function, place, args, kwargs)) for place, row in enumerate(self._rows)]
         if function._schema.is_mutable:
             return args[0]
         if isinstance(shares[0], Tensor):
             return torch.cat(shares)
         return tuple(torch.cat(parts) for parts in zip(*shares, strict=True))
 
-    def _share(self, place: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _share(self, function: Any, place: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return one client's part of an operation's arguments."""
         number = len(self._rows)
 
-        def share(value: Any) -> Any:
+        def share(name: str, value: Any) -> Any:
+            if name == "size":  # of something new
+                return [value[0] // number, *value[1:]]
             if isinstance(value, Tensor) and value.dim():
                 if len(value) % number:
                     raise CannotVectorize("a random operation of several clients cannot be taken apart")
@@ -133,10 +135,8 @@ class PerClientDraws(TorchDispatchMode):
                 return value[place * size : (place + 1) * size]
             return value
 
-        first = args[0] if args else None
-        if isinstance(first, (list, tuple)) and first and isinstance(first[0], int):  # the size of something new
-            args = ([first[0] // number, *first[1:]], *args[1:])
-        return [share(value) for value in args], {key: share(value) for key, value in kwargs.items()}
+        named = zip(_arguments(function), args, strict=False)  # the last ones may be left out
+        return [share(*argument) for argument in named], {name: share(name, value) for name, value in kwargs.items()}
 
     def _draw(self, row: int, function: _Draw, args: Any, kwargs: Any) -> Any:
         on_cpu = self._generators._device.type == "cpu"
