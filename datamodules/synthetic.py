@@ -63,7 +63,8 @@ class _SyntheticDataModule(NaturalDataModule):
     """Generates its clients."""
 
     generated_clients: int
-    _hidden = ("num_clients",)  # the attribute of this name counts the training clients, after set-up
+    stored_as = {"num_clients": "generated_clients"}  # `num_clients` counts the training clients, after set-up
+    _hidden = ("num_clients",)  # which the facts tell
 
     def _facts(self) -> list[str]:
         return super()._facts() or [f"{self.generated_clients} clients"]

@@ -43,6 +43,7 @@ class ClientDatasetsModule(FederatedDataModule):
             ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
 
     Attributes:
+        split: The split; ``None`` where ``val`` and ``test`` stand for themselves.
         splits_clients: Whether a split takes the validation and test sets from ``clients``.
 
     Raises:
@@ -78,7 +79,8 @@ class ClientDatasetsModule(FederatedDataModule):
         if class_names is not None:
             check_texts("class_names", class_names)
         self.splits_clients = split is not None
-        self._hidden = () if split is not None else ("split",)  # type: ignore[misc]
+        if split is None:  # none plays a part, not even the base class's own
+            self.split = None  # type: ignore[assignment]
         self._collate_fn, self._class_names = collate_fn, class_names
         self._sets: dict[Stage, dict[int, Dataset[Any]]] = {
             "train": self._train_sets(clients),
