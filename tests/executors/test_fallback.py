@@ -111,6 +111,11 @@ def counts_in_the_environment() -> Module:
     return CountsInTheEnvironment(linear())
 
 
+class WithoutOptimizer(Module):
+    def configure_optimizers(self) -> None:
+        return None
+
+
 class Watching(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         assert batch is not None
@@ -134,6 +139,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
         [],
         "the optimizer LBFGS may look at more than one value",
     ),
+    "no optimizer": (lambda: WithoutOptimizer(linear()), [], "WithoutOptimizer.configure_optimizers` returns None"),
     "momentum": (
         lambda: Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))),
         [],
