@@ -109,7 +109,10 @@ class ClientDatasetsModule(FederatedDataModule):
         ends = np.cumsum(lengths)
         stretches = iter(np.split(np.arange(ends[-1]), ends[:-1]))
         train, val, test = ({client: next(stretches) for client in stage} for stage in self._sets.values())
-        return FederatedSplit(train, val, test, Partition(tuple(train.values())))
+        number = 1 + max(client for stage in (train, val, test) for client in stage)
+        none = np.arange(0)
+        parts = [[stage.get(client, none) for stage in (train, val, test)] for client in range(number)]
+        return FederatedSplit(train, val, test, Partition(tuple(map(np.concatenate, parts))))
 
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
         if not self._unchanged:
