@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,7 +64,9 @@ class _SyntheticDataModule(NaturalDataModule):
     """Generates its clients."""
 
     generated_clients: int
-    _hidden = ("num_clients",)  # the attribute of this name counts the training clients, after set-up
+    # `num_clients` counts the training clients, after set-up
+    stored_as: ClassVar[Mapping[str, str]] = {"num_clients": "generated_clients"}
+    _hidden = ("num_clients",)  # which the facts tell
 
     def _facts(self) -> list[str]:
         return super()._facts() or [f"{self.generated_clients} clients"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from fl_lightning.data.arrays import is_table
 from fl_lightning.data.missing import Imputation
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 
 class TableDataModule(NaturalDataModule):
@@ -29,6 +29,9 @@ class TableDataModule(NaturalDataModule):
 
     A sample has the numeric features first, in the given order, then 0/1 indicators of each categorical column's
     values, ascending. ``standardize`` changes only the numeric features.
+
+    Clients, classes and categorical values of a CSV file are numbers if each is written as that number: where one is
+    ``001``, all of the column are texts, and ``1`` is another one.
 
     Args:
         path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
@@ -92,7 +95,9 @@ class TableDataModule(NaturalDataModule):
         """Read the files: float32, shape (N, features)."""
         import pandas
 
-        frames = [_read(path) for path in (self.path, self.test_path) if path is not None]
+        keys = {*self.categorical, *([] if self.client is None else [self.client])}
+        keys |= set() if self.regression else {self.label}
+        frames = [_read(path, keys) for path in (self.path, self.test_path) if path is not None]
         features = self._numeric_columns(frames[0])
         for frame, path in zip(frames, (self.path, self.test_path), strict=False):
             self._check_columns(frame, features, str(path))
@@ -163,7 +168,8 @@ def _way_to_file(client: str | None) -> str:
     )
 
 
-def _read(path: Path) -> DataFrame:
+def _read(path: Path, keys: Set[str]) -> DataFrame:
+    """Return a file's rows; in a CSV file, values of the columns ``keys`` that are written differently differ."""
     import pandas
 
     readers = {".csv": pandas.read_csv, ".csv.gz": pandas.read_csv}
@@ -174,12 +180,29 @@ def _read(path: Path) -> DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
     try:
-        frame: DataFrame = reader(path)
+        if reader is not pandas.read_csv:
+            return reader(path)
+        frame: DataFrame = reader(path, dtype=dict.fromkeys(keys, str))
     except UNREADABLE as error:
         raise ValueError(
             f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file."
         ) from error
+    for key in keys & set(frame.columns):
+        frame[key] = _as_numbers(frame[key])
     return frame
+
+
+def _as_numbers(texts: Series) -> Series:
+    """Return texts as numbers, unless two texts, such as 001 and 1, or 1.0 and 1, would become the same or others."""
+    import pandas
+
+    try:
+        numbers = pandas.to_numeric(texts)
+    except (ValueError, OverflowError):
+        return texts
+    if numbers.dtype.kind in "iu":
+        return numbers if (numbers.astype(str) == texts).all() else texts
+    return numbers if numbers.nunique() == texts.nunique() else texts
 
 
 def _complete(frame: DataFrame, column: str) -> np.ndarray:

@@ -199,8 +199,11 @@ def _refuse_callback(callback: Callback) -> None:
             )
     elif isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
         raise UnsupportedError(
-            f"{type(callback).__name__} averages weights batch by batch, across clients that start from different "
-            "models. Average on the server instead: FedAvg(server_lr=...) below 1 smooths the server's steps."
+            f"{type(callback).__name__} puts a mean of its own in the place of the server's model, and takes weights "
+            "in the middle of a round, which are one client's, or at its end. Average on the server instead: "
+            "FedAvg(server_lr=...) below 1 smooths the server's steps. For a mean over rounds, call "
+            "`update_parameters(pl_module)` of a `torch.optim.swa_utils.AveragedModel` in `on_round_end` of a "
+            "callback, and evaluate its `module`."
         )
     elif isinstance(callback, (BatchSizeFinder, LearningRateFinder)):
         raise UnsupportedError(

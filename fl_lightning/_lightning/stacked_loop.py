@@ -55,6 +55,11 @@ class StackedLoop:
             raise CannotVectorize(f"{name} optimises manually")
         if len(trainer.optimizers) != 1:
             raise CannotVectorize(f"{name} has {len(trainer.optimizers)} optimizers, not one")
+        if not trainer.optimizers[0].param_groups:  # Lightning's stand-in for none
+            raise CannotVectorize(
+                f"`{name}.configure_optimizers` returns None, so clients have no optimizer and train nothing. Return "
+                "one, such as `torch.optim.SGD(self.parameters(), lr=0.1)`"
+            )
         for hook in _OF_MODULE:
             if is_overridden(hook, module):
                 raise CannotVectorize(f"{name} overrides `{hook}`, which sees one model at a time")

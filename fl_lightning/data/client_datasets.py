@@ -43,6 +43,7 @@ class ClientDatasetsModule(FederatedDataModule):
             ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
 
     Attributes:
+        split: The split; ``None`` where ``val`` and ``test`` stand for themselves.
         splits_clients: Whether a split takes the validation and test sets from ``clients``.
 
     Raises:
@@ -78,7 +79,8 @@ class ClientDatasetsModule(FederatedDataModule):
         if class_names is not None:
             check_texts("class_names", class_names)
         self.splits_clients = split is not None
-        self._hidden = () if split is not None else ("split",)  # type: ignore[misc]
+        if split is None:  # none plays a part, not even the base class's own
+            self.split = None  # type: ignore[assignment]
         self._collate_fn, self._class_names = collate_fn, class_names
         self._sets: dict[Stage, dict[int, Dataset[Any]]] = {
             "train": self._train_sets(clients),
@@ -107,7 +109,10 @@ class ClientDatasetsModule(FederatedDataModule):
         ends = np.cumsum(lengths)
         stretches = iter(np.split(np.arange(ends[-1]), ends[:-1]))
         train, val, test = ({client: next(stretches) for client in stage} for stage in self._sets.values())
-        return FederatedSplit(train, val, test, Partition(tuple(train.values())))
+        number = 1 + max(client for stage in (train, val, test) for client in stage)
+        none = np.arange(0)
+        parts = [[stage.get(client, none) for stage in (train, val, test)] for client in range(number)]
+        return FederatedSplit(train, val, test, Partition(tuple(map(np.concatenate, parts))))
 
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
         if not self._unchanged:

@@ -25,7 +25,10 @@ class PartitionView(ABC):
 
     @property
     def partition(self) -> Partition:
-        """The samples of each client, over all clients."""
+        """The samples of each client, over all clients: those that it trains, validates and tests on.
+
+        Samples of a validation or test set that belongs to no client are left out.
+        """
         return self._ready()[1].partition
 
     @property
@@ -85,13 +88,14 @@ class PartitionView(ABC):
         return f"{unused:,} of {counted(len(source), 'sample')} belong{'s' * (unused == 1)} to no client{cause}."
 
     def statistics(self) -> PartitionStatistics:
-        """Return sizes and heterogeneity over all clients, those that validate and test too.
+        """Return sizes and heterogeneity over all clients and their samples, those that validate and test too.
 
-        Without classes, as in a regression, there are sizes alone.
+        Without classes, as in a regression, there are sizes alone. Clients without any sample do not count.
         """
         from fl_lightning.partitioners import partition_statistics
 
-        return partition_statistics(self.partition, self.labels)
+        holders = Partition(tuple(indices for indices in self.partition.indices if len(indices)))
+        return partition_statistics(holders, self.labels)
 
     def plot(self, axes: Axes | None = None) -> LabelPlot:
         """Plot the clients' label distributions, with the sets in which they are; a notebook shows the picture.

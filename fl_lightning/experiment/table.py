@@ -234,7 +234,8 @@ class Table(ShowsSignature):
         ``None`` keeps all of the table. A method from which another one takes values must be kept.
 
         Raises:
-            ValueError: If the table has no method or data set of that name, or a data set is the same in all folds.
+            ValueError: If the table has no method or data set of that name, a method takes a value from one that is
+                left out, or a data set is the same in all folds.
         """
         for kind, given, known in (("methods", methods, self.methods), ("data", data, self.data)):
             for name in given or ():
@@ -246,6 +247,14 @@ class Table(ShowsSignature):
                 "is the same. Leave `folds` out, or give its data module a split with `fold: $fold`."
             )
         kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
+        for name, method in kept.items():
+            if missing := sorted(set(method.take.values()) - set(kept)):
+                sources = " and ".join(missing)
+                values = ", ".join(value for value, source in method.take.items() if source in missing)
+                raise ValueError(
+                    f"`methods` have {name} without {sources}, for which values are tuned that {name} takes "
+                    f"({values}). Name {sources}, too."
+                )
         part = replace(
             self,
             data={name: entry for name, entry in self.data.items() if data is None or name in data},

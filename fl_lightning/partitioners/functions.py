@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.arguments import is_sequence
-from fl_lightning.partitioners.assignment import as_partition, check_range
+from fl_lightning.partitioners.assignment import as_partition, check_samples
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.representation import short
@@ -64,11 +64,11 @@ def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -
 
     Raises:
         TypeError: If it cannot be called with labels, or returns neither of the two.
-        ValueError: If it returns something that is not a partition of these samples.
+        ValueError: If it returns something that is not a partition of these samples, or leaves a client without any.
     """
     check_partitioner(partitioner)
     result = partitioner(labels)
     if isinstance(result, Partition):
-        check_range("partitioner", result, len(labels))
+        check_samples("partitioner", result, len(labels))
         return result
     return as_partition("partitioner", result, len(labels))

@@ -188,8 +188,8 @@ def _mean_and_sd(experiment: Experiment, data: str, method: str) -> str:
     if not scores:
         return ""
     summary = summarize(scores)
-    spread = f" ± {number(experiment, data, summary.sd)}" if summary.num > 1 else ""
-    return number(experiment, data, summary.mean) + spread
+    numbers = (summary.mean, summary.sd) if summary.num > 1 else (summary.mean,)
+    return " ± ".join(number(experiment, data, value, spread=summary.sd) for value in numbers)
 
 
 def _best(means: Mapping[str, float], mode: str) -> set[str]:

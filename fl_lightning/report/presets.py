@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fl_lightning.command_line import CommandParser, ends_by_interrupt
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
-from fl_lightning.experiment.options import add_options, run_arguments
+from fl_lightning.experiment.options import add_options, names_options, run_arguments
 from fl_lightning.experiment.runner import run_table
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
@@ -49,7 +49,9 @@ def run_presets(
 def _run(
     options: argparse.Namespace, presets: Mapping[str, Path], prepare: Callable[[Table], Table] | None
 ) -> Path | None:
-    table = read_table(presets[options.preset]).only(options.methods, options.data, options.folds, options.seeds)
+    table = read_table(presets[options.preset])
+    with names_options("methods", "data", "folds", "seeds"):
+        table = table.only(options.methods, options.data, options.folds, options.seeds)
     if prepare is not None:
         table = prepare(table)
     output = options.output or Path("runs") / table.name

@@ -90,6 +90,7 @@ def significance_grid(experiment: Experiment) -> Grid | None:
         for method, (test, adjusted) in baseline_tests(experiment, data).items():
             own, other = experiment.pairs(data, method)
             difference = summarize(np.subtract(own, other))
+            half = (difference.high - difference.low) / 2
             mark = marked.get(method, "")
             if mark == BETTER:
                 strong.add((len(rows), 8))
@@ -98,7 +99,7 @@ def significance_grid(experiment: Experiment) -> Grid | None:
                     data,
                     method,
                     metric_and_unit(experiment, data),
-                    number(experiment, data, difference.mean, sign=True),
+                    number(experiment, data, difference.mean, sign=True, spread=half),
                     interval(experiment, data, difference.low, difference.high),
                     str(test.num_pairs),
                     str(test.num_zeros),

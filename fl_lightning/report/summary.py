@@ -16,7 +16,6 @@ from fl_lightning.partitioners import (
     SampleFeatures,
     c_score,
     label_counts,
-    partition_statistics,
 )
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -89,7 +88,7 @@ def summarize_partition(datamodule: FederatedDataModule, features: SampleFeature
         or "the data's own clients",
         split=_describe_split(datamodule),
         sets=_sets(datamodule),
-        statistics=partition_statistics(partition, datamodule.labels),
+        statistics=datamodule.statistics(),
         feature_skew=skew,
         fingerprint=partition.fingerprint(),
     )

@@ -160,3 +160,26 @@ def test_none_stands_for_a_client_without_an_evaluation_set() -> None:
     assert inputs.flatten().tolist() == [7, 8, 9]
     assert data.eval_client_ids("test") is None
     assert data.describe_clients() == "2 clients train (6 samples), 1 validates and none tests"
+
+
+def test_the_partition_counts_what_clients_validate_and_test_on() -> None:
+    def samples(number: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(number, 2), torch.arange(number) % 2
+
+    data = TensorDataModule([samples(4), samples(6)], val=[samples(2), None], test=[samples(3), samples(1), samples(9)])
+    data.setup()
+    assert [indices.tolist() for indices in data.partition.indices] == [
+        [0, 1, 2, 3, 10, 11, 12, 13, 14],
+        [4, 5, 6, 7, 8, 9, 15],
+        list(range(16, 25)),
+    ]
+    statistics = data.statistics()
+    assert (statistics.num_clients, statistics.num_samples, statistics.min) == (3, 25, 7)
+    assert data.client_sizes.tolist() == [4, 6]
+    assert data.describe_clients() == "2 of 3 clients train (10 samples), 1 validates and 3 test"
+    of_server = TensorDataModule([samples(4), samples(6)], val=samples(5))
+    of_server.setup()
+    assert of_server.partition.sizes.tolist() == [4, 6]
+    far = TensorDataModule([samples(4), samples(6)], test=[None, None, None, samples(2)])
+    far.setup()
+    assert (far.statistics().num_clients, far.statistics().min) == (3, 2)

@@ -76,6 +76,28 @@ def test_chosen_features_in_their_order(tmp_path):
     assert data.source_inputs()[3].tolist() == [6.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    ("written", "clients"),
+    [
+        (["001", "1", "10", "2"], ["001", "1", "10", "2"]),
+        (["1", "10", "2", "3"], ["1", "2", "3", "10"]),
+        (["0x1", "1", "10", "2"], ["0x1", "1", "10", "2"]),
+        (["18446744073709551617", "18446744073709551616", "1", "2"], None),
+        (["1.0", "1", "2", "3"], ["1", "1.0", "2", "3"]),
+        (["1e1", "10", "2", "3"], ["10", "1e1", "2", "3"]),
+        (["True", "true", "1", "0"], ["0", "1", "True", "true"]),
+    ],
+)
+def test_clients_and_classes_are_told_apart_as_they_are_written(tmp_path, written, clients):
+    rows = [f"{client},{age},{client}" for age, client in enumerate(2 * written)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,age,risk", *rows]))
+    data = ready(tmp_path / "t.csv", categorical=["risk"], label="site", client="site")
+    assert data.num_clients == 4
+    assert data.client_names == (sorted(written) if clients is None else clients)
+    assert data.class_names == data.client_names
+    assert data.feature_names == ["age", *(f"risk={name}" for name in data.client_names)]
+
+
 def test_whole_clients_can_be_held_out(tmp_path):
     data = ready(write(tmp_path / "t.csv", frame()), split=ClientSplit(num_folds=3))
     assert (data.num_clients, len(data.client_names)) == (1, 3)

@@ -111,6 +111,11 @@ def counts_in_the_environment() -> Module:
     return CountsInTheEnvironment(linear())
 
 
+class WithoutOptimizer(Module):
+    def configure_optimizers(self) -> None:
+        return None
+
+
 class Watching(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         assert batch is not None
@@ -134,6 +139,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
         [],
         "the optimizer LBFGS may look at more than one value",
     ),
+    "no optimizer": (lambda: WithoutOptimizer(linear()), [], "WithoutOptimizer.configure_optimizers` returns None"),
     "momentum": (
         lambda: Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))),
         [],
@@ -172,6 +178,36 @@ class Selects(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         losses = F.cross_entropy(self.layers(batch[0]), batch[1], reduction="none")
         return losses[(losses >= losses.mean()).nonzero()].mean()
+
+
+class PunishesGradients(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        gradients = torch.autograd.grad(loss, list(self.parameters()), create_graph=True)
+        return loss + sum(gradient.square().sum() for gradient in gradients)
+
+
+class PunishesGradientsOfInputs(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs = batch[0].clone().requires_grad_(True)
+        loss = F.cross_entropy(self.layers(inputs), batch[1])
+        return loss + torch.autograd.grad(loss, inputs, create_graph=True)[0].square().sum()
+
+
+class StepsBack(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        loss.backward(retain_graph=True)
+        return loss
+
+
+@pytest.mark.parametrize("made", [PunishesGradients, PunishesGradientsOfInputs, StepsBack])
+def test_gradients_inside_of_the_step_are_named(made: type[Module]) -> None:
+    fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
+    fitter.fit(made(linear()), datamodule=TensorDataModule(clients_of((6,), (8, 12, 4)), batch_size=4))
+    cause = fitter.fit_loop.executor.cause
+    assert cause.startswith("gradients are taken inside of `training_step`, and a stack takes those of all clients")
+    assert "`torch.func.grad` computes the same" in cause
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import sys
 from collections.abc import Callable
 from functools import cached_property, lru_cache, wraps
@@ -673,6 +674,61 @@ def test_tables_that_are_kept(kind: Any) -> None:
         assert "changes `self.table`" in cause
     else:
         assert cause is None
+
+
+class CountsInACache(MadeByFunction):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * (1 + 0.01 * table.cache_info().hits)
+
+
+class CountsInTheContextOfDecimal(Base):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        decimal.getcontext().prec += 1
+        return self.loss(batch) * (1 + 0.01 * decimal.getcontext().prec)
+
+
+class CountsInSysModules(Base):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        steps = sum(name.startswith("step_of_mine_") for name in sys.modules)
+        sys.modules[f"step_of_mine_{steps}"] = decimal
+        return self.loss(batch) * (1 + 0.01 * steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        (CountsInACache, "changes `table.cache_info()`"),
+        (CountsInTheContextOfDecimal, "changes the context of `decimal`"),
+        (CountsInSysModules, "changes `sys.modules`"),
+    ],
+)
+def test_counters_of_the_process_are_seen(kind: Any, cause: str) -> None:
+    def made() -> Base:
+        table.cache_clear()
+        decimal.setcontext(decimal.Context())
+        for name in [name for name in sys.modules if name.startswith("step_of_mine_")]:
+            del sys.modules[name]
+        return kind()  # type: ignore[no-any-return]
+
+    with decimal.localcontext():
+        assert cause in assert_same(made)
+        made()
+
+
+class ImportsLate(Base):
+    """Imports a module of the standard library, and sets the same precision, in each step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        import colorsys
+
+        decimal.getcontext().prec = 30
+        return self.loss(batch) * colorsys.rgb_to_hsv(1.0, 0.5, 0.5)[2]
+
+
+def test_what_is_the_same_in_each_step_is_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with decimal.localcontext():
+        assert assert_same(ImportsLate) is None
 
 
 class Listing(Accuracy.__new__(Accuracy, "multiclass", num_classes=3).__class__):  # type: ignore[misc, name-defined]

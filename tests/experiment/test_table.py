@@ -103,6 +103,19 @@ def test_a_part_of_a_table() -> None:
         read_table(small()).only(methods=["FedProx"])
 
 
+def test_a_part_of_a_table_has_the_methods_from_which_others_take_values() -> None:
+    table = small()
+    table["methods"]["RADFed"] |= {"values": {"lr": 0.1, "mu": 0.1}}
+    table["methods"]["FedAvg"] |= {"take": {"lr": "RADFed", "mu": "RADFed"}}
+    expected = (
+        r"^`methods` have FedAvg without RADFed, for which values are tuned that FedAvg takes \(lr, mu\)\. Name "
+        r"RADFed, too\.$"
+    )
+    with pytest.raises(ValueError, match=expected):
+        read_table(table).only(methods=["FedAvg"])
+    assert list(read_table(table).only(methods=["RADFed"]).methods) == ["RADFed"]
+
+
 def test_other_folds_need_data_that_depend_on_them() -> None:
     table = small()
     assert read_table(table).only(folds=[2]).folds == [2]

@@ -19,9 +19,12 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     ModelPruning,
     StochasticWeightAveraging,
+    WeightAveraging,
 )
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.tuner import Tuner
+from torch.nn.utils import parameters_to_vector
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import FedAvg, Federated, RADFed, TensorDataModule
@@ -145,9 +148,36 @@ def test_checkpoints_inside_a_round(tmp_path: Any, settings: Any) -> None:
     refused("`every_n_train_steps` or `train_time_interval` would save.*`every_n_epochs=n`; an epoch is a round", keep)
 
 
-@pytest.mark.parametrize("average", [lambda: StochasticWeightAveraging(0.1), EMAWeightAveraging])
+class AveragesByRound(WeightAveraging):
+    """Lightning's documented way to average by epochs alone."""
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return epoch_idx is not None
+
+
+@pytest.mark.parametrize("average", [lambda: StochasticWeightAveraging(0.1), EMAWeightAveraging, AveragesByRound])
 def test_weight_averaging(average: Any) -> None:
-    refused(r"Averaging averages weights batch by batch.*FedAvg\(server_lr=\.\.\.\)", average())
+    ways_out = r"FedAvg\(server_lr=\.\.\.\).*over rounds, call `update_parameters\(pl_module\)`.*`on_round_end`"
+    refused(rf"(Averaging|ByRound) puts a mean of its own in the place of the server's model.*{ways_out}", average())
+
+
+def test_the_way_out_of_weight_averaging() -> None:
+    """The mean over rounds, in a callback's `on_round_end`."""
+
+    class MeanOfRounds(Callback):
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            self.mean, self.models = AveragedModel(pl_module), []
+
+        def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+            self.mean.update_parameters(pl_module)
+            self.models.append(parameters_to_vector(pl_module.parameters()).detach().clone())
+
+    means = MeanOfRounds()
+    trainer = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0), means])
+    trainer.fit(Classifier(), datamodule=TensorDataModule(clients_of(8, 4), batch_size=4))
+    assert len(means.models) == 3
+    found = parameters_to_vector(means.mean.module.parameters())
+    torch.testing.assert_close(found, torch.stack(means.models).mean(0))
 
 
 @pytest.mark.parametrize("finder", [BatchSizeFinder, LearningRateFinder])

@@ -14,11 +14,14 @@ import lightning as L
 import pytest
 import yaml
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
+from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from fl_lightning import FedAvg, FedProx, TensorDataModule
+from datamodules import FedProxSyntheticDataModule
+from fl_lightning import ClientSplit, FedAvg, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.experiment.wandb_file import read_history, read_records
+from fl_lightning.models import LogisticRegressionClassifier
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
@@ -95,6 +98,26 @@ def test_the_settings_of_a_run_are_hyperparameters(tmp_path: Path) -> None:
     assert (federation["clients"], federation["training_clients"], federation["training_samples"]) == (3, 3, 31)
     assert federation["fingerprint"].startswith("3 clients, 31 samples, ")
     assert about["versions"]["lightning"] == L.__version__
+
+
+def test_the_settings_of_data_are_those_that_play_a_part(tmp_path: Path) -> None:
+    clients = clients_of(*SIZES)
+    given = [
+        TensorDataModule(clients, val=samples(4), batch_size=4),
+        TensorDataModule(clients, split=WithinClientSplit(val=0.25, test=0.0), batch_size=4),
+        FedProxSyntheticDataModule(num_clients=6, split=ClientSplit(3), batch_size=4),
+    ]
+    about = []
+    for place, data in enumerate(given):
+        logger = CSVLogger(tmp_path, version=place)
+        trainer = quiet_trainer(max_epochs=1, logger=logger, callbacks=[FedAvg(1)])
+        module = ValidatedClassifier() if place < 2 else LogisticRegressionClassifier(60, 10, metrics=["acc"])
+        trainer.fit(module, datamodule=data)
+        about.append(yaml.safe_load((Path(logger.log_dir) / "hparams.yaml").read_text())["federated"]["data"])
+    assert about[0]["split"] is None
+    assert (about[1]["split"]["name"], about[1]["split"]["val"]) == ("WithinClientSplit", 0.25)
+    assert about[2]["num_clients"] == 6  # two of them train
+    assert [data.split is None for data in given] == [True, False, False]
 
 
 SCRIPT = """

@@ -179,6 +179,17 @@ def test_a_functions_samples_must_exist() -> None:
         SampleSplit(0.0, 0.5).apply(LABELS, lambda labels: Partition((np.array([0]), np.array([5]))))
 
 
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("kind", [list, lambda clients: Partition(tuple(np.array(c, dtype=int) for c in clients))])
+def test_a_function_gives_each_client_a_sample(split: Any, kind: Any) -> None:
+    expected = (
+        r"^`partitioner` must give each client a sample, but clients 1, 3 have none \(2 of 4 clients\)\. Leave them "
+        r"out, or give them some\.$"
+    )
+    with pytest.raises(ValueError, match=expected):
+        split.apply(LABELS, lambda labels: kind([[0, 1], np.array([], dtype=int), [2], np.array([], dtype=int)]))
+
+
 def test_splits_take_lists_tensors_and_numbers_of_samples() -> None:
     for labels in (LABELS.tolist(), torch.from_numpy(LABELS), LABELS):
         split = WithinClientSplit(0.0, 0.0).apply(labels, NaturalPartitioner())

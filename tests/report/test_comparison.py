@@ -104,6 +104,24 @@ def test_scores_of_any_size_can_be_read(tmp_path: Path, scale: float, cell: str,
     assert significance.rows[0][3:5] == [difference, ends]
 
 
+def test_small_spreads_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAPS, "easy", [0.001 * gap for gap in GAPS["easy"]])
+    experiment = write_results(tmp_path)
+    assert score_grid(experiment).rows[0][2:4] == ["50.00 ± 0.00", "50.0035 ± 0.0019 †"]
+    assert score_grid(experiment).rows[1][3] == "24.17 ± 0.41"
+    significance = significance_grid(experiment)
+    assert significance is not None
+    assert significance.rows[0][3:5] == ["+0.0035", "[+0.0015, +0.0055]"]
+
+
+@pytest.mark.parametrize(("scale", "cell"), [(0.01, "0.5350 ± 0.0187 †"), (1e-4, "5.350e-03 ± 1.871e-04 †")])
+def test_scores_below_one_per_cent_can_be_read(tmp_path: Path, scale: float, cell: str) -> None:
+    experiment = write_results(tmp_path)
+    for row in experiment.rows:
+        row["score"] = str(scale * float(row["score"] or "nan"))
+    assert score_grid(experiment).rows[0][1:4:2] == ["accuracy, %", cell]
+
+
 def test_nothing_is_relative_to_a_score_of_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helpers.written_results.BASE", {"easy": 0, "hard": 0})
     assert relative_grid(write_results(tmp_path)) is None

@@ -17,10 +17,15 @@ from fl_lightning.executors.stacked.guards.effects import library_folders
 _DECIDES = "Python decides by a tensor's value (`if`, `while`, `and`, `assert`), and each client has its own"
 _TAKES_OUT = "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own"
 _SELECTS = "a selection's size depends on values, and each client has its own"
+_GRADIENTS = (
+    "gradients are taken inside of `training_step`, and a stack takes those of all clients after it (`torch.func.grad` "
+    "computes the same, in a stack too)"
+)
 _CAUSES = {
     "__bool__": _DECIDES,
     **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
     **dict.fromkeys(("tolist", "numpy", "__array__"), _TAKES_OUT),
+    **dict.fromkeys(("grad", "backward", "requires_grad_"), _GRADIENTS),
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "_unique2"), _SELECTS),
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "pytorch_lightning", "fl_lightning", "builtins")
 _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_CACHED: Any = type(functools.cache(abs))
 _DYNAMIC = {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter", "eval", "exec"}
 
 
@@ -65,7 +66,10 @@ def seen_by(function: FunctionType) -> dict[str, Any]:
 
 
 def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the globals that a function's code names, and what it may name of modules of the user's own."""
+    """Return the globals that a function's code names, and what it may name of modules of the user's own.
+
+    Of functions with a cache there are its counters, too, if the code names ``cache_info``.
+    """
     names, own = _names(code), _global_names(code)
     found = {name: present[name] for name in (present if "globals" in own else own) if name in present}
     # what is imported inside of the function is no global
@@ -78,6 +82,8 @@ def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
             inner = [(f"{path}.{key}", vars(value)[key]) for key in names if key in vars(value)]
             found.update(inner)
             waiting += inner
+    if "cache_info" in names:  # only then does it matter how often a cache was asked
+        found |= {f"{name}.cache_info()": value.cache_info() for name, value in found.items() if type(value) is _CACHED}
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 import importlib.util
 import logging
@@ -17,6 +18,7 @@ from unittest.mock import patch
 import torch
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning.executors.stacked.changes.surroundings import is_users
 from fl_lightning.executors.stacked.guards.trackers import unused_trackers
 
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "fl_lightning")
@@ -40,9 +42,10 @@ class SideEffect(CannotVectorize):
 def no_effects() -> Iterator[None]:
     """Raise ``CannotVectorize`` for what is printed, logged by Python's ``logging``, or written to files.
 
-    Also for environment variables that are set, databases, the network, processes that are started, loggers of
-    Lightning's kind, and packages that track experiments. Only for what this thread does: loggers and checkpoints may
-    be written by others meanwhile. Warnings are left out: the step has been taken in earnest before.
+    Also for environment variables, ``sys.modules`` and the context of ``decimal`` that are changed, databases, the
+    network, processes that are started, loggers of Lightning's kind, and packages that track experiments. Only for what
+    this thread does: loggers and checkpoints may be written by others meanwhile. Warnings are left out: the step has
+    been taken in earnest before.
     """
     mine = threading.get_ident()
 
@@ -59,7 +62,7 @@ def no_effects() -> Iterator[None]:
 
     _listen()
     with ExitStack() as effects:
-        effects.enter_context(_same_environment())
+        effects.enter_context(_same_settings())
         effects.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
@@ -90,16 +93,34 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def _same_environment() -> Iterator[None]:
-    before = os.environ.copy()
+def _same_settings() -> Iterator[None]:
+    """Raise ``CannotVectorize`` for settings of the whole process that are changed, and take the changes back."""
+    environment, modules, context = os.environ.copy(), sys.modules.copy(), decimal.getcontext().copy()
     try:
         yield
     finally:
-        if changed := os.environ.copy() != before:
+        changed = []
+        if os.environ.copy() != environment:
+            changed.append("sets environment variables")
             os.environ.clear()
-            os.environ.update(before)
+            os.environ.update(environment)
+        if names := _changed_modules(modules):
+            changed.append("changes `sys.modules`")
+            for name in names:
+                sys.modules.pop(name, None)
+            sys.modules.update((name, modules[name]) for name in names if name in modules)
+        if repr(decimal.getcontext()) != repr(context):
+            changed.append("changes the context of `decimal`")
+            decimal.setcontext(context)
     if changed:
-        raise CannotVectorize("`training_step` sets environment variables, which a stack would do once for all clients")
+        raise CannotVectorize(f"`training_step` {changed[0]}, which a stack would do once for all clients")
+
+
+def _changed_modules(before: dict[str, Any]) -> list[str]:
+    """Return the names of modules of the user's own that came, went or were replaced; libraries import when needed."""
+    now = sys.modules.copy()
+    changed = [name for name in {**before, **now} if now.get(name) is not before.get(name)]
+    return [name for name in changed if is_users(name)]
 
 
 class _Stream:
