@@ -31,11 +31,13 @@ class Witness:
         batches: Its batches, as the module took them.
         logged: For each hook and name the number of logged values, and their sum.
         metrics: The states of metric objects at its end.
+        lost: Number of losses that were not a number.
     """
 
     batches: list[Any] = field(default_factory=list)
     logged: dict[tuple[str | None, str], tuple[int, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lost: int = 0
     _versions: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     def note_batch(self, batch: Any) -> None:
@@ -52,6 +54,11 @@ class Witness:
     def batches_changed(self) -> bool:
         """Whether training has changed a batch in place."""
         return any(version_of(tensor) != version for tensor, version in self._versions)
+
+    def note_loss(self, outputs: Mapping[str, Any] | None) -> None:
+        """Note what training on a batch returned."""
+        loss = (outputs or {}).get("loss")
+        self.lost += int(isinstance(loss, Tensor) and bool(loss.isnan().any()))
 
     def note_value(self, fx: str | None, name: str, value: Any) -> None:
         """Note a number that is logged; metric objects are looked at as such."""

@@ -241,6 +241,8 @@ class ClientLoop(ClientStep):
         if goes_on and batch is not None:
             with self.profile("run_training_batch"):
                 outputs = self._optimize(batch, batch_idx)
+            if self.witness is not None:
+                self.witness.note_loss(outputs)
         progress.increment_processed()
         if not self._accumulating:
             self._window = 0

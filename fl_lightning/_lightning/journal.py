@@ -3,94 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
-from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.client_log import weight_of
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.entries import ClientEntries, Entry
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.metric_replay import replay, value_of_step
-from fl_lightning._lightning.rates import GroupOptions, show_rates
-from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
-
-
-@dataclass(eq=False)
-class Entry:
-    """The values that some clients logged on one batch each.
-
-    Attributes:
-        logged: Their calls of `self.log` and of metric objects.
-        tensors: Its tensors, shape ``(K, ...)`` each.
-        slots: The clients' slots, in the order of the tensors' rows.
-        steps: Whether an optimizer step ended with each client's batch.
-        batch: Returns the first client's batch, for its size, where all batches are of one size.
-        sizes: Each client's batch size, where it is known.
-        settings: The optimizer's settings at the step, where they change within a client.
-    """
-
-    logged: Logged
-    tensors: Sequence[Tensor]
-    slots: Sequence[int]
-    steps: Sequence[bool]
-    batch: Callable[[], Any] | None = None
-    sizes: Sequence[int] | None = None
-    settings: GroupOptions | None = None
-    #: What metric objects returned, for each client's row and each call.
-    returned: dict[tuple[int, int], Any] = field(default_factory=dict)
-    #: The values of single steps that metric objects have when they are logged, for each row and place of ``self.log``.
-    cached: dict[tuple[int, int], Any] = field(default_factory=dict)
-
-    def batch_sizes(self) -> Sequence[int]:
-        """Return each client's batch size."""
-        if self.sizes is None:
-            assert self.batch is not None
-            self.sizes = [extract_batch_size(self.batch())] * len(self.slots)
-        return self.sizes
-
-    def values(self, call: LogCall) -> Tensor:
-        """Return what each client logged, shape ``(K,)``."""
-        if isinstance(call.value, BatchValue):
-            return torch.stack([self.value(call, row) for row in range(len(self.slots))])
-        assert isinstance(call.value, int)
-        values = self.tensors[call.value]
-        return values if values.is_floating_point() else values.to(torch.get_default_dtype())
-
-    def weights(self, call: LogCall) -> Sequence[float]:
-        """Return how much each client's number counts in a mean."""
-        if call.weight is not None:
-            return self.tensors[call.weight].tolist()
-        size = call.options.get("batch_size")
-        return self.batch_sizes() if size is None else [size] * len(self.slots)
-
-    def of(self, row: int) -> Entry:
-        """Return the values of one client, as an entry of its own."""
-        at = slice(row, row + 1)
-        tensors: list[Any] = [t[at] if isinstance(t, Tensor) else [t[row]] for t in self.tensors]
-        sizes = None if self.sizes is None else self.sizes[at]
-        return Entry(self.logged, tensors, self.slots[at], self.steps[at], self.batch, sizes, self.settings)
-
-    def value(self, call: LogCall, row: int) -> Any:
-        """Return what one client logged."""
-        if not isinstance(call.value, BatchValue):
-            return self.values(call)[row]
-        returned = self.returned[row, call.value.call]
-        if call.value.key is not None and call.value.key not in returned:
-            raise CannotVectorize("a collection of metric objects returns values under other names than those of each")
-        value = returned if call.value.key is None else returned[call.value.key]
-        is_float = isinstance(value, Tensor) and value.is_floating_point()
-        return value if is_float else torch.as_tensor(value, dtype=torch.get_default_dtype())
-
-
-ClientEntries = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them
+from fl_lightning._lightning.rates import show_rates
+from fl_lightning._lightning.recording import LogCall
 
 
 class Journal:
@@ -191,8 +120,10 @@ class Journal:
         except CannotVectorize as error:  # other batches than those of the trial
             raise RuntimeError(f'In some batches {error}. Give the aggregation `executor="sequential"`.') from error
         earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
-        for first, pairs in self._numbers():
-            self._log(loop, first, pairs)
+        with trainer.precision_plugin.train_step_context():  # it sets the type in which Lightning sums
+            for _, pairs in self._numbers():
+                for like in _with_equal_options(pairs):  # of others Lightning makes an error
+                    self._log(loop, like)
         self._tell_loggers(loop, clients, earlier)
         batches = sum(map(len, clients))
         steps = sum(entry.steps[row] for own in clients for entry, row in own)
@@ -210,9 +141,9 @@ class Journal:
             loop.hand_on_to_trainer()
         self._entries = []
 
-    def _log(self, loop: ClientLoop, first: LogCall, pairs: Sequence[tuple[Entry, LogCall]]) -> None:
-        """Log one number for all that were logged under a name."""
-        module = loop.trainer.lightning_module
+    def _log(self, loop: ClientLoop, pairs: Sequence[tuple[Entry, LogCall]]) -> None:
+        """Log one number for all that were logged under a name in one way."""
+        module, first = loop.trainer.lightning_module, pairs[0][1]
         previous = enter_fx(module, first.fx)
         options = {key: value for key, value in first.options.items() if key != "batch_size"}
         if isinstance(first.value, Metric):
@@ -242,6 +173,19 @@ class Journal:
                 for metric in unheard:
                     metric.has_reset = False
         loop._batches_that_stepped = before + so_far[-1]
+
+
+def _with_equal_options(pairs: Sequence[tuple[Entry, LogCall]]) -> list[list[tuple[Entry, LogCall]]]:
+    """Return the calls of a name apart by how they log."""
+    found: list[list[tuple[Entry, LogCall]]] = []
+    for pair in pairs:
+        for like in found:
+            if pair[1].logs_as(like[0][1]):
+                like.append(pair)
+                break
+        else:
+            found.append([pair])
+    return found
 
 
 def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:

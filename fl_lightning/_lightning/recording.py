@@ -117,6 +117,12 @@ class LogCall:
         """How values of several batches become one: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"``."""
         return _REDUCTIONS[self.options.get("reduce_fx", "mean")]
 
+    def logs_as(self, other: LogCall) -> bool:
+        """Return whether another call of the name has the same options; the batch size may be another one."""
+        objects = [call.value if isinstance(call.value, Metric) else None for call in (self, other)]
+        options = [{**call.options, "batch_size": None} for call in (self, other)]
+        return self is other or (objects[0] is objects[1] and options[0] == options[1])
+
 
 @dataclass
 class MetricCall:

@@ -10,6 +10,7 @@ import torch
 from helpers.stacked import clients_of
 from helpers.toys import quiet_trainer
 from lightning import LightningModule
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassHingeLoss
@@ -39,9 +40,9 @@ class Counts(LightningModule):
 
 
 def fit(
-    module: LightningModule, algorithm: Any, sizes: tuple[int, ...] = (8, 8, 8, 8), rounds: int = 1
+    module: LightningModule, algorithm: Any, sizes: tuple[int, ...] = (8, 8, 8, 8), rounds: int = 1, **settings: Any
 ) -> dict[str, Tensor]:
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[algorithm])
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[algorithm], **settings)
     trainer.fit(module, datamodule=TensorDataModule(clients_of((2, 3), sizes), batch_size=4))
     return dict(trainer.callback_metrics)
 
@@ -92,3 +93,49 @@ def test_what_a_metric_object_returns_keeps_its_type(executor: str) -> None:
     found = fit(LogsDoubles(), FedAvg(1.0, executor=executor))["hinge"]
     assert found.dtype == expected.dtype == torch.float64
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+class LogsSingles(LightningModule):
+    """Logs numbers of which double precision keeps what single precision rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 3)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+        zero, none = 0 * batch[0].float().sum(), 0 * batch[1].sum()
+        self.log("tenth", zero + 0.1, on_step=False, on_epoch=True)
+        self.log("whole", none + 2**24 + 1, on_step=True, on_epoch=False)
+        self.log("wholes", none + 2**24 + 1, on_step=False, on_epoch=True, reduce_fx="sum")
+        return loss
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_under_double_precision_sums_are_taken_in_double(executor: str) -> None:
+    logged = fit(LogsSingles(), FedAvg(1.0, executor=executor), (400, 200, 300, 100), precision="64-true")
+    assert logged["whole"] == 2**24 + 1
+    assert logged["wholes"] == 250 * (2**24 + 1)
+    assert float(logged["tenth"]) == pytest.approx(float(torch.tensor(0.1)), rel=1e-14)
+
+
+class LogsInTwoWays(Counts):
+    """Logs a short batch in another way, which Lightning does not allow."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+        self.log("loss", loss, on_epoch=len(batch[0]) > 1)
+        return loss
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("short", [0, 3])
+def test_a_name_that_is_logged_in_two_ways_is_an_error(executor: str, short: int) -> None:
+    sizes = [8, 8, 8, 8, 8]
+    sizes[short] = 5
+    with pytest.raises(MisconfigurationException, match="twice in `training_step` with different arguments"):
+        fit(LogsInTwoWays(), FedAvg(1.0, executor=executor), tuple(sizes))

@@ -10,6 +10,7 @@ from zoo.modules import ENTRIES
 STACKED = [
     *("log_dict and a shared step", "logs .item()", "logs step and epoch", "save_hyperparameters"),
     *("BatchNorm1d", "LoRA on a frozen base", "frozen backbone in eval mode", "TransformerEncoder, padding mask"),
+    "TransformerEncoder with dropout",
     *("AlphaDropout", "stochastic depth", "Gumbel softmax", "variational autoencoder, Adam"),
     *("batch is a dataclass", "batch is a BatchEncoding", "batch is a dict with strings", "bf16-mixed"),
     "nested batch",

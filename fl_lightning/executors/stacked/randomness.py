@@ -114,7 +114,8 @@ class PerClientDraws(TorchDispatchMode):
             row = self._rows[self._permutations % len(self._rows)]
             self._permutations += 1
             return self._draw(row, function, args, kwargs)
-        shares = [self._draw(row, function, *self._share(function, place, args, kwargs)) for place, row in enumerate(self._rows)]
+        own = [self._share(function, place, args, kwargs) for place in range(len(self._rows))]
+        shares = [self._draw(row, function, *share) for row, share in zip(self._rows, own, strict=True)]
         if function._schema.is_mutable:
             return args[0]
         if isinstance(shares[0], Tensor):

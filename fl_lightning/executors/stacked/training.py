@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.journal import Entry, Journal
+from fl_lightning._lightning.entries import Entry
+from fl_lightning._lightning.journal import Journal
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import select
@@ -67,8 +68,8 @@ class StackTraining:
         self._done = [0] * len(stack.windows)  # batches on which each client has trained
         #: Whether the module has drawn random numbers.
         self.drew = False
-        #: Whether a mapped step on a copy has had a loss that is not a number.
-        self.lost = False
+        #: Losses of mapped steps on a copy that are not a number.
+        self.lost = 0
         #: Mapped steps, and batches on which they were taken.
         self.mapped, self.batches = 0, 0
         self._by_step = bool(training.loop.optimizers.by_step)
@@ -210,7 +211,7 @@ class StackTraining:
             draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
             losses, logged, after = self._steps.mapped(parameters, buffers, batch, index, draws)
             if self._steps.rehearsal is None:
-                self.lost = self.lost or bool(losses.isnan().any())
+                self.lost += int(losses.isnan().sum())
             self.drew = self.drew or (draws is not None and draws.drew)
             steps = dict(zip(sorted(row for own, _ in groups for row in own), ends, strict=True))
             self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))

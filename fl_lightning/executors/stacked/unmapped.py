@@ -2,7 +2,8 @@
 
 Under ``vmap`` the tables of all clients are one long table: an index that is out of range takes another client's row,
 and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
-gradient. And the gradient of ``select_scatter`` is another.
+gradient. The gradient of ``select_scatter`` is another. And ``dropout`` draws in the order of indices, where alone it
+draws in the order of the tensor's memory.
 """
 
 from __future__ import annotations
@@ -69,6 +70,13 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return torch.slice_scatter(input, src.unsqueeze(dim), dim, start, start + 1)
 
 
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or not 0 < p < 1 or not _functorch.is_batchedtensor(input):
+        return F.dropout(input, p, training, inplace)
+    kept = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
+    return input.mul_(kept) if inplace else input * kept
+
+
 def _check_range(name: str, indices: Tensor, rows: int) -> None:
     """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
     if not _functorch.is_batchedtensor(indices):
@@ -104,6 +112,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     torch.embedding: _embedding_of_table,
     F.one_hot: _one_hot,
+    F.dropout: _dropout,
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
 }

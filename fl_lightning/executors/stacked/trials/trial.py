@@ -213,7 +213,7 @@ class Trial:
             stack_training = StackTraining(self._copy, self._steps, stack, optimizer, journal, self._programs)
             summed = stack_training.run()
         self.draws, self.by_program = self.draws or stack_training.drew, self.by_program and stack_training.by_program
-        if stack_training.lost and all(bool(member.result.vector.isfinite().all()) for member in members):
+        if stack_training.lost > sum(member.witness.lost for member in members):  # by weights that are hidden
             raise CannotVectorize(_BY_ANOTHER_WAY)
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
