@@ -12,6 +12,7 @@ import numpy as np
 from fl_lightning.arguments import is_sequence
 from fl_lightning.partitioners.assignment import as_partition, check_range
 from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.partitioners.labels import check_any
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.representation import short
 
@@ -64,9 +65,10 @@ def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -
 
     Raises:
         TypeError: If it cannot be called with labels, or returns neither of the two.
-        ValueError: If it returns something that is not a partition of these samples.
+        ValueError: If it returns something that is not a partition of these samples, or there are none.
     """
     check_partitioner(partitioner)
+    check_any(len(labels))
     result = partitioner(labels)
     if isinstance(result, Partition):
         check_range("partitioner", result, len(labels))
