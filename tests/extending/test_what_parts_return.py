@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.given_parts import Given, Merge, Plan, Step, Way
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
 from torch import Tensor
 
-from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed, TensorDataModule
 from fl_lightning.parts import (
     ClientResult,
     Correction,
@@ -70,12 +72,34 @@ def test_a_number_of_samples_that_is_none_is_told_as_the_exchange_s(name: str, n
         ({"num_steps": math.nan}, "`num_steps` is nan; it must be a finite number of at least 0"),
         ({"loss": math.nan}, "`loss` is nan; it must be a finite number"),
         ({"loss": "low"}, "`loss` is 'low'; it must be a finite number"),
+        ({"score": torch.ones(2)}, r"`score` is .*; it must be a finite number\. Give another number"),
+        ({"score": np.ones(2)}, r"`score` is .*; it must be a finite number"),
+        ({"score": "high"}, r"`score` is 'high'; it must be a finite number"),
+        ({"summed_lr": None}, r"`summed_lr` is None; it must be one number for each parameter tensor, or \(\)"),
+        ({"summed_lr": 0.1}, r"`summed_lr` is 0\.1; it must be one number for each parameter tensor"),
+        ({"summed_lr": torch.ones(1, 1)}, r"`summed_lr` is .*; it must be one number for each parameter tensor"),
+        ({"summed_lr": [math.nan]}, r"`summed_lr` has a value that is nan; it must be a finite number of at least 0"),
     ],
 )
 @pytest.mark.parametrize("name", MAKE)
 def test_other_numbers_of_a_result_are_checked_too(name: str, change: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=rf"`Way.upload` returned a result whose {text}"):
         fit(MAKE[name](exchange=Way(upload=lambda result: replace(result, **change))))
+
+
+@pytest.mark.parametrize("make", [partial(RADFed, 2, 1.0), partial(FedBuff, 3, 2)])
+def test_packed_numbers_of_a_result_are_in_checkpoints(
+    make: Callable[..., AggregationCallback], tmp_path: Path
+) -> None:
+    def uploaded(result: ClientResult) -> ClientResult:
+        return replace(result, score=torch.tensor(2.0), summed_lr=np.ones(1, dtype=np.float32), num_steps=np.int64(1))
+
+    trainer = quiet_trainer(
+        max_epochs=1, callbacks=[make(seed=1, exchange=Way(upload=uploaded))], default_root_dir=tmp_path
+    )
+    trainer.fit(Quadratic(1.0, [0.0]), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    torch.load(tmp_path / "last.ckpt", weights_only=True)
 
 
 def test_a_task_that_is_none_is_told_as_the_exchange_s() -> None:
