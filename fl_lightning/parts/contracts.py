@@ -104,7 +104,9 @@ def call_for_sum(part: object, total: Tensor, count: float) -> tuple[Tensor, flo
         _refuse_type(part, "summed", returned, "the sum, a tensor, and the number by which the server divides it")
     seen = _checked_vector(part, "summed", returned[0], total, (len(total),))
     what = "a sum whose number, by which the server divides it,"
-    return seen, float(checked_number(part, "summed", what, returned[1], "Return 0 to let the server stay"))
+    return seen, float(
+        checked_number(f"`{type(part).__name__}.summed` returned", what, returned[1], "Return 0 to let the server stay")
+    )
 
 
 def call_for_result(part: object, method: str, result: ClientResult) -> ClientResult:
@@ -163,7 +165,7 @@ def check_result(part: Any, method: str, returned: Any, like: ClientResult) -> C
         )
     result: ClientResult = returned
     if not part.is_of_library and any(getattr(result, name) is not getattr(like, name) for name in NUMBERS):
-        result = with_checked_numbers(part, method, result)
+        result = with_checked_numbers(f"`{type(part).__name__}.{method}` returned", result)
     is_plain = vector is result.vector and start is result.start
     return result if is_plain else replace(result, vector=vector, start=start)
 

@@ -308,3 +308,72 @@ def test_a_schedule_chooses_distinct_slots(chosen: Any, error: type[Exception]) 
 
 def test_fewer_slots_than_clients_are_possible() -> None:
     assert fit(Federated(1.0, schedule=Slots(np.array([1]))), rounds=1) in (2.0, 4.0)
+
+
+# ---- results that a schedule gives the server ----
+
+
+class Giving(Plan):
+    """Gives the server what a function makes of a client's result."""
+
+    def __init__(self, function: Callable[[ClientResult], Any], times: int = 1) -> None:
+        super().__init__()
+        self.function, self.times = function, times
+
+    def receive(self, result: ClientResult, server: Any) -> None:
+        for _ in range(self.times):
+            server.take(self.function(result))
+
+
+def of_client(number: Any) -> Callable[[ClientResult], ClientResult]:
+    return lambda result: replace(result, task=replace(result.task, client=number))
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "text"),
+    [
+        (lambda result: result.vector, TypeError, r"<Tensor.*; it must be a ClientResult"),
+        (of_client(2), ValueError, r"a result whose `task\.client` is 2; it must be a whole number from 0 to 1, or -1"),
+        (of_client("a"), ValueError, r"a result whose `task\.client` is 'a'; it must be a whole number"),
+        (
+            lambda result: replace(result, task=replace(result.task, slot=None)),
+            ValueError,
+            r"a result whose `task\.slot` is None; it must be at least 0",
+        ),
+        (
+            lambda result: replace(result, task=replace(result.task, num_samples=-1)),
+            ValueError,
+            r"a result whose `task\.num_samples` is -1; it must be a finite number of at least 0",
+        ),
+        (
+            lambda result: replace(result, vector=torch.zeros(2)),
+            ValueError,
+            r"a result whose `vector` has shape \(2,\) and lies on cpu; it must have shape \(1,\)",
+        ),
+        (
+            lambda result: replace(result, start=[0.0]),
+            TypeError,
+            r"a result whose `start` is \[0\.0\]; it must be a floating-point tensor",
+        ),
+        (
+            lambda result: replace(result, vector=result.vector / 0),
+            FloatingPointError,
+            r"a result of client \d with NaN or infinite values",
+        ),
+    ],
+)
+def test_a_result_that_no_client_handed_in_is_told_as_the_schedule_s(
+    function: Callable[[ClientResult], Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=rf"^`Giving` gave `server\.take` .*{text}"):
+        fit(Federated(1.0, schedule=Giving(function)))
+
+
+def test_a_result_that_a_schedule_gives_twice_is_an_error() -> None:
+    text = r"two results of round 1 and slot (\d), client \d, for one move: it would count twice"
+    with pytest.raises(ValueError, match=rf"^`Giving` gave `server\.take` {text}"):
+        fit(Federated(1.0, schedule=Giving(lambda result: result, times=2)))
+
+
+def test_a_schedule_may_give_models_of_no_single_client() -> None:
+    assert fit(Federated(1.0, schedule=Giving(of_client(-1)))) == 3.0
