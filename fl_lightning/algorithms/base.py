@@ -46,9 +46,8 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. :attr:`sampler` draws clients.
 
-    Other callbacks of the trainer may define ``on_client_start(trainer, pl_module, client)``,
-    ``on_client_end(trainer, pl_module, result)`` and ``on_round_end(trainer, pl_module)``; see
-    :class:`~fl_lightning.diagnostics.RoundObserver`.
+    Callbacks may define ``on_client_start(trainer, pl_module, client)``, ``on_client_end(trainer, pl_module, result)``
+    and ``on_round_end(trainer, pl_module)``; see :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1.
@@ -226,8 +225,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
             return
         log_above_bars()
         self._loaded_rounds = None
-        same = [each for each in trainer.callbacks if isinstance(each, AggregationCallback)]
-        check_alone(self, same, "aggregation callbacks", "there is one server")
+        check_alone(self, AggregationCallback, trainer, "aggregation callbacks", "there is one server")
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
             self.settings.resumed_seed = None  # another run's

@@ -70,8 +70,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
             ValueError: If the trainer has another such callback.
         """
         why = "gradients would be clipped and get noise twice, and neither epsilon would be right"
-        same = [each for each in trainer.callbacks if isinstance(each, ExamplePrivacy)]
-        check_alone(self, same, "callbacks for the privacy of samples", why)
+        check_alone(self, ExamplePrivacy, trainer, "callbacks for the privacy of samples", why)
         if stage == "fit" and trainer.current_epoch == 0:
             if self._left and self._left == _sums(pl_module):
                 refuse_another_fit("ExamplePrivacy", self.spent)

@@ -51,8 +51,7 @@ class BackdoorSuccess(ShowsSignature, Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that nobody else logs the share."""
         why = "both log 'fed/backdoor_success', and the loggers would get the mean of the two"
-        same = [each for each in trainer.callbacks if isinstance(each, BackdoorSuccess)]  # type: ignore[attr-defined]
-        check_alone(self, same, "callbacks that watch a backdoor", why)
+        check_alone(self, BackdoorSuccess, trainer, "callbacks that watch a backdoor", why)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start to count."""

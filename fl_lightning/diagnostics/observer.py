@@ -36,9 +36,8 @@ class RoundObserver(ShowsSignature, Callback):
         """
         self.values = {}
         if is_of_library(type(self)):  # a user's own may log other names
-            same = [each for each in trainer.callbacks if type(each) is type(self)]  # type: ignore[attr-defined]
             why = "both log the same names, and the loggers would get the mean of the two"
-            check_alone(self, same, "observers of one class", why)
+            check_alone(self, type(self), trainer, "observers of one class", why, exactly=True)
         if stage == "fit":
             aggregation_of(trainer, self)
             if trainer.current_epoch == 0:  # a checkpoint's state comes later
