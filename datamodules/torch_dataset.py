@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_callable, got, to_array
 from fl_lightning.data import PartitionFunction, Source
-from fl_lightning.data.arrays import refuse_arrays, why_no_classes
+from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate, tensors_of
 from fl_lightning.data.targets import concatenate, find_targets
 
@@ -38,9 +38,9 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     Raises:
         TypeError: If a data set is not map-style, or targets are no whole numbers.
-        ValueError: If targets or clients are not one per sample; if there are ``clients`` and a ``partitioner``; if
-            there are ``clients`` and a ``test_dataset``, whose samples belong to nobody, but the split is not
-            ``SampleSplit(test="official")``; at set-up, if a partitioner that goes by classes finds none.
+        ValueError: If a data set is empty; if targets or clients are not one per sample; if there are ``clients`` and
+            a ``partitioner``; if there are ``clients`` and a ``test_dataset``, whose samples belong to nobody, but the
+            split is not ``SampleSplit(test="official")``; at set-up, if a partitioner that goes by classes finds none.
     """
 
     _hidden = ("targets", "test_targets", "clients")
@@ -79,6 +79,7 @@ class TorchDatasetDataModule(NaturalDataModule):
                 )
             if isinstance(part, (str, bytes, Mapping, type)) or getattr(part, "shape", None) == ():
                 raise TypeError(f"`{name}` must be a data set of samples by position, got {got(part)}.")
+            refuse_empty(name, part)
         if test_targets is not None and test_dataset is None:
             raise ValueError("`test_targets` are of `test_dataset`, which is None. Give both or neither.")
         self.targets = [

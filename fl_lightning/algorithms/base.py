@@ -17,9 +17,10 @@ from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.description import describe_run
 from fl_lightning.algorithms.logged import log_values, settings_of_run
 from fl_lightning.algorithms.options import choose_sampler, refuse_change, with_clients_per_round, without_trainer
-from fl_lightning.algorithms.own_callbacks import RELIED_ON, check_alone, checked_algorithm
+from fl_lightning.algorithms.own_callbacks import RELIED_ON, checked_algorithm
 from fl_lightning.algorithms.resuming import check_checkpoint, check_resumable, tell_how_to_resume
 from fl_lightning.arguments import as_folder, check_count, plain
+from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.callbacks.checked_loading import CheckedLoading
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.data.uncalled import refuse_uncalled
@@ -45,9 +46,8 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
 
     A named algorithm is a subclass whose :meth:`configure_algorithm` returns the parts. :attr:`sampler` draws clients.
 
-    Other callbacks of the trainer may define ``on_client_start(trainer, pl_module, client)``,
-    ``on_client_end(trainer, pl_module, result)`` and ``on_round_end(trainer, pl_module)``; see
-    :class:`~fl_lightning.diagnostics.RoundObserver`.
+    Callbacks may define ``on_client_start(trainer, pl_module, client)``, ``on_client_end(trainer, pl_module, result)``
+    and ``on_round_end(trainer, pl_module)``; see :class:`~fl_lightning.diagnostics.RoundObserver`.
 
     Args:
         clients_per_round: Clients that train in a round: a float is the fraction C, an int the number m. Default: 0.1.
@@ -225,7 +225,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
             return
         log_above_bars()
         self._loaded_rounds = None
-        check_alone(self, [each for each in trainer.callbacks if isinstance(each, AggregationCallback)])
+        check_alone(self, AggregationCallback, trainer, "aggregation callbacks", "there is one server")
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
             self.settings.resumed_seed = None  # another run's

@@ -39,7 +39,8 @@ class FedAsync(AsynchronousCallback):
         options: The other arguments of :class:`AsynchronousCallback`.
 
     Raises:
-        ValueError: If an argument is out of its range, or ``history`` is combined with a clock.
+        ValueError: If an argument is out of its range, or ``history`` is combined with a clock; at the start or in a
+            round, if ``mixing s(d)`` is above 1.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fl_lightning.arguments import got
@@ -31,13 +30,3 @@ def checked_algorithm(callback: object, returned: Any) -> Algorithm:
         f"`{type(callback).__name__}.configure_algorithm` returned {got(returned)}; it must return an algorithm of "
         f"fl_lightning.parts, such as `SynchronousAlgorithm(sampler=self.sampler, ...)`.{hint}"
     )
-
-
-def check_alone(callback: object, callbacks: Sequence[object]) -> None:
-    """Raise ``ValueError`` if the trainer has a second one of the ``callbacks`` that train federatedly."""
-    others = [each for each in callbacks if each is not callback]
-    if others:
-        raise ValueError(
-            f"The trainer has two aggregation callbacks, {type(callback).__name__} and {type(others[0]).__name__}; "
-            "there is one server. Keep one of them."
-        )

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
+from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.parts.objectives import DynamicRegularizer, LocalObjective, Proximal
@@ -63,7 +64,13 @@ class ExamplePrivacy(ShowsSignature, Callback):
         return self._epochs.epsilon(self.delta)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Start to count if the fit begins with its first round; a checkpoint's state comes later."""
+        """Start to count if the fit begins with its first round; a checkpoint's state comes later.
+
+        Raises:
+            ValueError: If the trainer has another such callback.
+        """
+        why = "gradients would be clipped and get noise twice, and neither epsilon would be right"
+        check_alone(self, ExamplePrivacy, trainer, "callbacks for the privacy of samples", why)
         if stage == "fit" and trainer.current_epoch == 0:
             if self._left and self._left == _sums(pl_module):
                 refuse_another_fit("ExamplePrivacy", self.spent)

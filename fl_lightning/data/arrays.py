@@ -13,6 +13,12 @@ from fl_lightning.arguments import got, to_array
 STREAM_HINT = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
 
 
+def refuse_empty(name: str, dataset: Any) -> None:
+    """Raise ``ValueError`` for a data set without samples."""
+    if len(dataset) == 0:
+        raise ValueError(f"`{name}` has no samples, got {got(dataset)}. Look at how it was read or filtered.")
+
+
 def refuse_arrays(name: str, given: object) -> None:
     """Raise ``TypeError`` for a stream, which has no positions, and a tuple or a table, whose items are no samples.
 

@@ -72,8 +72,8 @@ class Split(ShowsArguments, ABC):
 
         Raises:
             TypeError: If the partitioner is no function of labels.
-            ValueError: If the split does not fit the numbers of samples and clients, or the partitioner returns no
-                valid partition.
+            ValueError: If there are no samples, the split does not fit the numbers of samples and clients, or the
+                partitioner returns no valid partition.
         """
         check_partitioner(partitioner)
         if isinstance(labels_or_num_samples, numbers.Integral):
@@ -85,6 +85,10 @@ class Split(ShowsArguments, ABC):
                 raise ValueError(
                     "`labels_or_num_samples` must be the class of each sample, 1-D, or a whole number of samples, got "
                     f"{short(labels_or_num_samples)}."
+                )
+            if len(labels) == 0:
+                raise ValueError(
+                    "`labels_or_num_samples` is empty: there are no samples to split. Look at the data set."
                 )
         return self.split(labels, partial(partition_by, partitioner), test_indices)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fl_lightning.arguments import check_callable, check_texts, got, shape_of, to_array, to_indices
-from fl_lightning.data.arrays import refuse_arrays, why_no_classes
+from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments, short
@@ -36,7 +36,8 @@ class Source(ShowsArguments):
 
     Raises:
         TypeError: If an attribute is of another type; if ``test_indices`` are a mask.
-        ValueError: If ``labels`` are not one per sample, or a class has no name among ``class_names``.
+        ValueError: If there are no samples, ``labels`` are not one per sample, or a class has no name among
+            ``class_names``.
     """
 
     dataset: Dataset[Any]
@@ -54,6 +55,7 @@ class Source(ShowsArguments):
                 f"`dataset` must have __len__ and __getitem__, as TensorDataset(x, y) has, got {got(self.dataset)}."
                 f"{hint}"
             )
+        refuse_empty("dataset", self.dataset)
         if self.class_names is not None:
             check_texts("class_names", self.class_names)
         if self.collate_fn is not None:
@@ -79,7 +81,7 @@ class Source(ShowsArguments):
 
 
 def _check_class_names(names: Sequence[str] | None, labels: np.ndarray) -> None:
-    if names is None or len(labels) == 0 or labels.dtype.kind not in "iub":
+    if names is None or labels.dtype.kind not in "iub":
         return
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(names):

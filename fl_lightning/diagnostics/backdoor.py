@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning.arguments import got
+from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.data.batches import inputs_and_targets
 from fl_lightning.signatures import ShowsSignature
 
@@ -35,6 +36,7 @@ class BackdoorSuccess(ShowsSignature, Callback):
 
     Raises:
         TypeError: If it cannot stamp inputs, or has no target class; in a validation, if batches are no tuples.
+        ValueError: At set-up, if the trainer has another such callback.
     """
 
     def __init__(self, backdoor: Trigger) -> None:
@@ -45,6 +47,11 @@ class BackdoorSuccess(ShowsSignature, Callback):
             )
         self.backdoor = backdoor
         self._counts = torch.zeros(2)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Check that nobody else logs the share."""
+        why = "both log 'fed/backdoor_success', and the loggers would get the mean of the two"
+        check_alone(self, BackdoorSuccess, trainer, "callbacks that watch a backdoor", why)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start to count."""

@@ -7,11 +7,13 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning._lightning.client_log import log_round
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.clients.hooks import does_nothing
 from fl_lightning.clients.training import ClientAtWork
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.federation import ClientResult
 from fl_lightning.signatures import ShowsSignature
+from fl_lightning.super_calls import is_of_library
 
 
 class RoundObserver(ShowsSignature, Callback):
@@ -30,9 +32,12 @@ class RoundObserver(ShowsSignature, Callback):
         """Check that clients train.
 
         Raises:
-            ValueError: If the trainer has no aggregation callback.
+            ValueError: If the trainer has no aggregation callback, or two observers of this class of the library.
         """
         self.values = {}
+        if is_of_library(type(self)):  # a user's own may log other names
+            why = "both log the same names, and the loggers would get the mean of the two"
+            check_alone(self, type(self), trainer, "observers of one class", why, exactly=True)
         if stage == "fit":
             aggregation_of(trainer, self)
             if trainer.current_epoch == 0:  # a checkpoint's state comes later

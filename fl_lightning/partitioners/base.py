@@ -52,7 +52,7 @@ class Partitioner(ShowsArguments, ABC):
 
         Raises:
             TypeError: If the labels are no integers.
-            ValueError: If they are not 1-D, or fewer than clients; if :meth:`assign` returns no valid partition.
+            ValueError: If they are not 1-D, empty, or fewer than clients; if :meth:`assign` returns no valid partition.
         """
         labels = check_labels(labels)
         check_enough(self.num_clients, len(labels))

@@ -12,6 +12,7 @@ import numpy as np
 from fl_lightning.arguments import is_sequence
 from fl_lightning.partitioners.assignment import as_partition, check_samples
 from fl_lightning.partitioners.base import Partitioner
+from fl_lightning.partitioners.labels import check_any
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.representation import short
 
@@ -64,9 +65,11 @@ def partition_by(partitioner: Callable[[np.ndarray], Any], labels: np.ndarray) -
 
     Raises:
         TypeError: If it cannot be called with labels, or returns neither of the two.
-        ValueError: If it returns something that is not a partition of these samples, or leaves a client without any.
+        ValueError: If there are no samples, or it returns something that is not a partition of them, or leaves a client
+            without any.
     """
     check_partitioner(partitioner)
+    check_any(len(labels))
     result = partitioner(labels)
     if isinstance(result, Partition):
         check_samples("partitioner", result, len(labels))

@@ -43,8 +43,18 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
     return array
 
 
+def check_any(num_samples: int) -> None:
+    """Raise ``ValueError`` if there are no samples."""
+    if num_samples == 0:
+        raise ValueError(
+            "`labels` is empty: there are no samples to share out among clients. Look at the data set, and at a split "
+            "that sets samples aside beforehand."
+        )
+
+
 def check_enough(num_clients: int, num_samples: int) -> None:
     """Raise ``ValueError`` unless there is a sample for each client."""
+    check_any(num_samples)
     if num_samples < num_clients:
         raise ValueError(
             f"`num_clients` is {num_clients:,}, but there are only {counted(num_samples, 'sample')}, and each client "

@@ -34,7 +34,7 @@ class NaturalPartitioner(ShowsArguments):
 
         Raises:
             TypeError: If the keys are neither.
-            ValueError: If they are not 1-D, or no client has enough samples.
+            ValueError: If they are not 1-D, there are none, or no client has enough samples.
         """
         clients, number = self._clients(keys)
         ends = np.bincount(clients, minlength=number + 1).cumsum()
@@ -52,9 +52,9 @@ class NaturalPartitioner(ShowsArguments):
         large = sizes >= self.min_partition_size
         number = int(large.sum())
         if number == 0:
-            most = f"; the most are {sizes.max()}" if len(sizes) else ": there are no samples"
             raise ValueError(
-                f"No key has `min_partition_size` samples, which is {self.min_partition_size}{most}. Lower it."
+                f"No key has `min_partition_size` samples, which is {self.min_partition_size}; the most are "
+                f"{sizes.max()}. Lower it."
             )
         return np.where(large, np.cumsum(large) - 1, number)[groups], number
 
@@ -63,6 +63,8 @@ def _check_keys(keys: np.ndarray) -> np.ndarray:
     array = to_array("keys", keys)
     if array.ndim != 1:
         raise ValueError(f"`keys` must be 1-D, one for each sample, got {shape_of(array, keys)}.")
+    if len(array) == 0:
+        raise ValueError("`keys` is empty: there are no samples to share out among clients. Look at the data set.")
     if array.dtype == object and all(isinstance(key, str) for key in array):
         array = array.astype(np.str_)
     if array.dtype.kind not in "iuU":

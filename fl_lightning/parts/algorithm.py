@@ -105,7 +105,7 @@ class Algorithm(Composition, ABC):
             federation = replace(federation, model=restored["first"].to(federation.model))
         self.attach(federation, fresh=True)
         parts = self.aggregation, self.server_optimizer, self.exchange, self.changing_buffers
-        self._server = Server(federation, *parts, self.drawing)
+        self._server = Server(federation, *parts, self.drawing, self.schedule)
         self.traffic = Traffic()
         self._published, self._model_before, self._showed_other = None, None, False
         self.meter = TrafficMeter(federation, self.exchange, self.objective, self.sampler)

@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import got, is_number, plain
-from fl_lightning.arguments import is_finite as is_finite_number
-from fl_lightning.parts.federation import ClientResult, Task, accumulator
+from fl_lightning.arguments import got, is_number
+from fl_lightning.parts.checked_numbers import NUMBERS, checked_number, with_checked_numbers
+from fl_lightning.parts.federation import ClientResult, accumulator
 from fl_lightning.parts.guard import call
 from fl_lightning.parts.traffic import Payload
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Check = Callable[[Any, str, tuple[Any, ...], Any], Any]
-_MOST = 1e100  # of weights: sums of larger ones leave the range of double precision, and a mean becomes 0
 
 
 def call_for_vector(
@@ -105,7 +104,9 @@ def call_for_sum(part: object, total: Tensor, count: float) -> tuple[Tensor, flo
         _refuse_type(part, "summed", returned, "the sum, a tensor, and the number by which the server divides it")
     seen = _checked_vector(part, "summed", returned[0], total, (len(total),))
     what = "a sum whose number, by which the server divides it,"
-    return seen, float(_checked_number(part, "summed", what, returned[1], "Return 0 to let the server stay"))
+    return seen, float(
+        checked_number(f"`{type(part).__name__}.summed` returned", what, returned[1], "Return 0 to let the server stay")
+    )
 
 
 def call_for_result(part: object, method: str, result: ClientResult) -> ClientResult:
@@ -120,7 +121,7 @@ def call_for_result(part: object, method: str, result: ClientResult) -> ClientRe
         TypeError: If it returns no :class:`ClientResult`, one whose vector is no floating-point tensor, or one whose
             payload is no :class:`Payload`.
         ValueError: If the vector has another shape, or lies on another device; if samples or steps are no finite
-            number of at least 0, or the loss is no finite number; if the task has another slot.
+            number of at least 0, or loss, score or ``summed_lr`` no finite numbers; if the task has another slot.
         RuntimeError: If the method changes the result's tensors in place.
     """
     returned = call(part, method, result, results=[result])
@@ -163,36 +164,10 @@ def check_result(part: Any, method: str, returned: Any, like: ClientResult) -> C
             "Payload, such as `result.payload.sparse(k, of=n)`, or leave it out."
         )
     result: ClientResult = returned
-    same = result.task is like.task and result.num_steps is like.num_steps and result.loss is like.loss
-    if not same and not part.is_of_library:
-        result = _with_checked_numbers(part, method, result)
+    if not part.is_of_library and any(getattr(result, name) is not getattr(like, name) for name in NUMBERS):
+        result = with_checked_numbers(f"`{type(part).__name__}.{method}` returned", result)
     is_plain = vector is result.vector and start is result.start
     return result if is_plain else replace(result, vector=vector, start=start)
-
-
-def _with_checked_numbers(part: object, method: str, result: ClientResult) -> ClientResult:
-    """Return a result with plain numbers of samples and steps, and a plain loss; for errors see `call_for_result`."""
-    task, loss = result.task, result.loss
-    if not isinstance(task, Task):
-        raise TypeError(
-            f"`{type(part).__name__}.{method}` returned a result whose task is {got(task)}. Leave `result.task` as it "
-            "is, or change it by `replace(result.task, num_samples=...)` of dataclasses."
-        )
-    hint = "Give another number by `replace` of dataclasses, or leave it as it is"
-    samples = _checked_number(part, method, "a result whose `task.num_samples`", task.num_samples, hint)
-    steps = _checked_number(part, method, "a result whose `num_steps`", result.num_steps, hint)
-    if loss is not None:
-        loss = _checked_number(part, method, "a result whose `loss`", loss, hint, least=-math.inf)
-    return replace(result, task=replace(task, num_samples=samples), num_steps=steps, loss=loss)
-
-
-def _checked_number(part: object, method: str, what: str, value: Any, hint: str, least: float = 0.0) -> Any:
-    """Return a number of a user's part as Python's; raise ``ValueError`` if it is none, not finite or too small."""
-    number = plain(value.item() if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0 else value)
-    if is_finite_number(number) and number >= least and (number <= _MOST or least < 0):
-        return number
-    allowed = "a finite number of at least 0 and at most 1e100" if least == 0 else "a finite number"
-    raise ValueError(f"`{type(part).__name__}.{method}` returned {what} is {got(value)}; it must be {allowed}. {hint}.")
 
 
 def is_finite(vector: Tensor) -> bool:

@@ -42,6 +42,24 @@ class Hyperparameter:
             value_of(name, value, 0, _HINT)
         self.at(0)
 
+    def check_rounds(self, number: int | None) -> None:
+        """Look at the values of a table for all rounds of a fit before it begins.
+
+        A table is the ``__getitem__`` of a list, a tuple or a dict, or a dict's ``get``. Other functions are called in
+        their round alone: they may read what the run has changed by then.
+
+        Args:
+            number: Number of rounds; ``None`` if that is not known.
+
+        Raises:
+            TypeError: If the table has no value for a round.
+            ValueError: If a value is not allowed.
+        """
+        table = getattr(self._value, "__self__", None)
+        if type(table) in (list, tuple, dict) and getattr(self._value, "__name__", "") in ("__getitem__", "get"):
+            for round_index in range(number or 0):
+                self.at(round_index)
+
     def at(self, round_index: int) -> float:
         """Return the value in a round.
 

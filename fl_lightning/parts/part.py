@@ -13,6 +13,7 @@ from fl_lightning.parts.attributes import held_in
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.hyperparameter import Hyperparameter
 from fl_lightning.parts.misspelt import refuse_misspelt
 from fl_lightning.parts.saved_state import (
     CLIENT_STATES,
@@ -136,7 +137,14 @@ class Part(ShowsArguments):
         Args:
             federation: The run.
             fresh: Whether to start anew; otherwise the part continues from an earlier fit.
+
+        Raises:
+            TypeError: If the table of a hyper-parameter has no value for one of the fit's rounds.
+            ValueError: If such a value is not allowed.
         """
+        for value in vars(self).values():
+            if isinstance(value, Hyperparameter):
+                value.check_rounds(federation.max_rounds)
         own = federation
         if not self.is_of_library:  # which may write to what it is given
             own = replace(federation, model=federation.model.clone(), sizes=federation.sizes.copy())

@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.parts.guard import version_of
-from fl_lightning.representation import counted
+from fl_lightning.representation import counted, listed
 
 
 class ReceivedModels:
@@ -63,6 +63,27 @@ def check_start(result: ClientResult, schedule: Any, server: Any, exchanges: Seq
         f"Client {result.task.client} received NaN or infinite parameters, although the server's are finite. Check the "
         f"arithmetic of {' and '.join(makers) or 'the exchanges'}. The round is discarded."
     )
+
+
+def note_missing(error: Exception, round_index: int, left_out: Sequence[int], dropped: int) -> None:
+    """Add to an error at a round's end which of its clients are missing.
+
+    Args:
+        error: What was raised.
+        round_index: The round, from 0.
+        left_out: Clients that handed back NaN or infinite values.
+        dropped: How many clients dropped out.
+    """
+    said = []
+    if left_out:
+        clients = f"client{'s' * (len(left_out) > 1)} {listed([f'{client}' for client in left_out])}"
+        said.append(
+            f"{clients} handed back NaN or infinite values and {'was' if len(left_out) == 1 else 'were'} left out"
+        )
+    if dropped:
+        said.append(f"{counted(dropped, 'client')} dropped out")
+    if said:
+        error.add_note(f"In round {round_index + 1}, {', and '.join(said)}.")
 
 
 def refuse_result(task: Task) -> NoReturn:

@@ -16,8 +16,10 @@ from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import ChangingBuffers
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.guard import call
+from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server_optimizers import ServerOptimizer
+from fl_lightning.parts.taken_results import TakenResults
 from fl_lightning.parts.undo import Undo
 
 
@@ -31,6 +33,7 @@ class Server:
         exchange: May change the model to which the server moves.
         changing: Knows which buffers training changes.
         drawing: Seeds the global generators for parts; see :meth:`Composition.drawing`.
+        schedule: Gives results; those of a user's own class are checked.
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
@@ -47,8 +50,9 @@ class Server:
         exchange: Exchange,
         changing: ChangingBuffers,
         drawing: Callable[..., AbstractContextManager[None]] = lambda *purpose: nullcontext(),
+        schedule: Part | None = None,
     ) -> None:
-        self._drawing = drawing
+        self._drawing, self._taken = drawing, TakenResults(schedule)
         self.model = federation.model
         self.round = self._tries = 0
         self.aggregations = 0
@@ -74,7 +78,13 @@ class Server:
             result: As it left the exchange.
             on_all_ranks: Whether every process takes this result, just before the server moves; otherwise only the one
                 that has it.
+
+        Raises:
+            TypeError: If a user's own schedule gives something else than a result.
+            ValueError: If it gives one of another shape or client, or one twice.
+            FloatingPointError: If it gives NaN or infinite values.
         """
+        result = self._taken.checked(result, self.model, self.federation)
         federation, self.has_results = self.federation, True
         if self._exchange.colludes:  # before any of them is merged, all must be there
             self._waiting.append(result)
@@ -107,6 +117,7 @@ class Server:
 
     def _move(self) -> bool:
         self._take_waiting()
+        self._taken.forget()
         self.has_results = False
         n, size = self._num_parameters, len(self.model)
         model = self.model if self._aggregation.merges_buffers else self.model[:n]
@@ -177,4 +188,5 @@ class Server:
         """Forget the results of a round that broke off."""
         self._waiting, self._given, self._end_of_round, self.has_results = [], [], None, False
         self._buffers.reset()
+        self._taken.forget()
         self._undo.put_back()

@@ -14,7 +14,7 @@ from fl_lightning.parts.checks import draw_cohort
 from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.received import check_due, refuse_missing
+from fl_lightning.parts.received import check_due, note_missing, refuse_missing
 from fl_lightning.parts.returned import checked_slots
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
@@ -140,7 +140,11 @@ class SynchronousAlgorithm(Algorithm):
         self.server.end_round(partial(self._change, done, failed, seen))
         with self.drawing(Moment.PUBLISH, self._round):
             self.schedule.on_round_end()
-            shown = self._published_by_schedule(failed)
+            try:
+                shown = self._published_by_schedule(failed)
+            except Exception as error:  # an aggregation may need more results
+                note_missing(error, self._round, [self._client_of[slot] for slot in failed], self._dropped)
+                raise
         self.server.complete_round()
         if self.server.has_results:
             raise RuntimeError(
@@ -156,6 +160,11 @@ class SynchronousAlgorithm(Algorithm):
         given = self.server, failed
         return call_for_vector(self.schedule, "publish", *given, watch=(model,), lengths=(len(model),), finite=n)
 
+    @property
+    def _client_of(self) -> dict[int, int]:
+        """The round's clients by slot."""
+        return {slot: task.client for slot, task in self._due.items()}
+
     def _change(self, done: Mapping[int, _HandedIn], failed: Sequence[int], seen: set[int]) -> None:
         """Let traffic and all parts but the schedule go on, once the results are merged.
 
@@ -166,9 +175,8 @@ class SynchronousAlgorithm(Algorithm):
         """
         self.is_half_changed = True  # from here on nothing can be taken back
         self.changing_buffers.add(seen)
-        client_of = {task.slot: task.client for task in self._tasks}
         reported = [client for client, _, _ in done.values()]
-        self.report = RoundReport(reported, self._dropped, [client_of[slot] for slot in failed])
+        self.report = RoundReport(reported, self._dropped, [self._client_of[slot] for slot in failed])
         uploads = [payload for _, _, payload in done.values()] + [self.meter.payload_up] * len(failed)
         buffers = self.changing_buffers.lengths()
         self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)

@@ -95,6 +95,31 @@ def test_a_function_of_the_round_that_ends_too_early_is_named(make: Callable[[An
         fit(make([0.5, 0.25].__getitem__))
 
 
+@pytest.mark.parametrize(
+    ("table", "error", "text"),
+    [
+        ([0.5, 0.25].__getitem__, TypeError, "`server_lr` is a function that fails for 2: IndexError"),
+        ((0.5, 0.25).__getitem__, TypeError, "`server_lr` is a function that fails for 2: IndexError"),
+        ({0: 0.5, 2: 0.25}.__getitem__, TypeError, "`server_lr` is a function that fails for 1: KeyError"),
+        ({0: 0.5, 2: 0.25}.get, ValueError, r"`server_lr\(1\)` must be a finite number greater than 0, got None"),
+        ([0.5, 0.5, -1.0].__getitem__, ValueError, r"`server_lr\(2\)` must be a finite number greater than 0, got -1"),
+    ],
+)
+def test_a_table_of_rounds_is_looked_at_before_training(table: Any, error: type[Exception], text: str) -> None:
+    module = Quadratic(0.5)
+    with pytest.raises(error, match=text):
+        fit_quadratic(FedAvg(2, server_lr=table), module, quadratic_clients([1.0] * 2, [1.0, 2.0]), rounds=3)
+    assert not module.seen
+
+
+def test_a_function_of_the_round_is_called_in_its_round_alone() -> None:
+    asked: list[int] = []
+    callback = FedAvg(2, server_lr=lambda number: asked.append(number) or 1.0)  # type: ignore[func-returns-value]
+    asked.clear()
+    fit_quadratic(callback, Quadratic(0.5), quadratic_clients([1.0] * 2, [1.0, 2.0]), rounds=3)
+    assert asked == [0, 1, 2]
+
+
 @pytest.mark.parametrize("make", [FedAsync, FedBuff])
 def test_a_table_of_staleness_that_ends_too_early_is_named(make: type) -> None:
     size = {"buffer_size": 1} if make is FedBuff else {}
@@ -187,5 +212,5 @@ class Growing(ClientSampler):
 def test_errors_on_one_model_and_one_update_are_in_the_singular() -> None:
     with pytest.raises(ValueError, match=r"1 model circulates since .*, but 2 clients train now.* for the 1 round up"):
         fit(RADFed(2, sampler=Growing()))
-    with pytest.raises(ValueError, match=r"at least 3 updates to merge, but there is 1 \(buckets"):
+    with pytest.raises(ValueError, match=r"at least 3 updates to merge, but there is 1\. Let more"):
         fit(FedAvg(1, aggregation=TrimmedMean(1)))

@@ -57,6 +57,18 @@ class Plain(Quadratic):
         return (0.5 * a * (self.w - c) ** 2).sum() / len(c)
 
 
+class Own(ExamplePrivacy):
+    """A class of a user's own, which Lightning does not take for the same."""
+
+
+def test_two_of_them_would_add_noise_twice() -> None:
+    two = ExamplePrivacy(2.0, **NO_NOISE), Own(2.0, **NO_NOISE)
+    with pytest.raises(
+        ValueError, match=r"two callbacks for the privacy of samples, ExamplePrivacy and Own; .*Keep one"
+    ):
+        fit(Plain(0.1, 0.0), mixed(1.0), *two, FedAvg(1.0))
+
+
 def test_each_samples_gradient_is_clipped() -> None:
     # gradients -1, -10 and 4 become -1, -2 and 2: the mean is -1/3
     module = Plain(0.3)

@@ -115,6 +115,15 @@ def test_clients_are_given_in_place_of_a_partitioner():
     assert data.labels is None
 
 
+def test_a_data_set_without_samples_is_named():
+    with pytest.raises(ValueError, match=r"`dataset` has no samples, got .*Look at how it was read or filtered"):
+        TorchDatasetDataModule(Squares(0), IIDPartitioner(2))
+    with pytest.raises(ValueError, match="`test_dataset` has no samples"):
+        TorchDatasetDataModule(Squares(), IIDPartitioner(2), test_dataset=Squares(0))
+    with pytest.raises(ValueError, match="`dataset` has no samples"):
+        Source(TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)))
+
+
 def test_an_official_test_set():
     train, test = Squares(targets=classes(12)), Squares(3, targets=classes(3))
     official = SampleSplit(val=0.0, test="official")

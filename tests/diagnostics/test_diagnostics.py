@@ -342,8 +342,23 @@ def test_a_loss_that_would_have_to_rise_is_told() -> None:
 def test_two_callbacks_cannot_log_one_name() -> None:
     data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
     two: list[Any] = [LocalDivergence(), LocalDivergence("updates")]
-    with pytest.raises(ValueError, match=r"Two callbacks LocalDivergence both log 'fed/divergence', and .* mean"):
+    text = r"two observers of one class, LocalDivergence and LocalDivergence; both log the same names.*Keep one"
+    with pytest.raises(ValueError, match=text):
         curves([FedAvg(1.0), *two], Quadratic(0.1, 5.0), data, 1)
+
+    class Other(LocalDivergence):
+        pass
+
+    with pytest.raises(ValueError, match=r"LocalDivergence and Other both log 'fed/divergence', and .* mean"):
+        curves([FedAvg(1.0), LocalDivergence(), Other()], Quadratic(0.1, 5.0), data, 1)
+
+
+def test_two_callbacks_with_a_state_of_which_lightning_does_not_know() -> None:
+    module = Quadratic(0.1, 5.0)
+    module.configure_callbacks = lambda: [Communication(), Communication()]  # type: ignore[method-assign]
+    data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
+    with pytest.raises(ValueError, match=r"two observers of one class, Communication and Communication; .*Keep one"):
+        curves([FedAvg(1.0)], module, data, 1)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])

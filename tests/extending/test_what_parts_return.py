@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.given_parts import Given, Merge, Plan, Step, Way
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
+from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quiet_trainer
 from torch import Tensor
 
-from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, RADFed, TensorDataModule
 from fl_lightning.parts import (
     ClientResult,
     Correction,
@@ -70,12 +72,34 @@ def test_a_number_of_samples_that_is_none_is_told_as_the_exchange_s(name: str, n
         ({"num_steps": math.nan}, "`num_steps` is nan; it must be a finite number of at least 0"),
         ({"loss": math.nan}, "`loss` is nan; it must be a finite number"),
         ({"loss": "low"}, "`loss` is 'low'; it must be a finite number"),
+        ({"score": torch.ones(2)}, r"`score` is .*; it must be a finite number\. Give another number"),
+        ({"score": np.ones(2)}, r"`score` is .*; it must be a finite number"),
+        ({"score": "high"}, r"`score` is 'high'; it must be a finite number"),
+        ({"summed_lr": None}, r"`summed_lr` is None; it must be one number for each parameter tensor, or \(\)"),
+        ({"summed_lr": 0.1}, r"`summed_lr` is 0\.1; it must be one number for each parameter tensor"),
+        ({"summed_lr": torch.ones(1, 1)}, r"`summed_lr` is .*; it must be one number for each parameter tensor"),
+        ({"summed_lr": [math.nan]}, r"`summed_lr` has a value that is nan; it must be a finite number of at least 0"),
     ],
 )
 @pytest.mark.parametrize("name", MAKE)
 def test_other_numbers_of_a_result_are_checked_too(name: str, change: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=rf"`Way.upload` returned a result whose {text}"):
         fit(MAKE[name](exchange=Way(upload=lambda result: replace(result, **change))))
+
+
+@pytest.mark.parametrize("make", [partial(RADFed, 2, 1.0), partial(FedBuff, 3, 2)])
+def test_packed_numbers_of_a_result_are_in_checkpoints(
+    make: Callable[..., AggregationCallback], tmp_path: Path
+) -> None:
+    def uploaded(result: ClientResult) -> ClientResult:
+        return replace(result, score=torch.tensor(2.0), summed_lr=np.ones(1, dtype=np.float32), num_steps=np.int64(1))
+
+    trainer = quiet_trainer(
+        max_epochs=1, callbacks=[make(seed=1, exchange=Way(upload=uploaded))], default_root_dir=tmp_path
+    )
+    trainer.fit(Quadratic(1.0, [0.0]), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    torch.load(tmp_path / "last.ckpt", weights_only=True)
 
 
 def test_a_task_that_is_none_is_told_as_the_exchange_s() -> None:
@@ -284,3 +308,72 @@ def test_a_schedule_chooses_distinct_slots(chosen: Any, error: type[Exception]) 
 
 def test_fewer_slots_than_clients_are_possible() -> None:
     assert fit(Federated(1.0, schedule=Slots(np.array([1]))), rounds=1) in (2.0, 4.0)
+
+
+# ---- results that a schedule gives the server ----
+
+
+class Giving(Plan):
+    """Gives the server what a function makes of a client's result."""
+
+    def __init__(self, function: Callable[[ClientResult], Any], times: int = 1) -> None:
+        super().__init__()
+        self.function, self.times = function, times
+
+    def receive(self, result: ClientResult, server: Any) -> None:
+        for _ in range(self.times):
+            server.take(self.function(result))
+
+
+def of_client(number: Any) -> Callable[[ClientResult], ClientResult]:
+    return lambda result: replace(result, task=replace(result.task, client=number))
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "text"),
+    [
+        (lambda result: result.vector, TypeError, r"<Tensor.*; it must be a ClientResult"),
+        (of_client(2), ValueError, r"a result whose `task\.client` is 2; it must be a whole number from 0 to 1, or -1"),
+        (of_client("a"), ValueError, r"a result whose `task\.client` is 'a'; it must be a whole number"),
+        (
+            lambda result: replace(result, task=replace(result.task, slot=None)),
+            ValueError,
+            r"a result whose `task\.slot` is None; it must be at least 0",
+        ),
+        (
+            lambda result: replace(result, task=replace(result.task, num_samples=-1)),
+            ValueError,
+            r"a result whose `task\.num_samples` is -1; it must be a finite number of at least 0",
+        ),
+        (
+            lambda result: replace(result, vector=torch.zeros(2)),
+            ValueError,
+            r"a result whose `vector` has shape \(2,\) and lies on cpu; it must have shape \(1,\)",
+        ),
+        (
+            lambda result: replace(result, start=[0.0]),
+            TypeError,
+            r"a result whose `start` is \[0\.0\]; it must be a floating-point tensor",
+        ),
+        (
+            lambda result: replace(result, vector=result.vector / 0),
+            FloatingPointError,
+            r"a result of client \d with NaN or infinite values",
+        ),
+    ],
+)
+def test_a_result_that_no_client_handed_in_is_told_as_the_schedule_s(
+    function: Callable[[ClientResult], Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=rf"^`Giving` gave `server\.take` .*{text}"):
+        fit(Federated(1.0, schedule=Giving(function)))
+
+
+def test_a_result_that_a_schedule_gives_twice_is_an_error() -> None:
+    text = r"two results of round 1 and slot (\d), client \d, for one move: it would count twice"
+    with pytest.raises(ValueError, match=rf"^`Giving` gave `server\.take` {text}"):
+        fit(Federated(1.0, schedule=Giving(lambda result: result, times=2)))
+
+
+def test_a_schedule_may_give_models_of_no_single_client() -> None:
+    assert fit(Federated(1.0, schedule=Giving(of_client(-1)))) == 3.0

@@ -92,7 +92,7 @@ KINDS: dict[str, set[str]] = {
     "some numbers": {"numbers", "[]", "[0.5]"},
     "indices": {"numbers", "[]"},
     "data set": {"numbers", "mask", "nans", "inputs"},
-    "any data set": {"[]", "[True, False]", "[0.5]", "['a']", "[None]", "[[1], [1, 2]]", "numbers", "mask", "nans"}
+    "any data set": {"[True, False]", "[0.5]", "['a']", "[None]", "[[1], [1, 2]]", "numbers", "mask", "nans"}
     | {"inputs"},
     "file of a partition": {"partition"},
     "edges": {"[]"},

@@ -52,7 +52,7 @@ def test_a_split_takes_keys_in_place_of_labels() -> None:
         (KEYS.reshape(2, 3), ValueError, r"`keys` must be 1-D, one for each sample, got shape \(2, 3\)"),
         (np.array([0.5, 1.0]), TypeError, "`keys` must be whole numbers or texts, got float64. Fill in missing ones"),
         (np.array(["a", None], dtype=object), TypeError, "`keys` must be whole numbers or texts, got object"),
-        (np.array([], dtype=int), ValueError, "No key has `min_partition_size` samples, which is 1: there are no"),
+        (np.array([], dtype=int), ValueError, "`keys` is empty: there are no samples to share out"),
     ],
 )
 def test_invalid_keys_are_refused(keys: np.ndarray, error: type[Exception], message: str) -> None:

@@ -131,7 +131,7 @@ def test_labels_may_be_lists_and_tensors(labels: Any) -> None:
         (LABELS / 2, TypeError, "`labels` must be integers, got float64. Number the classes"),
         (["a"] * 6, TypeError, "`labels` must be integers, got <U1. Number the classes"),
         (torch.zeros(6), TypeError, "`labels` must be integers, got float32"),
-        ([], ValueError, "`num_clients` is 2, but there are only 0 samples"),
+        ([], ValueError, "`labels` is empty: there are no samples"),
     ],
 )
 def test_labels_of_the_wrong_kind(labels: Any, error: type[Exception], message: str) -> None:

@@ -92,10 +92,27 @@ def test_more_clients_than_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "feature-qp"])
-@pytest.mark.parametrize("labels", [[], np.array([np.nan]), ["a"], [None], None])
+@pytest.mark.parametrize("labels", [np.array([np.nan]), ["a"], [None], None])
 def test_labels(name: str, labels: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"`labels` must be|but there are only 0 samples"):
+    with pytest.raises((TypeError, ValueError), match=r"`labels` must be"):
         MAKERS[name][0](num_clients=3)(labels)
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "feature-qp"])
+def test_no_labels(name: str) -> None:
+    with pytest.raises(ValueError, match=r"`labels` is empty: there are no samples to share out.*Look at the data set"):
+        MAKERS[name][0](num_clients=3)([])
+
+
+@pytest.mark.parametrize("split", [ClientSplit(), SampleSplit(), WithinClientSplit()])
+def test_nothing_to_split(split: Any) -> None:
+    with pytest.raises(ValueError, match="`labels_or_num_samples` is empty: there are no samples to split"):
+        split.apply([], lambda labels: [[0], [1]])
+
+
+def test_a_split_that_leaves_no_sample_to_share_out() -> None:
+    with pytest.raises(ValueError, match=r"`labels` is empty: .* a split that sets samples aside"):
+        SampleSplit(val=0.0, test="official").apply(LABELS, lambda labels: [[0]], np.arange(len(LABELS)))
 
 
 @pytest.mark.parametrize("given", [0, None, True, "a", ["a"], [0.5], [3], [-1], [0, 0], [0, 1, 2], []])
@@ -119,7 +136,7 @@ def test_assignments(given: Any) -> None:
 
 @pytest.mark.parametrize("keys", [[], np.zeros((2, 2), int), [0.5], [None]])
 def test_keys(keys: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"`keys` must be|No key has .* there are no samples"):
+    with pytest.raises((TypeError, ValueError), match=r"`keys` must be|`keys` is empty"):
         NaturalPartitioner()(np.array(keys))
 
 

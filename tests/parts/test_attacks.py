@@ -328,3 +328,12 @@ def test_the_share_of_stamped_images_that_are_taken_for_the_target(value: float,
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), watch])
     trainer.fit(TellsByCorner(), datamodule=data)
     assert float(trainer.callback_metrics["fed/backdoor_success"]) == success
+
+
+def test_two_watches_would_log_one_name() -> None:
+    clients = [(torch.zeros(9, 1, 6, 6), torch.arange(9) % 3)] * 2
+    data = TensorDataModule(clients=clients, val=clients[0], batch_size=4)
+    two = [BackdoorSuccess(Backdoor([client], target=2, size=2)) for client in (0, 1)]
+    text = r"two callbacks that watch a backdoor, .*both log 'fed/backdoor_success'.*Keep one of them"
+    with pytest.raises(ValueError, match=text):
+        quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), *two]).fit(TellsByCorner(), datamodule=data)

@@ -363,6 +363,13 @@ def test_lists_whose_bits_are_counted() -> None:
         assert FedAvg(exchange=exchange).exchange is not None
 
 
+def test_an_update_too_large_to_be_rounded_is_told_as_such() -> None:
+    clients = clients_that_reach([[1.0], [1e200]], [1, 1])
+    told = r"The update of client 1 is too large for QSGD\(bits=4, .*its largest value is 1e\+200, .*of torch.float64"
+    with pytest.raises(FloatingPointError, match=rf"{told}\. Lower the learning rate or clip gradients, or put Clip"):
+        fit_quadratic(FedAvg(1.0, exchange=QSGD(4)), Quadratic(1.0, [0.0]), clients, rounds=1)
+
+
 def test_low_rank_comes_first() -> None:
     chain = Chain([TopK(0.1), LowRank(2)])
     model = torch.zeros(100, dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning import AggregationCallback, FedAvg, FedBuff, Participation, RADFed, TensorDataModule
 from fl_lightning.parts import (
     Bucketing,
     CenteredClipping,
@@ -104,6 +105,45 @@ def test_krum_by_hand() -> None:
     assert merged(Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
     with pytest.raises(ValueError, match=r"Krum\(num_byzantine=2\) needs at least 7 updates to merge, but there are 5"):
         merged(Krum(2), line)
+
+
+class Breaking(Quadratic):
+    """Clients whose optimum is negative hand back NaN."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("nan") if (batch[1] < 0).any() else loss
+
+
+def too_few(callback: AggregationCallback, optima: Sequence[float]) -> tuple[str, list[str]]:
+    """Return the message and the notes of the error with which a fit ends."""
+    clients = clients_that_reach([[optimum] for optimum in optima], [1] * len(optima))
+    with pytest.raises(ValueError, match="updates to merge") as told:
+        fit_quadratic(callback, Breaking(1.0, [0.0]), clients, rounds=2)
+    return str(told.value), getattr(told.value, "__notes__", [])
+
+
+@pytest.mark.parametrize("rule", [Krum(1), TrimmedMean(2), Median(before=NearestNeighborMixing(4))])
+def test_a_round_that_becomes_too_small_names_the_clients_left_out(rule: RobustAggregation) -> None:
+    message, notes = too_few(FedAvg(1.0, aggregation=rule), [1.0, -1.0, 2.0, 3.0, 4.0])
+    assert "needs at least 5 updates to merge, but there are 4. Let more clients train in a round" in message
+    assert notes == ["In round 1, client 1 handed back NaN or infinite values and was left out."]
+
+
+def test_a_round_that_becomes_too_small_counts_clients_that_dropped_out() -> None:
+    callback = FedAvg(1.0, aggregation=Krum(1), participation=Participation(stragglers=0.2, drop_stragglers=True))
+    message, notes = too_few(callback, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert "but there are 4." in message
+    assert notes == ["In round 1, 1 client dropped out."]
+    _, notes = too_few(callback, [-1.0] * 4 + [1.0])
+    who = r"clients \d(, \d)* and \d handed back NaN or infinite values and were left out"
+    assert re.fullmatch(rf"In round 1, {who}, and 1 client dropped out\.", notes[0])
+
+
+def test_mixtures_that_are_too_few_are_told_from_updates() -> None:
+    message, notes = too_few(FedAvg(1.0, aggregation=Krum(1, before=Bucketing(2))), [1.0, 2.0, 3.0, 4.0])
+    assert "needs at least 5 updates to merge, but there are 2, mixtures of 4 updates." in message
+    assert not notes
 
 
 def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:

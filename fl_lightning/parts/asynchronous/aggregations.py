@@ -28,10 +28,11 @@ class StalenessMixing(Aggregation):
 
     Args:
         mixing: alpha in (0, 1]; a function of the round makes a schedule.
-        staleness: s, a name or a function of d.
+        staleness: s, a name or a function of d. A weight above 1 is allowed as long as a is at most 1.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or a of a fresh result is above 1; when a result is merged, if
+            its a is: the server would move beyond the client's model.
     """
 
     merges_buffers = True
@@ -42,6 +43,7 @@ class StalenessMixing(Aggregation):
         )
         self._weight = staleness_function(staleness)
         self.mixing = self._mixing.at(0)
+        self._share(0)
         self._results: list[ClientResult] = []
 
     @property
@@ -64,8 +66,20 @@ class StalenessMixing(Aggregation):
             return None
         mixture = model.to(accumulator(model))
         for result in results:
-            mixture = mixture + self.mixing * self._weight(result.staleness) * (result.vector - mixture)
+            mixture = mixture + self._share(result.staleness) * (result.vector - mixture)
         return mixture
+
+    def _share(self, staleness: int) -> float:
+        """Return a, the share of a result in the mixture."""
+        weight = self._weight(staleness)
+        share = self.mixing * weight
+        if share > 1:
+            raise ValueError(
+                f"`mixing` times `staleness({staleness})` must be at most 1, got {self.mixing:g} * {weight:g}: it is "
+                "the share of the client's model, and the server would move beyond that model. Give a smaller "
+                "`mixing`, or weights of at most 1."
+            )
+        return share
 
 
 class StalenessWeightedDeltas(Aggregation):

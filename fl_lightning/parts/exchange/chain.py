@@ -127,11 +127,19 @@ class Chain(Exchange):
 
     def _refuse_not_finite(self, passed: Sequence[ClientResult]) -> NoReturn:
         """Raise an error that names the member whose result is the first that is not finite."""
-        culprit = next(m for m, after in zip(self.members, passed[1:], strict=True) if not are_finite(after))
+        steps = zip(self.members, passed, passed[1:], strict=False)
+        culprit, before = next((member, before) for member, before, after in steps if not are_finite(after))
+        client, name = before.task.client, f"`{type(culprit).__name__}.upload`"
+        if culprit.is_of_library:
+            raise FloatingPointError(
+                f"The update of client {client} is too large for {culprit!r}: its largest value is "
+                f"{float(before.delta.abs().max()):.3g}, and what {name} makes of it leaves the range of "
+                f"{before.vector.dtype}. Lower the learning rate or clip gradients, or put Clip(norm) before it in "
+                "`exchange`. The round is discarded."
+            )
         raise FloatingPointError(
-            f"`{type(culprit).__name__}.upload` returned NaN or infinite values for client {passed[0].task.client}, "
-            "which handed in finite ones. Check its arithmetic, such as a division by a norm that can be 0. The round "
-            "is discarded."
+            f"{name} returned NaN or infinite values for client {client}, which handed in finite ones. Check its "
+            "arithmetic, such as a division by a norm that can be 0. The round is discarded."
         )
 
     def _refuse_other_class(self, passed: Sequence[ClientResult]) -> NoReturn:

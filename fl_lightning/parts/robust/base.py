@@ -15,6 +15,7 @@ from fl_lightning.parts.federation import ClientResult, Federation, accumulator
 from fl_lightning.parts.guard import call
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.robust.updates import Updates
+from fl_lightning.representation import counted
 
 
 def _checked_mixtures(part: Any, method: str, arguments: Any, returned: Any) -> Updates:
@@ -91,10 +92,13 @@ class RobustAggregation(Aggregation):
         """Return the server's step, float64 of shape ``(num_parameters,)``."""
 
 
-def check_enough(rows: int, needed: int, who: object) -> None:
-    """Raise ``ValueError`` if a round has fewer updates than a rule needs."""
+def check_enough(updates: Updates, needed: int, who: object) -> None:
+    """Raise ``ValueError`` if a round has fewer updates, or mixtures of them, than a rule needs."""
+    rows, results = len(updates), len(updates.results)
     if rows < needed:
+        few = f"there {'is' if rows == 1 else 'are'} {rows}"
+        mixed = f"{few}, mixtures of {counted(results, 'update')}"
         raise ValueError(
-            f"{who} needs at least {needed} updates to merge, but there {'is' if rows == 1 else 'are'} {rows} "
-            "(buckets, if they were mixed first). Let more clients train in a round, or allow for fewer attackers."
+            f"{who} needs at least {needed} updates to merge, but {few if rows == results else mixed}. Let more "
+            "clients train in a round, or allow for fewer attackers."
         )

@@ -33,7 +33,7 @@ class Krum(RobustAggregation):
 
     def rule(self, updates: Updates) -> Tensor:
         """Return the mean of the chosen updates."""
-        check_enough(len(updates), max(2 * self.num_byzantine + 3, self.num_selected + self.num_byzantine), self)
+        check_enough(updates, max(2 * self.num_byzantine + 3, self.num_selected + self.num_byzantine), self)
         # the first of a row's sorted distances is its own, 0
         nearest = updates.distances().sort(1).values[:, 1 : len(updates) - self.num_byzantine - 1]
         chosen = nearest.sum(1).sort(stable=True).indices[: self.num_selected]

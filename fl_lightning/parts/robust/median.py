@@ -54,7 +54,7 @@ class TrimmedMean(RobustAggregation):
         """Return the trimmed means."""
         # nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28
         trim = self.trim if isinstance(self.trim, int) else int(round(self.trim * len(updates), 9))
-        check_enough(len(updates), 2 * trim + 1, self)
+        check_enough(updates, 2 * trim + 1, self)
         return _trimmed_means(updates, trim)
 
 

@@ -81,7 +81,7 @@ class NearestNeighborMixing(PreAggregation):
 
     def mix(self, updates: Updates) -> Updates:
         """Return the means."""
-        check_enough(len(updates), self.num_byzantine + 1, self)
+        check_enough(updates, self.num_byzantine + 1, self)
         near = len(updates) - self.num_byzantine
         nearest = updates.distances().sort(dim=1, stable=True).indices[:, :near]
         matrix = torch.zeros(len(updates), len(updates), dtype=torch.float64, device=nearest.device)

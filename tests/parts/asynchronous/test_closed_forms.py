@@ -111,6 +111,21 @@ def test_fedasync_through_the_trainer_mixes_as_the_clock_says() -> None:
     assert seen.weights[2:] == pytest.approx([third, third + 0.6 / 2**0.5 * (1 - third)])
 
 
+def test_a_result_may_not_count_for_more_than_itself() -> None:
+    with pytest.raises(
+        ValueError, match=r"`mixing` times `staleness\(0\)` must be at most 1, got 0\.6 \* 2: .*smaller"
+    ):
+        FedAsync(1, mixing=0.6, staleness=lambda d: 2.0)
+    # a fresh result of client 0, then one of client 1 with d = 1
+    growing = FedAsync(1, mixing=0.6, staleness=lambda d: 1.0 + d, speeds=[100, 99])
+    with pytest.raises(ValueError, match=r"`mixing` times `staleness\(1\)` must be at most 1, got 0\.6 \* 2"):
+        watch(growing, 2, [1.0, 2.0])
+
+
+def test_a_weight_above_one_is_a_weight_as_long_as_the_share_is_none() -> None:
+    assert arrive(StalenessMixing(0.25, lambda d: 2.0), [(1.0, 0), (2.0, 1)], buffer_size=1, delta=False) == [0.5, 1.25]
+
+
 def test_constant_mixing_of_one_is_last_arrival_wins() -> None:
     seen = of_ten(FedAsync(1, mixing=1.0, staleness="constant", speeds=SPEEDS), 12)
     assert seen.weights == [float(record.client) for record in seen.arrivals]
