@@ -42,6 +42,12 @@ class PartitionView(ABC):
         return self._ready()[0].labels
 
     @property
+    def client_names(self) -> list[str] | None:
+        """Names of all clients, in the order of their ids in the partition; ``None`` where clients have no names."""
+        self._ready()
+        return None
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, if they are known."""
         names = self._ready()[0].class_names
