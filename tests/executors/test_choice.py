@@ -75,6 +75,18 @@ def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFix
     assert "A client's step has 840 floating-point operations." in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("clients", "processes", "why"),
+    [
+        (1, 1, "a round has one client"),
+        (1, 4, "a process trains one client of a round"),
+        (2, 4, "the memory holds one client's model at a time"),
+    ],
+)
+def test_why_there_is_no_stack_of_two(clients: int, processes: int, why: str) -> None:
+    assert choices._why_single(clients, processes) == why
+
+
 @pytest.mark.auto_decides
 def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
