@@ -99,9 +99,7 @@ def test_configurations_with_the_same_best_score_are_told(tmp_path: Path, monkey
     parameters = {"output": {"value": "out"}, "x": {"values": [0.1, 0.2]}}
     run_sweep(write(tmp_path, parameters=parameters), console=console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert (
-        "Best configuration: x=0.1 (score 0.5000). 2 configurations have this score; the first is taken.\n" in text
-    )
+    assert "Best configuration: x=0.1 (score 0.5000). 2 configurations have this score; the first is taken.\n" in text
 
 
 def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
