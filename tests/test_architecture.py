@@ -44,6 +44,7 @@ TOOLS = {
         "plain_copies",
         "representation",
         "seeding",
+        "sentences",
         "shadowing",
         "short_texts",
         "signatures",
