@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stacked import Module, clients_of
+from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -32,11 +32,6 @@ def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = N
     data = TensorDataModule(clients_of((6,), (8, 12, 4, 20)), batch_size=4)
     fitter.fit(Module(layers), datamodule=data, ckpt_path=ckpt_path)
     return fitter
-
-
-def linear() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 class Convolutions(nn.Module):
