@@ -23,8 +23,8 @@ from fl_lightning.partitioners import Partitioner
 _PROGRAM = "python -m datamodules describe"
 _EXAMPLE = "example:\n  {} digits \\\n      --partitioner dirichlet --num-clients 20 --alpha 0.3"
 _DESCRIPTION = (
-    "Show how a data set is distributed among clients, as a table and a picture. With the name of a data set, the help "
-    "shows its options; with --partitioner and --split theirs, too."
+    "Show how a data set is distributed among clients, as a table; with --output, as a picture and a page, too. With "
+    "the name of a data set, the help shows its options; with --partitioner and --split theirs, too."
 )
 
 
@@ -59,7 +59,9 @@ def describe(arguments: Sequence[str], prog: str = _PROGRAM) -> int:
         print_error(error)
         return 1
     print(report)
-    if options.output is not None:
+    if options.output is None:
+        print("\nWith --output DIR, a picture and a page are written into that folder.")
+    else:
         print(f"\n{options.output}/partition.png\n{options.output}/partition.html")
     return 0
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from datamodules.glove import PAD, WordVectors, read_word_vectors
 from datamodules.rdf import read_pages, read_relations
-from fl_lightning.atomic_file import atomic_folder, remove_stale
+from fl_lightning.atomic_file import atomic_folder, checksum, remove_stale
 
 _FORMAT = 2
 _BLOCK_ROWS = 4096
@@ -43,7 +43,7 @@ class DumpSource:
     def key(self) -> str:
         """Return a text of 64 hexadecimal digits that changes with any file's content and any setting."""
         settings = [_FORMAT, sorted(self.exclude), self.max_tokens]
-        sums = [_checksum(path) for path in (self.content, self.structure, self.word_vectors)]
+        sums = [checksum(path) for path in (self.content, self.structure, self.word_vectors)]
         return hashlib.sha256(json.dumps([settings, sums]).encode()).hexdigest()
 
 
@@ -90,11 +90,11 @@ def encoded_pages(source: DumpSource, cache_dir: Path) -> EncodedPages:
     remove_stale(cache_dir)
     if not folder.exists():
         _build(source, folder)
-    for name, (size, checksum) in _sums(folder).items():
+    for name, (size, expected) in _sums(folder).items():
         path = folder / name
         if not path.exists() or path.stat().st_size != size:
             raise RuntimeError(f"The cache {folder} is damaged: {name} is missing or cut off. Delete the folder.")
-        if _checksum(path) != checksum:
+        if checksum(path) != expected:
             raise RuntimeError(
                 f"The cache {folder} is damaged: the SHA-256 of {name} is not the one that was written. Delete the "
                 "folder."
@@ -140,7 +140,7 @@ def _build(source: DumpSource, folder: Path) -> None:
         np.save(temporary / "vectors.npy", word_vectors.vectors)
         (temporary / "topics.json").write_text(json.dumps(list(topics)), encoding="utf-8")
         paths = [temporary / name for name in _FILES]
-        sums = {path.name: {"bytes": path.stat().st_size, "sha256": _checksum(path)} for path in paths}
+        sums = {path.name: {"bytes": path.stat().st_size, "sha256": checksum(path)} for path in paths}
         (temporary / "sizes.json").write_text(json.dumps(sums))
 
 
@@ -192,8 +192,3 @@ def top_level(topic: str) -> str | None:
     """Return the name of the topic of the top level that a topic is or lies below: Arts, of ``"Top/Arts/Music"``."""
     steps = topic.split("/", 2)
     return steps[1] if len(steps) > 1 and steps[0] == "Top" and steps[1] else None
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

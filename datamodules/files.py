@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.arguments import check_path
+from fl_lightning.data_folder import ENVIRONMENT_VARIABLE, data_folder
 from fl_lightning.partitioners import Partitioner
-
-ENVIRONMENT_VARIABLE = "FL_LIGHTNING_DATA"
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """Errors that readers of tables raise when a file is damaged, cut off or of another kind."""
@@ -36,7 +35,7 @@ class TorchvisionFiles:
 
 def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
     """Return the folder of data files: the argument, else the environment variable ``FL_LIGHTNING_DATA``, else data."""
-    return Path(os.environ.get(ENVIRONMENT_VARIABLE, "data")) if data_dir is None else as_path("data_dir", data_dir)
+    return data_folder() if data_dir is None else as_path("data_dir", data_dir)
 
 
 def as_path(name: str, value: str | os.PathLike[str], hint: str = "") -> Path:

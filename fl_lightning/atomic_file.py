@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -196,6 +197,12 @@ def _allocate(file: IO[bytes], size: int) -> None:
     while missing > 0:
         missing -= file.write(bytes(min(missing, _CHUNK)))
     file.flush()
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fl_lightning.atomic_file import atomic_file, sync, temporary_file
+from fl_lightning.atomic_file import atomic_file, checksum, sync, temporary_file
 
 
 class CheckedFile:
@@ -37,10 +36,10 @@ class CheckedFile:
         with temporary_file(self.path) as temporary:
             yield temporary
             sync(temporary)
-            digest, before = _digest(temporary), (self._known() or [])[1:]
+            digest, before = checksum(temporary), (self._known() or [])[1:]
             is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
             if is_kept:
-                before = [self._written or _digest(self.path)]
+                before = [self._written or checksum(self.path)]
             # a file has its name only after its checksum is known
             with atomic_file(self.checksums) as listed:
                 rows = zip([digest, *before], (self.path.name, self.previous.name), strict=False)
@@ -54,7 +53,7 @@ class CheckedFile:
     def is_intact(self, path: Path) -> bool:
         """Return whether a file is as it was written; true if there is no list of checksums."""
         known = self._known()
-        return path.exists() and (known is None or _digest(path) in known)
+        return path.exists() and (known is None or checksum(path) in known)
 
     def newest_intact(self) -> Path | None:
         """Return the file, or the previous one if that is damaged or missing; ``None`` if both are."""
@@ -66,8 +65,3 @@ class CheckedFile:
             return None
         # a list can be damaged, too
         return [line.split()[0] for line in self.checksums.read_text(errors="replace").splitlines() if line.split()]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -32,12 +32,6 @@ from fl_lightning.parts.federation import Federation, Task, same_values
 from fl_lightning.representation import who_train
 from fl_lightning.seeding import Stream, seed_global_generators
 
-_OWN = (
-    *("algorithm", "executor", "settings", "corrector", "past_settings"),
-    *("invalid_rounds", "max_invalid_rounds", "fingerprints", "executor_states", "other_settings", "restored_change"),
-    *("restored_values", "loaded_weights"),
-)
-
 
 class FederatedLoop(RoundLoop):
     """Trains the clients of each round and lets the algorithm act on their results.
@@ -78,6 +72,7 @@ class FederatedLoop(RoundLoop):
         max_invalid_rounds: int | None = None,
     ) -> None:
         super().__init__(trainer)
+        lightnings = set(vars(self))
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
         self.invalid_rounds = 0
@@ -88,10 +83,11 @@ class FederatedLoop(RoundLoop):
         self.restored_change = False
         self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
         self.restored_values: Mapping[str, Tensor] = {}
+        self._own = frozenset(vars(self)) - lightnings  # what no other loop has a say in
 
     def take_over(self, stock: Any) -> None:
         """Continue where ``stock`` is, with what this loop was given."""
-        own = {name: self.__dict__[name] for name in _OWN}
+        own = {name: self.__dict__[name] for name in self._own}
         super().take_over(stock)
         self.__dict__.update(own)
 

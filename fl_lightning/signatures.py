@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Set
 from inspect import Parameter, Signature
 from typing import Any, Self, TypeVar, cast
 
+from fl_lightning.sentences import joined
+
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _OURS = ("fl_lightning", "datamodules")
 _USUAL = ("local_epochs", "batch_size")  # arguments that are often given by position by mistake
@@ -127,7 +129,7 @@ def _refuse_by_position(cls: type, given: tuple[object, ...], options: Mapping[s
     if twice:
         place = in_order.index(f"`{twice[0]}`")
         raise TypeError(
-            f"{cls.__name__} takes {_listed(in_order)} by position, so {given[place]!r} is its `{twice[0]}`, which is "
+            f"{cls.__name__} takes {joined(in_order)} by position, so {given[place]!r} is its `{twice[0]}`, which is "
             f"given by name as well: {options[twice[0]]!r}. Give all arguments by name."
         )
     if len(given) <= len(in_order) or any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
@@ -137,16 +139,12 @@ def _refuse_by_position(cls: type, given: tuple[object, ...], options: Mapping[s
     if usual is None:
         if not in_order:
             raise TypeError(f"{cls.__name__} takes no arguments, got {len(given)}.")
-        raise TypeError(f"{cls.__name__} takes {_listed(in_order)} and no more, got {len(given)} arguments.")
+        raise TypeError(f"{cls.__name__} takes {joined(in_order)} and no more, got {len(given)} arguments.")
     surplus = given[len(in_order)]
     example = f"such as {usual}={surplus!r}" if isinstance(surplus, (int, float, str)) else f"such as `{usual}`"
     if in_order:
-        raise TypeError(f"{cls.__name__} takes {_listed(in_order)} by position, all else by name, {example}.")
+        raise TypeError(f"{cls.__name__} takes {joined(in_order)} by position, all else by name, {example}.")
     raise TypeError(f"{cls.__name__} takes its arguments by name, {example}.")
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _refuse_unknown(cls: type, options: Mapping[str, object], known: Set[str]) -> None:
@@ -163,7 +161,7 @@ def _meant(word: str, cls: type) -> str:
         if word in words and argument in taken:
             return f" {sentence}"
     if siblings := _siblings_with(word, cls):
-        return f" `{word}` belongs to {_listed(siblings)}."
+        return f" `{word}` belongs to {joined(siblings)}."
     names = [name for name, parameter in taken.items() if parameter.kind in _NAMED]
     meant = [name for name in names if name.startswith(f"{word}_")] or difflib.get_close_matches(word, names, n=1)
     if meant:

@@ -23,7 +23,7 @@ COMMANDS = {
     "run": "run a table of methods and data sets, resumed where it was interrupted",
     "sweep": "run a sweep over hyper-parameters, with or without Weights & Biases",
     "report": "write the report of an experiment as one HTML page",
-    "describe": "show how a data set is distributed among clients, as a table and a picture",
+    "describe": "show how a data set is distributed among clients, as a table",
     "recipe": "run a recipe that comes with the package",
 }
 _EXAMPLES = """examples:

@@ -51,7 +51,6 @@ from fl_lightning.partitioners import Partitioner
 from fl_lightning.report import plot_run
 
 PRESETS = Path(__file__).parent / "presets"
-WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
 #: Says everything once, however many processes train.
 console = Console(quiet=rank_zero_only.rank > 0)
 #: What to print after Ctrl-C; the last one counts.
@@ -115,13 +114,8 @@ def cifar10(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataMo
         RuntimeError: If the download is broken.
     """
     data = CIFAR10DataModule(options.data_dir, **shared, **options.data)
-    model = dict(options.model)
-    folder = Path(options.data_dir or os.environ.get("FL_LIGHTNING_DATA", "data"))
-    local = [path for path in (folder / "weights" / WEIGHTS_FILE, folder / WEIGHTS_FILE) if path.is_file()]
-    if model["weights"] == "imagenet" and local:
-        model["weights"] = str(local[0])
     data.prepare_data()
-    return data, MobileNetV2Classifier(num_classes=10, **model)
+    return data, MobileNetV2Classifier(num_classes=10, **options.model)
 
 
 def digits(options: Namespace, shared: dict[str, Any]) -> tuple[FederatedDataModule, L.LightningModule]:
@@ -263,6 +257,8 @@ def main(argv: list[str]) -> None:
     """Train, test and report."""
     quiet()
     parser, options = read_options(argv)
+    if options.data_dir is not None:
+        os.environ["FL_LIGHTNING_DATA"] = options.data_dir  # where MobileNetV2Classifier looks for its weights
     L.seed_everything(options.seed, verbose=False)
     data_name, data, model = choose_data(options)
     method: AggregationCallback = build(options.method, seed=options.seed)

@@ -20,11 +20,8 @@ and eICU, in $FL_LIGHTNING_DATA, else in data/. A setting without its data fails
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 
-from fl_lightning.experiment import Table
 from fl_lightning.report import run_presets
 
 TABLES = Path(__file__).parent / "tables"
@@ -32,14 +29,6 @@ PRESETS = {
     name: TABLES / f"radfed_{name}.yaml"
     for name in ("small", "reduced", "long", "probe", "steps_short", "steps", "rounds", "paper")
 }
-WEIGHTS_FILE = "mobilenet_v2-b0353104.pth"
-
-
-def find_weights(table: Table) -> Table:
-    """Return the table with the weights of MobileNetV2 in the data folder; else torchvision downloads them."""
-    path = Path(os.environ.get("FL_LIGHTNING_DATA", "data")) / "weights" / WEIGHTS_FILE
-    return replace(table, values={**table.values, "weights": str(path)}) if path.is_file() else table
-
 
 if __name__ == "__main__":
-    run_presets(__doc__ or "", PRESETS, prepare=find_weights)
+    run_presets(__doc__ or "", PRESETS)

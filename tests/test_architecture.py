@@ -34,8 +34,9 @@ ROOMS = [
     "report",
 ]
 TOOLS = {
-    *("arguments", "atomic_file", "checked_file", "command_line", "drawn", "durations", "log_lines"),
+    *("arguments", "atomic_file", "checked_file", "command_line", "data_folder", "drawn", "durations"),
     *(
+        "log_lines",
         "metric_words",
         "metrics",
         "notebook",
@@ -43,6 +44,7 @@ TOOLS = {
         "plain_copies",
         "representation",
         "seeding",
+        "sentences",
         "shadowing",
         "short_texts",
         "signatures",

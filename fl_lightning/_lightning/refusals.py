@@ -126,7 +126,7 @@ def _tell_of_monitor(callback: Callback, data: FederatedDataModule) -> None:
     monitor = getattr(callback, "monitor", None)
     if not isinstance(monitor, str):
         return
-    if monitor.startswith("val_") and not data.federated_split.val:
+    if monitor.startswith("val_") and not (data.validates_on_test or data.federated_split.val):
         rank_zero_warn(
             f"{type(callback).__name__} monitors {monitor!r}, but the data module has no validation samples, so "
             "`validation_step` is never called. Give the data module validation samples, by `val=` or a `split`, "

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.parts.federation import Task
+from fl_lightning.sentences import joined
 
 _SHOWN = 6  # tensors of a batch
 
@@ -23,12 +24,8 @@ def note_client(error: Exception, task: Task, batch: Any) -> None:
     tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)][:_SHOWN]
     note = f"In round {task.round + 1}, client {task.client}"
     if tensors:
-        shapes = _joined([str(tuple(tensor.shape)) for tensor in tensors])
-        types = _joined([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
+        shapes = joined([str(tuple(tensor.shape)) for tensor in tensors])
+        types = joined([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
         several = "s" * (len(tensors) > 1)
         note += f": batch of shape{several} {shapes}, type{several} {types}"
     error.add_note(f"{note}.")
-
-
-def _joined(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

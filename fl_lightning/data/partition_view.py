@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class PartitionView(ABC):
     """The partition, its statistics and its picture, of a data module that has been set up."""
 
+    validates_on_test: bool = False
+    """Whether the validation set is the test set, as in papers without a validation set."""
+
     @abstractmethod
     def _ready(self) -> tuple[Source, FederatedSplit]:
         """Return the source and the samples of each client."""
@@ -40,6 +43,12 @@ class PartitionView(ABC):
     def labels(self) -> np.ndarray | None:
         """Class of each sample of the source, shape (N,), if there are classes."""
         return self._ready()[0].labels
+
+    @property
+    def client_names(self) -> list[str] | None:
+        """Names of all clients, in the order of their ids in the partition; ``None`` where clients have no names."""
+        self._ready()
+        return None
 
     @property
     def class_names(self) -> list[str] | None:
@@ -66,7 +75,8 @@ class PartitionView(ABC):
     def _parts(self, stage: Literal["train", "val", "test"]) -> dict[int, np.ndarray]:
         """Return the samples of each client that is in a stage."""
         split = self.federated_split
-        return {"train": split.train, "val": split.val, "test": split.test}[stage]
+        val = split.test if self.validates_on_test else split.val
+        return {"train": split.train, "val": val, "test": split.test}[stage]
 
     def describe_clients(self) -> str:
         """Return how many clients train, validate and test, in words."""

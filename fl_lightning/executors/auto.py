@@ -198,14 +198,20 @@ class AutoExecutor(Executor):
             return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
         models = vectorized.first_stack(tasks)
         if models == 1:
-            cause = "a round has one client" if len(tasks) == 1 else "the memory holds one client's model at a time"
-            return ExecutorChoice("sequential", cause, threads, last)
+            return ExecutorChoice("sequential", _why_single(len(tasks), training.trainer.world_size), threads, last)
         log.debug("%s.", str(counts).capitalize())
         loss = _loss_of_a_stack(counts, models) if on_cpu else None
         if loss is not None:
             return ExecutorChoice("sequential", loss, threads, last)
         cause = f"up to {models} at a time, as one stack: faster here, same result"
         return ExecutorChoice("vectorized", cause, threads, operations=counts.operations)
+
+
+def _why_single(clients: int, processes: int) -> str:
+    """Return why a process, one of so many and with so many clients of a round, has no stack of two."""
+    if clients > 1:
+        return "the memory holds one client's model at a time"
+    return "a round has one client" if processes == 1 else "a process trains one client of a round"
 
 
 def _loss_of_a_stack(counts: StepCounts, models: int) -> str | None:

@@ -40,6 +40,7 @@ def build_datamodule(config: dict[str, Any]) -> FederatedDataModule:
             f"`datamodule` must be a FederatedDataModule, got {_kind(data)}. Give the class path of one, such as "
             "datamodules.MNISTDataModule."
         )
+    data.validates_on_test = config["validate_on_test"]
     return data
 
 

@@ -155,8 +155,6 @@ def _datamodule(config: dict[str, Any]) -> FederatedDataModule:
         data = build_datamodule(config)
         data.prepare_data()
         data.setup()
-        if config["validate_on_test"]:
-            data.val_dataloader = data.test_dataloader  # type: ignore[method-assign]
         _kept[key] = data
     return _kept[key]
 

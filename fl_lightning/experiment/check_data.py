@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import lightning as L
 import torch
@@ -137,6 +138,20 @@ def without_downloads() -> Iterator[None]:
     download = torch.hub.download_url_to_file
     torch.hub.download_url_to_file = refuse
     try:
-        yield
+        with redirect_stdout(_WithoutHubLines(sys.stdout)):  # type: ignore[type-var]
+            yield
     finally:
         torch.hub.download_url_to_file = download
+
+
+class _WithoutHubLines:
+    """Passes on what is written, but for ``torch.hub``'s line on a download, which it writes before it begins one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if text.startswith("Downloading: ") else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -20,7 +20,7 @@ from fl_lightning.experiment.plan import Cell, levels, planned, table_cells, tun
 from fl_lightning.experiment.pool import Limits, Pool
 from fl_lightning.experiment.progress import Progress, describe_cell, say
 from fl_lightning.experiment.result_rows import ResultRows
-from fl_lightning.experiment.search import Point, describe_point
+from fl_lightning.experiment.search import Point, describe_point, note_of_equals
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import check_source, read_table
@@ -178,12 +178,13 @@ class _Run:
         best = max(known, key=lambda row: sign * row["val"]) if known else rows[0]
         best["chosen"] = "yes" if known else "no score"
         self.chosen[place] = points[best["point"]]
-        shown = describe_point(self.chosen[place])
+        shown, equals = describe_point(self.chosen[place]), ""
         if known:
+            equals = note_of_equals([row["val"] for row in known], best["val"])
             reason = f"{best['val']:.4f} on validation, of {len(points)} points"
         else:
             reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
-        text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason})."
+        text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).{equals}"
         say(self.console, text)
         return rows
 

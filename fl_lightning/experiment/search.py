@@ -131,6 +131,12 @@ def points(space: Space, search: Search = "grid", count: int | None = None, seed
     return [{name: entry.draw(rng) for name, entry in space.items()} for _ in range(count)]
 
 
+def note_of_equals(scores: Sequence[float], best: float) -> str:
+    """Return a sentence, after a space, on how many configurations share the best score; empty if one has it."""
+    equal = sum(score == best for score in scores)
+    return f" {equal} configurations have this score; the first is taken." if equal > 1 else ""
+
+
 def describe_point(point: Mapping[str, Any]) -> str:
     """Return a point as a text; a value that is a mapping is shown by its last entry."""
     shown = {name: list(value.values())[-1] if isinstance(value, Mapping) else value for name, value in point.items()}

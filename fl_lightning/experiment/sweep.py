@@ -22,7 +22,7 @@ from fl_lightning.atomic_file import make_folder
 from fl_lightning.durations import duration
 from fl_lightning.experiment.files import write_csv
 from fl_lightning.experiment.progress import say
-from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, points
+from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
 from fl_lightning.experiment.wandb_file import read_history
@@ -238,7 +238,8 @@ def _report(sweep: Sweep, rows: list[Row], folder: Path, further: Sequence[str],
     best = max(known, key=lambda row: sign * row["score"])
     command = " ".join(["python", *sweep.command_of(best["values"], further)[1:]])
     text = f"Best configuration: {_text(sweep, best['values'])} ({sweep.metric} {best['score']:.4f})"
-    say(console, text)
+    equals = note_of_equals([row["score"] for row in known], best["score"])
+    say(console, f"{text}.{equals}" if equals else text)
     console.print(f"  {command}", highlight=False, soft_wrap=True)
     folders = sorted({row["folder"] for row in known})
     text = f"{len(folders)} offline run folders; to send them: wandb sync {pattern_of(folders)}."

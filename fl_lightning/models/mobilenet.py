@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
 from fl_lightning.arguments import check_bool, check_choice, check_interval, check_path, check_size
+from fl_lightning.data_folder import ENVIRONMENT_VARIABLE, data_folder
 from fl_lightning.models.classifier import Classifier, MetricName
 from fl_lightning.models.frozen import FrozenPrefix
 
@@ -38,9 +39,11 @@ class MobileNetV2Classifier(Classifier):
         num_classes: Number of classes.
         lr: Learning rate of SGD.
         image_size: Height and width, in pixels, to which inputs are resized (bilinear); None leaves them as they come.
-        weights: ``"imagenet"`` downloads torchvision's ``IMAGENET1K_V1`` weights into torch.hub's cache (or finds them
-            there), a path reads them from a file, None draws them at random. To rebuild the module from a checkpoint,
-            pass ``weights=None``: the checkpoint holds all weights.
+        weights: ``"imagenet"`` takes torchvision's ``IMAGENET1K_V1`` weights. It looks for
+            ``weights/mobilenet_v2-b0353104.pth``, then ``mobilenet_v2-b0353104.pth``, in the folder that the
+            environment variable ``FL_LIGHTNING_DATA`` names, else in ``data``; then in torch.hub's cache, into which
+            it downloads them otherwise. A path reads them from a file, None draws them at random. To rebuild the
+            module from a checkpoint, pass ``weights=None``: the checkpoint holds all weights.
         trainable_from: The first trained layer: ``"last_bottleneck"``, ``"last_conv"`` or ``"classifier"``.
         reinitialize_tail: Draw the trained convolutions anew, as in the experiments; False keeps pre-trained ones.
             The classification layer is new either way.
@@ -101,25 +104,32 @@ class MobileNetV2Classifier(Classifier):
 
 
 def _load_weights(network: nn.Module, weights: str) -> None:
-    state = _download() if weights == "imagenet" else _read(Path(weights))
+    file = _in_data_folder() if weights == "imagenet" else Path(weights)
+    state = _download() if file is None else _read(file)
     try:
         network.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"weights: {weights} does not hold the weights of torchvision's mobilenet_v2; pass the path of "
+            f"weights: {file or weights} does not hold the weights of torchvision's mobilenet_v2; pass the path of "
             f"{_WEIGHTS_FILE} from {MobileNet_V2_Weights.IMAGENET1K_V1.url}. PyTorch says: {str(error)[:300]}"
         ) from error
+
+
+def _in_data_folder() -> Path | None:
+    """Return the file of the ImageNet weights, if it is in the folder of the data."""
+    places = (data_folder() / "weights" / _WEIGHTS_FILE, data_folder() / _WEIGHTS_FILE)
+    return next((place for place in places if place.is_file()), None)
 
 
 def _download() -> Mapping[str, Any]:
     try:
         state: Mapping[str, Any] = MobileNet_V2_Weights.IMAGENET1K_V1.get_state_dict(progress=True, check_hash=True)
     except _UNREADABLE as error:
-        folder = Path(torch.hub.get_dir()) / "checkpoints"
+        place = data_folder() / "weights" / _WEIGHTS_FILE
         raise RuntimeError(
             f"weights='imagenet': {_WEIGHTS_FILE} could not be downloaded or read ({error}). Put the file from "
-            f"{MobileNet_V2_Weights.IMAGENET1K_V1.url} at {folder / _WEIGHTS_FILE}, or pass its path as weights=..., "
-            f"or weights=None for random weights"
+            f"{MobileNet_V2_Weights.IMAGENET1K_V1.url} at {place} (the environment variable {ENVIRONMENT_VARIABLE} "
+            f"names another folder of data), or pass its path as weights=..., or weights=None for random weights"
         ) from error
     return state
 

@@ -42,7 +42,7 @@ class PartitionStatistics:
         return {name: value for name, value in asdict(self).items() if not math.isnan(value)}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<18}  {value:>10}" for name, value in self._rows().items())
+        return "\n".join(f"{name:<20}{value:>10}" for name, value in self._rows().items())
 
     def _repr_html_(self) -> str:
         return mapping_as_table(self._rows())

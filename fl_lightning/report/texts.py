@@ -76,11 +76,6 @@ def p_text(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
 
 
-def joined(names: list[str]) -> str:
-    """Return names as a list in a sentence: ``"a, b and c"``."""
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
 def _decimals(usual: int, spread: float) -> int:
     """Return how many decimals show a spread: the usual number, or two digits of one that is below its last decimal."""
     if not _ROUNDING < spread < 10.0**-usual:

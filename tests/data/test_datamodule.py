@@ -172,6 +172,16 @@ def test_evaluation_sets_are_ordered_by_client():
     assert samples(data.predict_dataloader()) == [[4, 6]]
 
 
+def test_the_test_set_may_be_the_validation_set_too():
+    data = rows(eval_batch_size=4)
+    data.validates_on_test = True
+    assert samples(data.val_dataloader()) == samples(data.test_dataloader()) == [[4, 6]]
+    assert data.eval_client_ids("val").tolist() == [2, 2]
+    data = rows(split=FixedSplit(val=()))
+    data.validates_on_test = True
+    assert sorted(chain(*samples(data.val_dataloader()))) == [4, 6]
+
+
 def test_without_evaluation_clients_there_are_no_loaders():
     data = rows(split=FixedSplit(val=(), test=()))
     assert data.val_dataloader() == []

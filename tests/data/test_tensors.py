@@ -38,6 +38,12 @@ def test_each_tuple_is_a_training_client():
         assert values(data.client_batches(k, generator=torch.Generator())) == [k] * size
 
 
+def test_clients_of_tensors_have_no_names():
+    assert ready().client_names is None
+    with pytest.raises(RuntimeError, match="known after `setup"):
+        _ = TensorDataModule(clients=CLIENTS).client_names
+
+
 def test_the_users_tensors_are_not_copied():
     data = ready(shuffle=False, val=CLIENTS[0])
     for k, (x, _) in enumerate(CLIENTS):

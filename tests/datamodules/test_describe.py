@@ -39,6 +39,7 @@ def test_the_split_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert row("split", output).startswith("SampleSplit(val=0.0, test=0.5, seed=2")
     # half of 1,797, rounded half to even
     assert row("test", output) == "898 samples that belong to no client"
+    assert output.endswith("\nWith --output DIR, a picture and a page are written into that folder.\n")
 
 
 def test_another_report_is_replaced_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

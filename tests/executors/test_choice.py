@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stacked import Module, clients_of
+from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -32,11 +32,6 @@ def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = N
     data = TensorDataModule(clients_of((6,), (8, 12, 4, 20)), batch_size=4)
     fitter.fit(Module(layers), datamodule=data, ckpt_path=ckpt_path)
     return fitter
-
-
-def linear() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 class Convolutions(nn.Module):
@@ -73,6 +68,18 @@ def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFix
     # the first client has 8 samples, 2 steps of 4: 2 x 4 x (6 x 5 + 5 x 3) forward, as many for the weights' gradients,
     # and 2 x 4 x 5 x 3 for the hidden layer's
     assert "A client's step has 840 floating-point operations." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("clients", "processes", "why"),
+    [
+        (1, 1, "a round has one client"),
+        (1, 4, "a process trains one client of a round"),
+        (2, 4, "the memory holds one client's model at a time"),
+    ],
+)
+def test_why_there_is_no_stack_of_two(clients: int, processes: int, why: str) -> None:
+    assert choices._why_single(clients, processes) == why
 
 
 @pytest.mark.auto_decides

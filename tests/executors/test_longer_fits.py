@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stacked import Module, clients_of
+from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,11 +20,6 @@ from fl_lightning import FedAvg, Scaffold, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
 
 SIZES = (8, 13, 6, 21, 10)
-
-
-def linear() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 def fit(module: Module, executor: Any, sizes: tuple[int, ...] = SIZES, rounds: int = 3, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.stacked import Module, clients_of
+from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
@@ -23,11 +23,6 @@ from torchmetrics.classification import MulticlassAccuracy
 from fl_lightning import FedAvg, TensorDataModule
 
 SIZES = (8, 13, 6, 21, 10)
-
-
-def linear() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 def fit(module: Module, executor: Any, sizes: tuple[int, ...] = SIZES, seed: int = 1, **trainer: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.stacked import Module, clients_of
+from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
@@ -20,14 +20,9 @@ from torch.nn import functional as F
 from fl_lightning import FedAvg, TensorDataModule
 
 
-def layers() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-
-
 class Plain(Module):
     def __init__(self) -> None:
-        super().__init__(layers())
+        super().__init__(linear())
         self.prepare()
 
     def prepare(self) -> None:

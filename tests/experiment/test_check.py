@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from helpers.small_table import small, with_methods
+from torchvision.models import mobilenet_v2
 
 from fl_lightning import FedProx
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
@@ -233,12 +234,24 @@ def test_data_that_are_not_here_are_told_of(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_downloads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # where no weights are
+def test_a_dry_run_downloads_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("TORCH_HOME", "FL_LIGHTNING_DATA"):
+        monkeypatch.setenv(name, str(tmp_path))  # where no weights are
     table = with_data(model={"class_path": "fl_lightning.models.MobileNetV2Classifier"}, monitor="val_acc")
     [text] = check_table(read_table(table), with_data=True).unchecked
     assert "`model` fl_lightning.models.MobileNetV2Classifier downloads https://download.pytorch.org/models/mob" in text
     assert not list(tmp_path.rglob("*.pth"))
+    assert "".join(capsys.readouterr()) == ""
+
+
+def test_a_dry_run_finds_the_weights_in_the_folder_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FL_LIGHTNING_DATA", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    torch.save(mobilenet_v2(weights=None).state_dict(), tmp_path / "weights" / "mobilenet_v2-b0353104.pth")
+    table = with_data(model={"class_path": "fl_lightning.models.MobileNetV2Classifier"}, monitor="val_acc")
+    assert check_table(read_table(table), with_data=True) == Findings()
 
 
 MODULE = """

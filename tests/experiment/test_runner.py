@@ -79,6 +79,15 @@ def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
     assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
 
 
+def test_fits_may_validate_on_the_test_set(tmp_path: Path) -> None:
+    table = small(select="last")
+    table["data"]["digits"]["validate_on_test"] = True
+    for row in run(table, tmp_path)[0]:
+        curve = table_of(tmp_path / "cells" / row["cell"] / "curve.csv")
+        assert float(curve[-1]["val_acc"]) == row["test_acc"]
+        assert float(curve[-1]["val_acc_clients"]) == row["test_acc_clients"]
+
+
 def test_validation_that_misses_all_aggregations_is_an_error_before_any_work(tmp_path: Path) -> None:
     message = (
         "small: digits, RADFed, fold 0, seed 0: No aggregated model would be validated: the server acts every 2 rounds"
@@ -106,6 +115,14 @@ def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_pat
     assert "Chosen for FedAvg on digits: lr=0.01" in text
     # two points of FedAvg, of which one is the table's cell, and RADFed's
     assert len(list(tmp_path.glob("cells/*"))) == 3
+
+
+def test_points_with_the_same_best_score_are_told(tmp_path: Path) -> None:
+    table = with_methods(FedAvg={"tune": {"lr": [1e-9, 1e-10, 1e-11]}})
+    del table["methods"]["RADFed"]
+    _, text = run(table, tmp_path)
+    assert ", of 3 points). 3 configurations have this score; the first is taken.\n" in text
+    assert "Chosen for FedAvg on digits: lr=1e-09 (" in text
 
 
 #: 10 clients of which 6 train

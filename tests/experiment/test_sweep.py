@@ -93,6 +93,15 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert sorted(tmp_path.rglob("offline-run-*")) == folders
 
 
+def test_configurations_with_the_same_best_score_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    console = Console(file=io.StringIO(), width=200)
+    parameters = {"output": {"value": "out"}, "x": {"values": [0.1, 0.2]}}
+    run_sweep(write(tmp_path, parameters=parameters), console=console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Best configuration: x=0.1 (score 0.5000). 2 configurations have this score; the first is taken.\n" in text
+
+
 def test_the_pattern_of_folders_is_true_of_all_of_them() -> None:
     assert pattern_of(["wandb/offline-run-1-a"]) == "wandb/offline-run-*"
     runs = ["runs/x/seed1/wandb/offline-run-1-a", "runs/x/seed2/wandb/offline-run-2-b"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "examples"))
+sys.path[:0] = [str(ROOT / "docs" / "examples"), str(ROOT / "tests")]
 
 from coordinate_median import CoordinateMedian  # noqa: E402
+from helpers.forking import in_child  # noqa: E402
 from huber_anchor import HuberAnchor  # noqa: E402
 from normalized_mean import NormalizedMean  # noqa: E402
 from personal_head import PersonalHead  # noqa: E402
@@ -101,27 +100,12 @@ def fit(part: str, schedule: str, path: Path, devices: int = 1) -> None:
     trainer.fit(Net(), datamodule=data())
 
 
-def in_child(*args: Any, **kwargs: Any) -> int:
-    """Run ``fit`` in a forked process and return its exit status."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            fit(*args, **kwargs)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     for part in PARTS:
         for schedule in SCHEDULES:
             if (part, schedule) not in REFUSED:
                 for devices in (1, 2):
-                    status = in_child(part, schedule, folder / f"{part}-{schedule}-{devices}.pt", devices)
+                    status = in_child(fit, part, schedule, folder / f"{part}-{schedule}-{devices}.pt", devices)
                     if status:
                         print(f"{part} under {schedule} on {devices} process(es) ended with {status}")

@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from helpers.algorithms import ALGORITHMS, Net, data
+from helpers.forking import in_child
 
 
 class Kill(Callback):
@@ -67,32 +68,17 @@ def fit(name: str, folder: Path, path: Path, kill_in_round: int = -1, devices: i
     trainer.fit(Net(), datamodule=data(), ckpt_path=folder / "last.ckpt" if resume else None)
 
 
-def in_child(*args: Any, **kwargs: Any) -> int:
-    """Run ``fit`` in a forked process and return its exit status."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            fit(*args, **kwargs)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def train_twice(mode: str, here: Path, name: str) -> None:
     """Train an algorithm whole, and killed and resumed; or on one process, and on two."""
     for way in "ab":
         (here / way).mkdir(parents=True)
-    assert in_child(name, here / "a", here / "a.pt") == 0
+    assert in_child(fit, name, here / "a", here / "a.pt") == 0
     if mode == "processes":
-        assert in_child(name, here / "b", here / "b.pt", devices=2) == 0
+        assert in_child(fit, name, here / "b", here / "b.pt", devices=2) == 0
         return
-    assert in_child(name, here / "b", here / "b.pt", kill_in_round=4) == -signal.SIGKILL
+    assert in_child(fit, name, here / "b", here / "b.pt", kill_in_round=4) == -signal.SIGKILL
     assert not (here / "b.pt").exists()
-    assert in_child(name, here / "b", here / "b.pt", resume=True) == 0
+    assert in_child(fit, name, here / "b", here / "b.pt", resume=True) == 0
 
 
 if __name__ == "__main__":

@@ -20,6 +20,12 @@ def clients_of(shape: tuple[int, ...], sizes: tuple[int, ...] = SIZES) -> list[t
     ]
 
 
+def linear() -> nn.Sequential:
+    """Return two linear layers with six inputs, always with the same weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
 class Module(L.LightningModule):
     """A classifier of any layers."""
 

@@ -65,13 +65,36 @@ def test_equals_torchvision_s_network_up_to_the_classifier(weights_file):
     torch.testing.assert_close(module.tail(module.prefix(x)), network.features(x), rtol=1e-4, atol=1e-5)
 
 
-def test_imagenet_weights_come_from_torch_hub_s_cache(weights_file, monkeypatch):
+def test_imagenet_weights_come_from_torch_hub_s_cache(weights_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("FL_LIGHTNING_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("TORCH_HOME", str(weights_file.parents[2]))
     torch.manual_seed(0)
     module = MobileNetV2Classifier(reinitialize_tail=False)
     state = torch.load(weights_file, weights_only=True)
     assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
     assert torch.equal(module.tail[1][0].weight, state["features.18.0.weight"])
+
+
+@pytest.mark.parametrize("folder", ["weights", "."])
+@pytest.mark.parametrize("variable", ["elsewhere", None])
+def test_imagenet_weights_are_looked_for_in_the_folder_of_the_data(
+    folder, variable, weights_file, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_HOME", str(weights_file.parents[2]))  # which comes after the folder of the data
+    monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("FL_LIGHTNING_DATA", variable)
+    place = tmp_path / (variable or "data") / folder / WEIGHTS_FILE
+    place.parent.mkdir(parents=True, exist_ok=True)
+    state = mobilenet_v2(weights=None).state_dict()
+    torch.save(state, place)
+    module = MobileNetV2Classifier()
+    assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
+    assert module.hparams["weights"] == "imagenet"  # what is recorded does not depend on the place
+    place.write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"{place.relative_to(tmp_path)} cannot be read as a PyTorch weights file"):
+        MobileNetV2Classifier()
 
 
 def test_tail_is_drawn_anew_and_the_prefix_is_not(weights_file):
@@ -88,7 +111,9 @@ def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    place = f"{tmp_path}/hub/checkpoints/{WEIGHTS_FILE}"
+    monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    place = f"data/weights/{WEIGHTS_FILE} .*FL_LIGHTNING_DATA"
     with pytest.raises(RuntimeError, match=rf"no network.*Put the file from .* at {place}"):
         MobileNetV2Classifier()
 

@@ -100,11 +100,9 @@ def test_centered_clipping_goes_on_from_the_last_center() -> None:
 
 
 def test_krum_by_hand() -> None:
-    # squared distances to the one nearest other (5 - 2 - 2): 1, 1, 4, 49, 49; the first of the smallest is taken
-    line = [[0.0], [1.0], [3.0], [10.0], [17.0]]
     assert merged(Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
     with pytest.raises(ValueError, match=r"Krum\(num_byzantine=2\) needs at least 7 updates to merge, but there are 5"):
-        merged(Krum(2), line)
+        merged(Krum(2), [[0.0], [1.0], [3.0], [10.0], [16.5]])
 
 
 class Breaking(Quadratic):

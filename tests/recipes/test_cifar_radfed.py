@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 import yaml
 from jsonargparse import Namespace
+from torchvision.models import mobilenet_v2
 
 from fl_lightning.experiment.wandb_file import read_history, read_records
 
@@ -132,6 +134,28 @@ def test_two_processes_write_one_run(tmp_path: Path) -> None:
     ]
     assert rows[0] == rows[1]
     assert len(list((tmp_path / "two").glob("*"))) == len(list((tmp_path / "two").rglob("offline-run-*"))) == 1
+
+
+@pytest.mark.parametrize("folder", ["weights", "."])
+def test_data_dir_has_the_weights_too(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FL_LIGHTNING_DATA", "nowhere")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    place = tmp_path / folder / "mobilenet_v2-b0353104.pth"
+    place.parent.mkdir(exist_ok=True)
+    state = mobilenet_v2(weights=None).state_dict()
+    torch.save(state, place)
+    recipe = runpy.run_path(str(RECIPE))
+    monkeypatch.setattr(recipe["CIFAR10DataModule"], "prepare_data", lambda data: None)
+    choose_data = recipe["choose_data"]
+
+    def choose(options: Namespace) -> NoReturn:
+        _, _, model = choose_data(options)
+        raise EOFError(model)
+
+    monkeypatch.setitem(recipe["main"].__globals__, "choose_data", choose)
+    with pytest.raises(EOFError) as ended:
+        recipe["main"](["--dataset=cifar10", f"--data-dir={tmp_path}", *SMALL])
+    assert torch.equal(ended.value.args[0].prefix.layers[1][0].weight, state["features.0.0.weight"])
 
 
 def test_cifar10_by_name_has_no_fallback(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.arguments import check_count, got, is_number
-from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves
+from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
 
 _MAX_SIZE_DRAWS = 100
 _MAX_ROUNDINGS = 1000
@@ -55,6 +55,22 @@ class RandomSolution:
         stop_at = self.burn_in_stop**2 * optimal_loss if self.burn_in_stop and optimal_loss > 0 else np.inf
         chosen = self.moves.burn_in(optimal, target, self.burn_in, rng, stop_at, groups)
         return self.moves.search(chosen, target, self.search, rng, groups)
+
+
+class DrawsRandomSolution:
+    """A partitioner with the arguments of Algorithm 3."""
+
+    burn_in: int
+    search: int
+    step: float
+    step_rule: StepRule
+    burn_in_stop: float | None
+
+    @property
+    def random_solution(self) -> RandomSolution:
+        """Algorithm 3 with this partitioner's arguments."""
+        moves = RectangleMoves(self.step, self.step_rule)
+        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
 
 def draw_sizes(num_clients: int, size_alpha: float, num_samples: int, rng: np.random.Generator) -> np.ndarray:

@@ -17,9 +17,9 @@ from fl_lightning.partitioners.quadratic.configurations import (
     as_categories,
     find_configurations,
 )
-from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.draws import DrawsRandomSolution, draw_sizes
 from fl_lightning.partitioners.quadratic.feature_solver import solve_grouped_qp
-from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule, group_sums
+from fl_lightning.partitioners.quadratic.rectangle_moves import StepRule, group_sums
 from fl_lightning.partitioners.quadratic.rounding import round_margins
 from fl_lightning.representation import ShowsArguments
 
@@ -56,7 +56,7 @@ class FeatureQPSolution(ShowsArguments):
     counts_loss: float
 
 
-class FeatureQPPartitioner(ShowsArguments):
+class FeatureQPPartitioner(DrawsRandomSolution, ShowsArguments):
     """The partition of RADFed's COVFEAT experiments (Xue et al. 2021, section IV-A; eq. (44), (45), (47)-(51)).
 
     Like :class:`QPPartitioner`, but a mix of the categories of each feature is drawn for each client as well. The
@@ -120,16 +120,10 @@ class FeatureQPPartitioner(ShowsArguments):
         self.burn_in = burn_in
         self.search = search
         self.step = step
-        self.step_rule: StepRule = step_rule
+        self.step_rule = step_rule
         self.burn_in_stop = burn_in_stop
         self.seed = int(seed)
         _ = self.random_solution  # checks its arguments
-
-    @property
-    def random_solution(self) -> RandomSolution:
-        """Algorithm 3 with this partitioner's arguments."""
-        moves = RectangleMoves(self.step, self.step_rule)
-        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
     def __call__(self, labels: np.ndarray, features: SampleFeatures) -> Partition:
         """Return the partition of a data set; every sample is given to exactly one client.

@@ -11,8 +11,8 @@ from fl_lightning.arguments import check_choice, check_positive, to_array
 from fl_lightning.partitioners.base import Partitioner
 from fl_lightning.partitioners.dealing import deal
 from fl_lightning.partitioners.labels import check_enough
-from fl_lightning.partitioners.quadratic.draws import RandomSolution, draw_sizes
-from fl_lightning.partitioners.quadratic.rectangle_moves import RectangleMoves, StepRule
+from fl_lightning.partitioners.quadratic.draws import DrawsRandomSolution, draw_sizes
+from fl_lightning.partitioners.quadratic.rectangle_moves import StepRule
 from fl_lightning.partitioners.quadratic.rounding import RoundingMethod, round_columns, round_margins
 from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 from fl_lightning.representation import ShowsArguments
@@ -39,7 +39,7 @@ class QPSolution(ShowsArguments):
     chosen_loss: float
 
 
-class QPPartitioner(Partitioner):
+class QPPartitioner(DrawsRandomSolution, Partitioner):
     """The partition of RADFed's experiments (Xue et al. 2021, section IV-A; eq. (44)-(48)).
 
     1. Client sizes are drawn from Dir(size_alpha) and, independently, each client's class mix from Dir(class_alpha).
@@ -97,16 +97,10 @@ class QPPartitioner(Partitioner):
         self.burn_in = burn_in
         self.search = search
         self.step = step
-        self.step_rule: StepRule = step_rule
+        self.step_rule = step_rule
         self.burn_in_stop = burn_in_stop
         self.rounding: RoundingMethod = rounding
         _ = self.random_solution  # checks its arguments
-
-    @property
-    def random_solution(self) -> RandomSolution:
-        """Algorithm 3 with this partitioner's arguments."""
-        moves = RectangleMoves(self.step, self.step_rule)
-        return RandomSolution(moves, self.burn_in, self.search, self.burn_in_stop)
 
     def solve(self, class_counts: np.ndarray) -> QPSolution:
         """Return the number of samples of each class for each client, with every stage.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_interval, plain
-from fl_lightning.parts.exchange.compressor import Compressor, Link
-from fl_lightning.parts.exchange.top_k import number_of
+from fl_lightning.parts.exchange.compressor import Link
+from fl_lightning.parts.exchange.share import ShareCompressor
 from fl_lightning.parts.traffic import Payload
 
 
-class RandomK(Compressor):
+class RandomK(ShareCompressor):
     """Sends the values at places drawn uniformly, without replacement (Konecny et al. 2016, random mask).
 
     Both sides draw the places from the run's seed, the round and the client, so that no position is sent. Without error
@@ -29,17 +28,15 @@ class RandomK(Compressor):
     """
 
     def __init__(self, fraction: float, error_feedback: bool | None = None, link: Link = "up") -> None:
-        check_interval("fraction", fraction, "0.01 sends one value of a hundred.", within="(0, 1]")
-        super().__init__(link, error_feedback)
-        self.fraction = float(plain(fraction))
+        super().__init__(fraction, error_feedback, link)
 
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Return the values at the drawn places, and 0 elsewhere."""
-        number = number_of(self.fraction, len(values))
+        number = self.number_of(len(values))
         places = torch.randperm(len(values), generator=generator)[:number].to(values.device)
         scale = 1.0 if self.error_feedback else len(values) / max(1, number)
         return torch.zeros_like(values).index_copy(0, places, scale * values[places])
 
     def encoded(self, payload: Payload) -> Payload:
         """Return the size of the values; both sides know their places."""
-        return Payload(number_of(self.fraction, payload.values), payload.bits_per_value, payload.extra_bits)
+        return Payload(self.number_of(payload.values), payload.bits_per_value, payload.extra_bits)
