@@ -247,6 +247,7 @@ class FederatedDataModule(
 
     def _end_serving(self) -> None:
         self.end_workers()
+        self._workers = None  # another fit tries out clients' batches anew
         self.shares_evaluation = False  # the next trainer may have no aggregation callback
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:
