@@ -143,19 +143,25 @@ def test_a_resumed_fit_on_changing_data_is_the_uninterrupted_one(tmp_path: Path)
     assert torch.equal(run(4, FederatedCheckpoint(tmp_path), ckpt_path="last"), run(4))
 
 
-def test_hooks_after_a_round_get_batches_of_the_present_data() -> None:
-    seen: list[float] = []
-
+def test_hooks_after_a_round_get_batches_of_the_present_data_and_keep_none_for_the_next_round() -> None:
     class Reads(L.Callback):
+        def __init__(self, samples: Points) -> None:
+            self.samples, self.seen = samples, []
+
         def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-            sets[0].scale = 10.0 + trainer.current_epoch
+            self.samples.scale = 10.0 + trainer.current_epoch
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             x, _ = next(data.client_batches(0, generator=torch.Generator(), shuffle=False))
-            seen.append(float((x[0] / sets[0].x[0]).mean()))
+            self.seen.append(float((x[0] / self.samples.x[0]).mean()))
 
-    sets = sets_of()
-    fit(sets, Reads(), num_workers=1)
-    assert seen == pytest.approx([10.0, 11.0])
+    def run(num_workers: int) -> Tensor:
+        sets = sets_of()
+        reads = Reads(sets[0])
+        found = fit(sets, reads, Grows(*sets), num_workers=num_workers)
+        assert reads.seen == pytest.approx([10.0, 11.0])
+        return found
+
+    assert torch.equal(run(0), run(1))
 
 
 @pytest.mark.parametrize("algorithm", [[FedAvg(1.0, seed=1)], []])
@@ -272,6 +278,15 @@ def test_only_the_client_whose_batches_depend_on_a_state_is_left_out() -> None:
     data.teardown("fit")
     assert os.getpid() not in batches[0][0].tolist()
     assert torch.equal(batches[1][0], expected[1][0])
+
+
+def test_each_fit_warns_once() -> None:
+    data = ClientDatasetsModule(sets_of(OwnGenerator), batch_size=4, num_workers=1)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0)]).fit(linear(), datamodule=data)
+        assert len(warned(caught)) == 1
 
 
 def test_a_transform_that_is_put_in_later_is_tried_out() -> None:
