@@ -113,7 +113,6 @@ def make_loader(
         num_workers=num_workers,
         collate_fn=collate_fn,
         drop_last=drop_last and size >= (batch_size or 1),
-        persistent_workers=num_workers > 0,
     )
 
 

@@ -68,8 +68,8 @@ class FederatedDataModule(
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
         num_workers: Processes that make batches ahead of time, for clients too; 0 makes them in the training process.
-            Rows of tensors are always gathered in the training process, which is faster. Random numbers that samples
-            draw differ from those without workers, but do not depend on the number of workers.
+            Rows of tensors are always gathered in the training process, which is faster, and so are batches that depend
+            on a state of the data's own. Processes see the data as they are when a round's clients begin to train.
 
     Raises:
         TypeError: If ``partitioner`` is no function of labels or ``split`` is no split.
@@ -247,6 +247,7 @@ class FederatedDataModule(
 
     def _end_serving(self) -> None:
         self.end_workers()
+        self._workers = None  # another fit tries out clients' batches anew
         self.shares_evaluation = False  # the next trainer may have no aggregation callback
 
     def _prepared(self, x: Tensor, split: FederatedSplit) -> Tensor:

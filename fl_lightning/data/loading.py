@@ -193,20 +193,24 @@ class ServesBatches(ABC):
 
     def _batches_of_workers(self, client: int, order: Tensor | None, generator: torch.Generator) -> Iterator[Any]:
         if self._workers is None:
-            self._workers = BatchWorkers(self, self.num_workers)
+            self._workers = BatchWorkers(self)
         size, number = int(self.client_sizes[client]), self.num_client_batches(client)
         step, positions = self.batch_size or size, list(range(size)) if order is None else order.tolist()
+        chosen = [positions[start : start + step] for start in range(0, number * step, step)]
+        if not self._workers.suit(client, chosen[0]):
+            return self._batches(self.client_dataset(client), order)
         if order is not None:  # later epochs keep the order that they have without workers
             generator = torch.Generator().set_state(generator.get_state())
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
-        chosen = [positions[start : start + step] for start in range(0, number * step, step)]
         return self._workers.batches(client, chosen, seed)
 
     def end_workers(self) -> None:
-        """End the processes that make clients' batches; the next batch starts others."""
+        """End the processes that make clients' batches; the next batch starts others, with the data as they are then.
+
+        The federated loop does so before and after a round's clients train.
+        """
         if self._workers is not None:
             self._workers.close()
-            self._workers = None
 
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -9,20 +10,30 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
 import torch.multiprocessing
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.utils.data import Dataset, default_collate
 
 from fl_lightning.data.batches import Collate, fetch
+from fl_lightning.data.own_generators import OwnGenerators
+from fl_lightning.data.same_batches import same_bits
+from fl_lightning.data.transforms import Transform
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _AHEAD = 2  # batches for each process that are made before they are asked for
+_TRIED = 2  # samples of a batch that is made twice
 
 
 class HasClients(Protocol):
     """What processes need of a data module."""
+
+    num_workers: int
+    train_transform: Transform | None
 
     @property
     def source_collate_fn(self) -> Collate | None:
@@ -33,21 +44,62 @@ class HasClients(Protocol):
 
 
 class BatchWorkers:
-    """Processes that fetch samples and collate them.
+    """Processes that fetch samples and collate them, for the clients whose batches suit that.
 
-    Random numbers that samples or transforms draw depend only on the epoch's seed and the batch's number, not on the
-    process that makes the batch.
+    Random numbers that samples or transforms draw from global generators depend only on the epoch's seed and the
+    batch's number, not on the process that makes the batch. Everything else that a batch depends on beside its samples,
+    such as a counter, would depend on which process has made which batches before. So a small batch of each client is
+    made twice before the first one is asked for. If they differ, or a generator of the data's own has drawn,
+    :meth:`suit` is false for this client, until the fit ends.
 
     Args:
-        data: The clients' samples; as they are when the first batch is asked for.
-        number: Number of processes.
+        data: The clients' samples. Processes see them as they are when the first batch is asked for, and after each
+            :meth:`close` as they are when the next one is.
     """
 
-    def __init__(self, data: HasClients, number: int) -> None:
-        context = torch.multiprocessing.get_context()
-        self._pool = ProcessPoolExecutor(number, mp_context=context, initializer=_begin, initargs=(data,))
-        self._most = _AHEAD * number
-        self._under_way = 0
+    def __init__(self, data: HasClients) -> None:
+        self._data = data
+        self._processes: _Processes | None = None
+        self._suit: dict[int, bool] = {}
+        self._parts: tuple[Any, ...] = ()
+        self._has_told = False
+
+    def suit(self, client: int, positions: Sequence[int]) -> bool:
+        """Return whether processes may make a client's batches.
+
+        Args:
+            client: Position of the client.
+            positions: Of the samples of a batch that is about to be made, which is tried if the first samples of the
+                client cannot be made a batch.
+        """
+        parts = (self._data.train_transform, self._data.source_collate_fn)
+        if parts != self._parts:
+            self._parts = parts
+            self._suit.clear()
+        if client not in self._suit:
+            self._suit[client] = self._started().result(_can_be_repeated, client, list(positions))
+        if not self._suit[client] and not self._has_told:
+            self._has_told = True
+            rank_zero_warn(
+                f"A batch of client {client} depends on more than its samples and the global generators: "
+                f"{self._kept_by(client)} keeps a state, such as a counter or a generator of its own, or draws random "
+                "numbers without a seed. Processes would change such a state in an order that differs from run to run, "
+                f"so these batches are made in the training process, as with `num_workers=0`, not "
+                f"{self._data.num_workers}. For processes, draw from the global generators of torch, numpy or Python, "
+                "which are seeded for each batch, and keep no state."
+            )
+        return self._suit[client]
+
+    def _kept_by(self, client: int) -> str:
+        """Return what makes a client's batches, in words."""
+        transform, collate = self._parts
+        dataset: Any = self._data.client_dataset(client)
+        while hasattr(dataset, "dataset"):
+            dataset = dataset.dataset
+        names = [f"`{type(dataset).__name__}`"]
+        names += ["`train_transform`"] if transform is not None else []
+        names += ["`collate_fn`"] if collate is not None else []
+        return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
     def batches(self, client: int, positions: Sequence[list[int]], seed: int) -> Iterator[Any]:
         """Yield the batches of one epoch of a client.
@@ -56,11 +108,43 @@ class BatchWorkers:
             client: Position of the client.
             positions: The positions of each batch's samples.
             seed: Seed of the epoch.
+
+        Raises:
+            RuntimeError: If a process dies.
         """
+        return self._started().batches(client, positions, seed)
+
+    def _started(self) -> _Processes:
+        if self._processes is None:
+            self._processes = _Processes(self._data, self._data.num_workers)
+        return self._processes
+
+    def close(self) -> None:
+        """End the processes; the next batch starts others."""
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
+
+
+class _Processes:
+    """A pool of processes, which hold a copy of the data."""
+
+    def __init__(self, data: HasClients, number: int) -> None:
+        context = torch.multiprocessing.get_context()
+        self._pool = ProcessPoolExecutor(number, mp_context=context, initializer=_begin, initargs=(data,))
+        self._number, self._most = number, _AHEAD * number
+        self._under_way = 0
+
+    def result(self, function: Any, *args: Any) -> Any:
+        """Return what a function returns in a process."""
+        return self._of(self._submit(function, *args))
+
+    def batches(self, client: int, positions: Sequence[list[int]], seed: int) -> Iterator[Any]:
+        """Yield the batches of one epoch of a client."""
         waiting: deque[Future[Any]] = deque()
         try:
             for index, chosen in enumerate(positions):
-                waiting.append(self._pool.submit(_make, client, chosen, seed, index))
+                waiting.append(self._submit(_make, client, chosen, seed, index))
                 self._under_way += 1
                 # several clients may ask in turn: each has one batch under way, and together they fill the processes
                 while waiting and self._under_way > self._most:
@@ -74,7 +158,27 @@ class BatchWorkers:
 
     def _next(self, waiting: deque[Future[Any]]) -> Any:
         self._under_way -= 1
-        return waiting.popleft().result()
+        return self._of(waiting.popleft())
+
+    def _submit(self, function: Any, *args: Any) -> Future[Any]:
+        try:
+            return self._pool.submit(function, *args)
+        except BrokenProcessPool as error:
+            raise self._died() from error
+
+    def _of(self, future: Future[Any]) -> Any:
+        try:
+            return future.result()
+        except BrokenProcessPool as error:
+            raise self._died() from error
+
+    def _died(self) -> RuntimeError:
+        return RuntimeError(
+            f"{'The process' if self._number == 1 else 'A process'} that makes clients' batches has died "
+            f"(`num_workers={self._number}`). The usual cause is too little memory: the system ends a process "
+            "that asks for too much. Give the data module fewer `num_workers`, or 0, which makes batches in the "
+            "training process."
+        )
 
     def close(self) -> None:
         """End the processes."""
@@ -107,3 +211,25 @@ def _make(client: int, positions: list[int], seed: int, index: int) -> Any:
     seed_global_generators(seed, Stream.CLIENT, index)
     samples = fetch(_data.client_dataset(client), positions)
     return (_data.source_collate_fn or default_collate)(samples)
+
+
+def _can_be_repeated(client: int, positions: list[int]) -> bool:
+    """Return whether a batch is the same when it is made again."""
+    assert _data is not None
+    size = len(_data.client_dataset(client))  # type: ignore[arg-type]
+    try:
+        # the same samples in every run: one that goes on from a checkpoint asks for a client in another round
+        return _is_same_again(client, list(range(min(_TRIED, size))))
+    except Exception:  # not a batch that anybody has asked for: a function may collate whole batches alone
+        return _is_same_again(client, positions)
+
+
+def _is_same_again(client: int, positions: list[int]) -> bool:
+    assert _data is not None
+    first = _make(client, positions, 0, client)
+    with suppress(Exception):  # what cannot be copied is compared as it is
+        first = copy.deepcopy(first)  # it may be a part of what is changed
+    # only now: what is opened or made at the first use is there
+    generators = OwnGenerators(_data.client_dataset(client), _data.source_collate_fn)
+    second = _make(client, positions, 0, client)
+    return same_bits(first, second) and not generators.have_drawn()
