@@ -799,5 +799,5 @@ def test_trials_of_every_round_are_weighed() -> None:
     many = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor="auto")])
     many.fit(ByRound(), datamodule=TensorDataModule(arrays(torch.float32) * 10, batch_size=4))
     causes = [trainer.fit_loop.executor.state_dict()["vectorized"]["cause"] for trainer in (few, many)]
-    assert "rounds are too short for a trial each" in causes[0]
+    assert "rounds are too short to check it each time" in causes[0]
     assert causes[1] is None

@@ -206,7 +206,7 @@ class Drops(Module):
         super().__init__(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        hidden = F.dropout(self.layers[0](batch[0]).t(), 0.5).t()
+        hidden = F.alpha_dropout(self.layers[0](batch[0]).t(), 0.5, training=True).t()
         return F.cross_entropy(self.layers[1](hidden), batch[1])
 
 
