@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fl_lightning.command_line import CommandParser, ends_by_interrupt
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, names_options, run_arguments
 from fl_lightning.experiment.runner import run_table
+from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report.experiment_report import experiment_report
 
@@ -18,6 +19,7 @@ def run_presets(
     description: str,
     presets: Mapping[str, Path],
     argv: Sequence[str] | None = None,
+    prepare: Callable[[Table], Table] | None = None,
 ) -> Path | None:
     """Run the table of a preset from the command line, and report it.
 
@@ -27,6 +29,7 @@ def run_presets(
         description: Description of the recipe, for ``--help``.
         presets: Files of the tables by name of the preset; the first one is the default.
         argv: Arguments; those of the command line if ``None``.
+        prepare: Changes the table before it is run.
 
     Returns:
         The page of the report; ``None`` after ``--estimate``.
@@ -38,15 +41,19 @@ def run_presets(
     options = parser.parse_args(argv)
     try:
         with ends_by_interrupt(lambda: "Interrupted. Run the same command again to continue."):
-            return _run(options, presets)
+            return _run(options, presets, prepare)
     except (ValueError, OSError, RuntimeError) as error:
         parser.error(str(error))
 
 
-def _run(options: argparse.Namespace, presets: Mapping[str, Path]) -> Path | None:
+def _run(
+    options: argparse.Namespace, presets: Mapping[str, Path], prepare: Callable[[Table], Table] | None
+) -> Path | None:
     table = read_table(presets[options.preset])
     with names_options("methods", "data", "folds", "seeds"):
         table = table.only(options.methods, options.data, options.folds, options.seeds)
+    if prepare is not None:
+        table = prepare(table)
     output = options.output or Path("runs") / table.name
     print(describe_plan(table, output))
     for name, data in table.data.items():
