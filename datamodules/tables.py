@@ -97,6 +97,7 @@ class TableDataModule(NaturalDataModule):
 
         keys = {*self.categorical, *([] if self.client is None else [self.client])}
         keys |= set() if self.regression else {self.label}
+        keys -= set(self.features or ())  # which are numbers
         frames = [_read(path, keys) for path in (self.path, self.test_path) if path is not None]
         features = self._numeric_columns(frames[0])
         for frame, path in zip(frames, (self.path, self.test_path), strict=False):
@@ -193,13 +194,17 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
 
 
 def _as_numbers(texts: Series) -> Series:
-    """Return texts as numbers, unless two texts, such as 001 and 1, or 1.0 and 1, would become the same or others."""
+    """Return texts as numbers, unless two texts, such as 001 and 1, or 1.0 and 1, would become the same or others.
+
+    Spaces around a number do not count.
+    """
     import pandas
 
+    texts, given = texts.str.strip(), texts
     try:
         numbers = pandas.to_numeric(texts)
     except (ValueError, OverflowError):
-        return texts
+        return given
     if numbers.dtype.kind in "iu":
         return numbers if (numbers.astype(str) == texts).all() else texts
     return numbers if numbers.nunique() == texts.nunique() else texts

@@ -112,13 +112,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def listed(words: Sequence[str], most: int = 5) -> str:
-    """Return words as a text: ``"1, 2 and 3"``; of many the first ``most``, and how many more there are."""
-    others = len(words) - most
-    shown = [*words[:most], f"{others} more"] if others > 1 else words
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
 def who_train(number: int) -> str:
     """Return ``"1 client trains"`` or ``"2 clients train"``."""
     return f"{counted(number, 'client')} train{'s' * (number == 1)}"

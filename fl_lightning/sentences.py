@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def joined(words: Sequence[str]) -> str:
-    """Return words as a list in a sentence: ``"a, b and c"``."""
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+def joined(words: Sequence[str], by: str = "and", most: int | None = None) -> str:
+    """Return words as a list in a sentence: ``"a, b and c"``.
+
+    Args:
+        words: The words.
+        by: What is before the last one.
+        most: How many are shown, if there are more: ``"a, b and 3 more"``; all if ``None``.
+    """
+    others = 0 if most is None else len(words) - most
+    shown = [*words[:most], f"{others} more"] if others > 1 else words
+    return f" {by} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)

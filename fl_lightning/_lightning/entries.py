@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.rates import GroupOptions
-from fl_lightning._lightning.recording import BatchValue, LogCall, Logged
+from fl_lightning._lightning.recording import BatchValue, LogCall, Logged, as_logged, logged_type
 
 
 @dataclass(eq=False)
@@ -53,8 +53,7 @@ class Entry:
         if isinstance(call.value, BatchValue):
             return torch.stack([self.value(call, row) for row in range(len(self.slots))])
         assert isinstance(call.value, int)
-        values = self.tensors[call.value]
-        return values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        return as_logged(self.tensors[call.value])
 
     def weights(self, call: LogCall) -> Sequence[float]:
         """Return how much each client's number counts in a mean."""
@@ -78,8 +77,7 @@ class Entry:
         if call.value.key is not None and call.value.key not in returned:
             raise CannotVectorize("a collection of metric objects returns values under other names than those of each")
         value = returned if call.value.key is None else returned[call.value.key]
-        is_float = isinstance(value, Tensor) and value.is_floating_point()
-        return value if is_float else torch.as_tensor(value, dtype=torch.get_default_dtype())
+        return as_logged(value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=logged_type()))
 
 
 ClientEntries = list[tuple[Entry, int]]  # one client's batches: entries, and the client's row in them

@@ -19,7 +19,7 @@ from fl_lightning._lightning.entries import ClientEntries, Entry
 from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning._lightning.metric_replay import replay, value_of_step
 from fl_lightning._lightning.rates import show_rates
-from fl_lightning._lightning.recording import LogCall
+from fl_lightning._lightning.recording import LogCall, logged_type
 
 
 class Journal:
@@ -191,11 +191,11 @@ def _with_equal_options(pairs: Sequence[tuple[Entry, LogCall]]) -> list[list[tup
 def _joint(pairs: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
     """Return one number in the place of many, and its weight in a mean.
 
-    As in Lightning, a value is weighted in its own type, and sums are those of the default type or a wider one.
+    As in Lightning, a value is weighted in its own type, and sums have the type of logged numbers or a wider one.
     """
     reduction = pairs[0][1].reduction
     values = torch.cat([entry.values(call) for entry, call in pairs])
-    wide = torch.promote_types(values.dtype, torch.get_default_dtype())
+    wide = torch.promote_types(values.dtype, logged_type())
     if reduction == "sum":
         return values.sum(dtype=wide), 1
     if reduction != "mean":

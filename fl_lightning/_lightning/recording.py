@@ -81,6 +81,16 @@ class Held(Unusable):
         return self
 
 
+def logged_type() -> torch.dtype:
+    """Return the type in which Lightning logs numbers: the default one, single precision at least."""
+    return torch.promote_types(torch.get_default_dtype(), torch.float32)
+
+
+def as_logged(values: Tensor) -> Tensor:
+    """Return values in the type in which Lightning sums them."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.to(logged_type())
+
+
 def kind_of_number(value: Any) -> type | None:
     """Return the type of the number that ``item()`` returned and ``value`` stands for; ``None`` for a tensor."""
     kind = None if isinstance(value, Tensor) else getattr(value, "kind", None)
@@ -222,9 +232,9 @@ class Recorder:
         elif not isinstance(value, Metric):
             # a stand-in for a tensor, as of a fused step, is none by its type
             if not hasattr(value, "detach"):
-                tensor = torch.tensor(float(value), device=self._module.device)
+                tensor = torch.tensor(float(value), dtype=logged_type(), device=self._module.device)
             elif kind_of_number(value):
-                tensor = value.detach().to(torch.get_default_dtype())  # the type in which Lightning logs numbers
+                tensor = value.detach().to(logged_type())
             else:
                 tensor = value.detach()
             value = self._logged.keep(tensor.reshape(()))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning.parts.traffic import RoundReport
-from fl_lightning.representation import listed
+from fl_lightning.sentences import joined
 
 
 def tell_of_missing_clients(report: RoundReport, number: int, *, with_loss: bool = False) -> None:
@@ -38,7 +38,7 @@ def _who_was_left_out(clients: Sequence[int], others_are_left: bool, with_loss: 
     elif len(numbers) == 1:
         who = f"{len(clients)} models of client {clients[0]} were left out: they have"
     else:
-        who = f"clients {listed(numbers)} were left out: their models have"
+        who = f"clients {joined(numbers, most=5)} were left out: their models have"
     rest = "" if others_are_left else "No client is left, so the model stays. "
     loss = (", or its loss is" if len(clients) == 1 else ", or their losses are") + " NaN or infinite"
     return f"{who} NaN or infinite values{loss if with_loss else ''}. {rest}Lower the learning rate or clip gradients."

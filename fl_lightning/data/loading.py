@@ -197,7 +197,7 @@ class ServesBatches(ABC):
         size, number = int(self.client_sizes[client]), self.num_client_batches(client)
         step, positions = self.batch_size or size, list(range(size)) if order is None else order.tolist()
         chosen = [positions[start : start + step] for start in range(0, number * step, step)]
-        if not self._workers.suit(client, chosen[0]):
+        if not self._workers.suit(client, len(chosen[0])):
             return self._batches(self.client_dataset(client), order)
         if order is not None:  # later epochs keep the order that they have without workers
             generator = torch.Generator().set_state(generator.get_state())

@@ -15,8 +15,8 @@ import torch
 
 from fl_lightning.data.same_batches import same_bits
 
-_OBJECTS = 5_000  # that are looked at
-_ITEMS = 1_000  # of a container
+_OBJECTS = 10_000  # that are looked at of each root
+_ITEMS = 32  # of a container: of a list of samples some are enough
 _LIBRARIES = {"abc", "builtins", "collections", "fl_lightning", "functools", "lightning", "numpy", "torch", "typing"}
 _Generators = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 _LEAVES = (torch.Tensor, np.ndarray, str, bytes, int, float, complex, ModuleType, CodeType, type(None))
@@ -44,16 +44,18 @@ def _generators_in(roots: tuple[Any, ...]) -> Iterator[Any]:
     everyones: list[Any] = [torch.default_generator]
     for function in (np.random.rand, random.random):  # methods of the global ones
         everyones.append(function.__self__)  # type: ignore[attr-defined]
-    waiting, seen = deque(roots), {id(generator): generator for generator in everyones}
-    while waiting and len(seen) < _OBJECTS:
-        value = waiting.popleft()
-        if isinstance(value, _LEAVES) or id(value) in seen:
-            continue
-        seen[id(value)] = value  # keeps it, so that no other gets its number
-        if isinstance(value, _Generators):
-            yield value
-        else:
-            waiting.extend(_held_by(value))
+    seen = {id(generator): generator for generator in everyones}
+    for root in roots:
+        waiting, most = deque([root]), len(seen) + _OBJECTS
+        while waiting and len(seen) < most:
+            value = waiting.popleft()
+            if isinstance(value, _LEAVES) or id(value) in seen:
+                continue
+            seen[id(value)] = value  # keeps it, so that no other gets its number
+            if isinstance(value, _Generators):
+                yield value
+            else:
+                waiting.extend(_held_by(value))
 
 
 def _held_by(value: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
@@ -45,6 +46,8 @@ def _same_within(one: Any, other: Any, under_way: set[tuple[int, int]]) -> bool:
         return _all_same(one, other, under_way) and _all_same(one.values(), other.values(), under_way)
     if isinstance(one, (list, tuple, deque)):
         return _all_same(one, other, under_way)
+    if isinstance(one, weakref.ref):
+        return _same(one(), other(), under_way)
     if isinstance(one, float):
         return one == other or (one != one and other != other)
     if one is None or isinstance(one, (str, bytes, bytearray, int, complex, type, Set)):

@@ -24,6 +24,7 @@ from fl_lightning.data.own_generators import OwnGenerators
 from fl_lightning.data.same_batches import same_bits
 from fl_lightning.data.transforms import Transform
 from fl_lightning.seeding import Stream, seed_global_generators
+from fl_lightning.sentences import joined
 
 _AHEAD = 2  # batches for each process that are made before they are asked for
 _TRIED = 2  # samples of a batch that is made twice
@@ -64,20 +65,19 @@ class BatchWorkers:
         self._parts: tuple[Any, ...] = ()
         self._has_told = False
 
-    def suit(self, client: int, positions: Sequence[int]) -> bool:
+    def suit(self, client: int, batch_size: int) -> bool:
         """Return whether processes may make a client's batches.
 
         Args:
             client: Position of the client.
-            positions: Of the samples of a batch that is about to be made, which is tried if the first samples of the
-                client cannot be made a batch.
+            batch_size: Number of samples of its first batch. As many are tried if two cannot be made a batch.
         """
         parts = (self._data.train_transform, self._data.source_collate_fn)
         if parts != self._parts:
             self._parts = parts
             self._suit.clear()
         if client not in self._suit:
-            self._suit[client] = self._started().result(_can_be_repeated, client, list(positions))
+            self._suit[client] = self._started().result(_can_be_repeated, client, batch_size)
         if not self._suit[client] and not self._has_told:
             self._has_told = True
             rank_zero_warn(
@@ -99,7 +99,7 @@ class BatchWorkers:
         names = [f"`{type(dataset).__name__}`"]
         names += ["`train_transform`"] if transform is not None else []
         names += ["`collate_fn`"] if collate is not None else []
-        return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+        return joined(names, "or")
 
     def batches(self, client: int, positions: Sequence[list[int]], seed: int) -> Iterator[Any]:
         """Yield the batches of one epoch of a client.
@@ -213,15 +213,16 @@ def _make(client: int, positions: list[int], seed: int, index: int) -> Any:
     return (_data.source_collate_fn or default_collate)(samples)
 
 
-def _can_be_repeated(client: int, positions: list[int]) -> bool:
-    """Return whether a batch is the same when it is made again."""
-    assert _data is not None
-    size = len(_data.client_dataset(client))  # type: ignore[arg-type]
+def _can_be_repeated(client: int, batch_size: int) -> bool:
+    """Return whether a batch is the same when it is made again.
+
+    It has the client's first samples, the same in every run: one that goes on from a checkpoint asks for a client in
+    another round.
+    """
     try:
-        # the same samples in every run: one that goes on from a checkpoint asks for a client in another round
-        return _is_same_again(client, list(range(min(_TRIED, size))))
+        return _is_same_again(client, list(range(min(_TRIED, batch_size))))
     except Exception:  # not a batch that anybody has asked for: a function may collate whole batches alone
-        return _is_same_again(client, positions)
+        return _is_same_again(client, list(range(batch_size)))
 
 
 def _is_same_again(client: int, positions: list[int]) -> bool:
@@ -230,6 +231,6 @@ def _is_same_again(client: int, positions: list[int]) -> bool:
     with suppress(Exception):  # what cannot be copied is compared as it is
         first = copy.deepcopy(first)  # it may be a part of what is changed
     # only now: what is opened or made at the first use is there
-    generators = OwnGenerators(_data.client_dataset(client), _data.source_collate_fn)
+    generators = OwnGenerators(_data.train_transform, _data.source_collate_fn, _data.client_dataset(client))
     second = _make(client, positions, 0, client)
     return same_bits(first, second) and not generators.have_drawn()

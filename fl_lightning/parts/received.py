@@ -11,7 +11,8 @@ from torch import Tensor
 from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.parts.guard import version_of
-from fl_lightning.representation import counted, listed
+from fl_lightning.representation import counted
+from fl_lightning.sentences import joined
 
 
 class ReceivedModels:
@@ -76,7 +77,7 @@ def note_missing(error: Exception, round_index: int, left_out: Sequence[int], dr
     """
     said = []
     if left_out:
-        clients = f"client{'s' * (len(left_out) > 1)} {listed([f'{client}' for client in left_out])}"
+        clients = f"client{'s' * (len(left_out) > 1)} {joined([f'{client}' for client in left_out], most=5)}"
         said.append(
             f"{clients} handed back NaN or infinite values and {'was' if len(left_out) == 1 else 'were'} left out"
         )

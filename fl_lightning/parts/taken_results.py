@@ -76,7 +76,8 @@ class TakenResults:
         if place in self._seen:
             raise ValueError(
                 f"{self._who} two results of round {task.round + 1} and slot {task.slot}, client {task.client}, for "
-                "one move: it would count twice. Give each once; for another weight change `task.num_samples`."
+                "one move: it would count twice. Give each once; for another weight change `task.num_samples`. What "
+                "the schedule makes itself, such as a mean of clients, needs a `task.slot` of its own."
             )
         self._seen.add(place)
 

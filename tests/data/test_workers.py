@@ -91,7 +91,7 @@ def test_rows_of_tensors_are_gathered_here() -> None:
     before = multiprocessing.active_children()
     generator = torch.Generator().manual_seed(1)
     assert sum(len(x) for x, _ in data.client_batches(0, generator=generator)) == 4
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 def test_random_transforms_depend_on_the_seed_and_not_on_the_number_of_processes() -> None:
@@ -111,7 +111,7 @@ def test_a_fit_gives_the_same_weights_in_any_executor_and_ends_the_processes(tra
     assert torch.equal(weights("sequential", num_workers=1, **options), one_by_one)
     if transform is None:
         assert torch.equal(weights("sequential", **options), one_by_one)
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 def _train_and_stay(end: Any) -> None:
@@ -142,4 +142,4 @@ def test_an_error_in_a_sample_is_the_fits_error_and_ends_the_processes() -> None
     module = Module(nn.Linear(4, 3))
     with pytest.raises(KeyError, match="no sample 1000"):
         quiet_trainer(max_epochs=1, callbacks=[FedAvg(1)]).fit(module, datamodule=data)
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= set(before)

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import warnings
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,31 @@ def noisy_batch(samples: list[Any]) -> Any:
 class Drops:
     """A transform with a generator of its own."""
 
-    def __init__(self) -> None:
-        self.generator = random.Random(0)
+    def __init__(self, share: float = 0.2) -> None:
+        self.generator, self.share = random.Random(0), share
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x * (self.generator.random() > 0.2)
+        return x * (self.generator.random() > self.share)
+
+
+class All:
+    """Transforms one after the other."""
+
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+
+class Annotated(Points):
+    """Holds more objects than anybody looks at."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        super().__init__(size, seed)
+        self.notes = [{"boxes": [[i, 1], [2, 3]], "meta": {"ids": [i, i]}} for i in range(3_000)]
 
 
 STATEFUL: dict[str, tuple[Any, Any, str]] = {
@@ -87,6 +108,7 @@ STATEFUL: dict[str, tuple[Any, Any, str]] = {
     "rare": (RarelyNoisy, dict, "`RarelyNoisy` keeps a state"),
     "counter": (Counts, dict, "`Counts` keeps a state"),
     "collate": (Points, partial(dict, collate_fn=noisy_batch), "`Points` or `collate_fn` keeps a state"),
+    "deep": (Annotated, lambda: {"train_transform": All(All(Drops(0.02)))}, "`Annotated` or `train_transform` keeps"),
     "transform": (Points, lambda: {"train_transform": Drops()}, "`Points` or `train_transform` keeps a state"),
 }
 
@@ -186,12 +208,36 @@ class Augments(Pids):
         return super().__getitem__(index)[0], torch.rand(()) + random.random() + np.random.rand() + float("nan")
 
 
+class Linked:
+    """A batch whose part refers to the whole."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values, self.part = values, Part(self)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.values[place]
+
+    def __reduce__(self) -> Any:
+        return Linked, (self.values,)
+
+
+class Part:
+    def __init__(self, whole: Linked) -> None:
+        self.whole = weakref.ref(whole)
+
+
+def linked(samples: list[Any]) -> Linked:
+    return Linked(default_collate(samples))
+
+
 def of_four(samples: list[Any]) -> Any:
     assert len(samples) == 4
     return default_collate(samples)
 
 
-@pytest.mark.parametrize(("kind", "collate"), [(Caches, None), (Augments, None), (Pids, of_four), (Augments, list)])
+@pytest.mark.parametrize(
+    ("kind", "collate"), [(Caches, None), (Augments, None), (Pids, of_four), (Pids, linked), (Augments, list)]
+)
 def test_other_processes_make_the_batches_of_harmless_data(kind: Any, collate: Any) -> None:
     data = ClientDatasetsModule([kind(8, 0)], batch_size=4, num_workers=2, collate_fn=collate)
     data.setup("fit")

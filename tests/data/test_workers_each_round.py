@@ -140,5 +140,5 @@ def test_a_process_that_dies_is_told_with_the_way_out(number: int) -> None:
     before = multiprocessing.active_children()
     with pytest.raises(RuntimeError, match=rf"has died \(`num_workers={number}`\).*too little memory.*or 0"):
         fit(sets_of(Killed), num_workers=number)
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= set(before)
     fit(sets_of(Killed), num_workers=0)

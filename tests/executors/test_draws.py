@@ -28,6 +28,7 @@ WAYS: dict[str, Callable[[Tensor], Tensor]] = {
     "randn": lambda x: torch.randn(*x.shape),
     "randint_like": lambda x: torch.randint_like(x, 2, 7),
     "dropout of what is transposed": lambda x: F.dropout(x.t(), 0.4).t(),
+    "torch.dropout of what is transposed": lambda x: torch.dropout(x.t(), 0.4, True).t(),
     "dropout of a number": lambda x: F.dropout(torch.ones(x.shape), 0.4),
     "dropout in place": lambda x: F.dropout(x.t().clone(memory_format=torch.preserve_format), 0.4, inplace=True).t(),
     "all is dropped": lambda x: F.dropout(x, 1.0),

@@ -123,6 +123,27 @@ def test_under_double_precision_sums_are_taken_in_double(executor: str) -> None:
     assert float(logged["tenth"]) == pytest.approx(float(torch.tensor(0.1)), rel=1e-14)
 
 
+class LogsOfHalves(LogsSingles):
+    """Logs numbers that bfloat16 rounds, and one of that type."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        none = 0 * batch[1].sum()
+        self.log("whole", none + 257, on_step=True, on_epoch=False)
+        self.log("wholes", none + 257, on_step=False, on_epoch=True, reduce_fx="sum")
+        self.log("mean", (none + 257).float(), on_step=False, on_epoch=True)
+        self.log("narrow", (none + 1).to(torch.bfloat16), on_step=False, on_epoch=True, reduce_fx="sum")
+        self.log("number", 257.0, on_step=False, on_epoch=True)
+        return F.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_under_half_precision_sums_are_taken_in_single(executor: str) -> None:
+    logged = fit(LogsOfHalves(), FedAvg(1.0, executor=executor), (400, 200, 300, 100) * 2, precision="bf16-true")
+    assert logged["whole"] == logged["number"] == logged["mean"] == 257
+    assert logged["wholes"] == 257 * 500
+    assert logged["narrow"] == 500
+
+
 class LogsInTwoWays(Counts):
     """Logs a short batch in another way, which Lightning does not allow."""
 

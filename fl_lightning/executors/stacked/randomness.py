@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -147,6 +148,7 @@ class PerClientDraws(TorchDispatchMode):
             return function(*args, **kwargs)
 
 
+@cache
 def _arguments(function: Any) -> list[str]:
     return [argument.name for argument in function._schema.arguments]
 

@@ -2,8 +2,8 @@
 
 Under ``vmap`` the tables of all clients are one long table: an index that is out of range takes another client's row,
 and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
-gradient. The gradient of ``select_scatter`` is another. And ``dropout`` draws in the order of indices, where alone it
-draws in the order of the tensor's memory.
+gradient. The gradient of ``select_scatter`` is another. And on a CPU ``dropout`` draws in the order of indices, where
+alone it draws in the order of the tensor's memory.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if not training or not 0 < p < 1 or not _functorch.is_batchedtensor(input):
+    is_fused = input.device.type != "cpu" and not inplace  # drawn as alone
+    if not training or not 0 < p < 1 or is_fused or not _functorch.is_batchedtensor(input):
         return F.dropout(input, p, training, inplace)
     kept = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
     return input.mul_(kept) if inplace else input * kept
@@ -113,6 +114,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.embedding: _embedding_of_table,
     F.one_hot: _one_hot,
     F.dropout: _dropout,
+    torch.dropout: lambda input, p, train: _dropout(input, p, train),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
 }
