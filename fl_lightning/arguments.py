@@ -262,12 +262,13 @@ def to_array(name: str, values: Any) -> np.ndarray:
         array = np.asarray(values.detach().cpu() if callable(getattr(values, "detach", None)) else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"`{name}` must be an array, a list or a tensor, got {got(values)} ({error}).") from error
-    if array.dtype == object and all(_is_whole(value) for value in array.flat):
+    if array.dtype == object and all(is_whole(value) for value in array.flat):
         return array.astype(np.int64)  # such as a column of a table that held missing values
     return array.astype(np.int64) if array.shape == (0,) else array
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number that fits into 64 bits; a flag is none."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) <= LARGEST_SIZE
 
 

@@ -40,6 +40,7 @@ TOOLS = {
         "metric_words",
         "metrics",
         "notebook",
+        "object_attributes",
         "other_lightning",
         "plain_copies",
         "representation",
@@ -49,6 +50,7 @@ TOOLS = {
         "short_texts",
         "signatures",
         "super_calls",
+        "surroundings",
         "versions",
     ),
 }

@@ -1,4 +1,4 @@
-"""What stacked clients logged on one batch each."""
+"""The values that stacked clients logged on one batch each."""
 
 from __future__ import annotations
 

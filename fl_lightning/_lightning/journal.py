@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -84,19 +84,19 @@ class Journal:
 
     # ---- logged numbers ----
 
-    def _numbers(self) -> Iterator[tuple[LogCall, list[tuple[Entry, LogCall]]]]:
-        """Yield the first call of each name, and all of them."""
+    def _numbers(self) -> Iterable[list[tuple[Entry, LogCall]]]:
+        """Return the calls of each name."""
         found: dict[str, list[tuple[Entry, LogCall]]] = {}
         for entry in self._entries:
             for call in entry.logged.calls:
                 found.setdefault(call.key, []).append((entry, call))
-        for pairs in found.values():
-            yield pairs[0][1], pairs
+        return found.values()
 
     def logged_sums(self) -> dict[tuple[str | None, str], tuple[int, float]]:
         """Return for each hook and name how many numbers were logged, and their sum."""
         found = {}
-        for first, pairs in self._numbers():
+        for pairs in self._numbers():
+            first = pairs[0][1]
             if not isinstance(first.value, Metric):
                 values = torch.cat([entry.values(call).double() for entry, call in pairs])
                 found[first.fx, first.name] = len(values), float(values.sum())
@@ -121,7 +121,7 @@ class Journal:
             raise RuntimeError(f'In some batches {error}. Give the aggregation `executor="sequential"`.') from error
         earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
         with trainer.precision_plugin.train_step_context():  # it sets the type in which Lightning sums
-            for _, pairs in self._numbers():
+            for pairs in self._numbers():
                 for like in _with_equal_options(pairs):  # of others Lightning makes an error
                     self._log(loop, like)
         self._tell_loggers(loop, clients, earlier)

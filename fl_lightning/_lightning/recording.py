@@ -129,9 +129,11 @@ class LogCall:
 
     def logs_as(self, other: LogCall) -> bool:
         """Return whether another call of the name has the same options; the batch size may be another one."""
+        if self is other:  # as all calls of a program's steps
+            return True
         objects = [call.value if isinstance(call.value, Metric) else None for call in (self, other)]
         options = [{**call.options, "batch_size": None} for call in (self, other)]
-        return self is other or (objects[0] is objects[1] and options[0] == options[1])
+        return objects[0] is objects[1] and options[0] == options[1]
 
 
 @dataclass

@@ -20,9 +20,8 @@ def check_alone(callback: object, kind: type, trainer: Any, what: str, why: str,
         why: Why there may not be two.
         exactly: Whether subclasses do not count.
     """
-    others = [each for each in trainer.callbacks if isinstance(each, kind) and each is not callback]
-    if exactly:
-        others = [each for each in others if type(each) is kind]
+    alike = [each for each in trainer.callbacks if (type(each) is kind if exactly else isinstance(each, kind))]
+    others = [each for each in alike if each is not callback]
     if others:
         names = f"{type(callback).__name__} and {type(others[0]).__name__}"
         raise ValueError(f"The trainer has two {what}, {names}; {why}. Keep one of them.")

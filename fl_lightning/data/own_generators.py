@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fl_lightning.data.same_batches import same_bits
+from fl_lightning.surroundings import names_in, seen_by
 
 _OBJECTS = 10_000  # that are looked at of each root
 _ITEMS = 32  # of a container: of a list of samples some are enough
@@ -70,22 +71,13 @@ def _held_by(value: Any) -> Iterator[Any]:
         yield from vars(value).values()
         yield from value.__bases__
     elif isinstance(value, FunctionType):
-        yield from (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
-        names = set(_names(value.__code__))
-        held = [value.__globals__[name] for name in names if name in value.__globals__]
+        held = seen_by(value).values()
         yield from held
         for module in held:
-            if isinstance(module, ModuleType):
-                yield from (vars(module)[name] for name in names if name in vars(module))
+            if isinstance(module, ModuleType):  # an installed package's, too
+                yield from (vars(module)[name] for name in names_in(value.__code__) if name in vars(module))
     else:
         yield from gc.get_referents(value)  # its class among them
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _state(generator: Any) -> Any:

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.object_attributes import attributes_of
+
 
 def same_bits(one: Any, other: Any) -> bool:
     """Return whether two values are of one type and hold the same, NaN included.
@@ -82,26 +84,11 @@ def _same_objects(one: Any, other: Any, under_way: set[tuple[int, int]]) -> bool
     with suppress(Exception):  # such as that of an array's truth
         if bool(one == other):
             return True
-    ones, others = attributes(one), attributes(other)
+    ones, others = attributes_of(one), attributes_of(other)
     if isinstance(one, Mapping):
         with suppress(Exception):
             ones, others = {**ones, "items": dict(one)}, {**others, "items": dict(other)}
     return _same(ones, others, under_way) if ones or others else _same_pickles(one, other)
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """Return what an object holds in ``__dict__`` and in slots, by name."""
-    found = dict(getattr(value, "__dict__", {}))
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            with suppress(AttributeError):  # not set, or a private name
-                found[name] = getattr(value, f"_{kind.__name__.lstrip('_')}{name}" if _is_private(name) else name)
-    return {name: held for name, held in found.items() if name not in ("__dict__", "__weakref__")}
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("__") and not name.endswith("__")
 
 
 def _same_pickles(one: Any, other: Any) -> bool:

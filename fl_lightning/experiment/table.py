@@ -11,6 +11,7 @@ from fl_lightning.experiment.search import Search
 from fl_lightning.experiment.specs import Spec, references
 from fl_lightning.metric_words import larger_is_better
 from fl_lightning.notebook import as_table
+from fl_lightning.sentences import joined
 from fl_lightning.signatures import ShowsSignature
 
 Select = Literal["aggregated", "virtual", "last"]
@@ -249,7 +250,7 @@ class Table(ShowsSignature):
         kept = {name: method for name, method in self.methods.items() if methods is None or name in methods}
         for name, method in kept.items():
             if missing := sorted(set(method.take.values()) - set(kept)):
-                sources = " and ".join(missing)
+                sources = joined(missing)
                 values = ", ".join(value for value, source in method.take.items() if source in missing)
                 raise ValueError(
                     f"`methods` have {name} without {sources}, for which values are tuned that {name} takes "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.arguments import got
+from fl_lightning.arguments import got, is_whole
 from fl_lightning.parts.checked_numbers import with_checked_numbers
 from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.federation import ClientResult, Federation
@@ -65,26 +64,22 @@ class TakenResults:
 
     def _check_place(self, result: ClientResult, num_clients: int) -> None:
         task = result.task
-        if not _is_whole(task.client) or not -1 <= task.client < num_clients:
+        if not is_whole(task.client) or not -1 <= task.client < num_clients:
             raise ValueError(
                 f"{self._who} a result whose `task.client` is {got(task.client)}; it must be a whole number from 0 to "
                 f"{num_clients - 1}, or -1 for a model of no single client."
             )
-        if not _is_whole(task.slot) or task.slot < 0:
+        if not is_whole(task.slot) or task.slot < 0:
             raise ValueError(f"{self._who} a result whose `task.slot` is {got(task.slot)}; it must be at least 0.")
         place = task.round, task.slot, task.repetition
         if place in self._seen:
             raise ValueError(
                 f"{self._who} two results of round {task.round + 1} and slot {task.slot}, client {task.client}, for "
-                "one move: it would count twice. Give each once; for another weight change `task.num_samples`. What "
-                "the schedule makes itself, such as a mean of clients, needs a `task.slot` of its own."
+                "one move: it would count twice. Give each once; for another weight change `task.num_samples`. A "
+                "result that the schedule makes itself, such as a mean of clients, needs a `task.slot` of its own."
             )
         self._seen.add(place)
 
     def forget(self) -> None:
         """Begin anew, since the server moves or the round breaks off."""
         self._seen = set()
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What is told, and what is not, by fits in processes of their own."""
+"""Warnings of fits in processes of their own: of results that do not come back, and not of `sync_dist`."""
 
 from __future__ import annotations
 

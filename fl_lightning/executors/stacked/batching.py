@@ -14,7 +14,7 @@ from torch import Tensor
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning._lightning.stand_ins import register_stand_in
-from fl_lightning.executors.stacked.changes.contents import attributes_of
+from fl_lightning.object_attributes import attributes_of
 from fl_lightning.plain_copies import same_content
 
 _BUILT_IN = (dict, list, tuple)

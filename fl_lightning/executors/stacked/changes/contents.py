@@ -1,4 +1,4 @@
-"""Reads the contents of objects: their attributes, their memory, and what a copy of them is made of."""
+"""Reads the contents of objects: their memory, and what a copy of them is made of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copyreg
 import gc
 from contextlib import suppress
 from mmap import mmap
-from types import BuiltinFunctionType, MemberDescriptorType, MethodType
+from types import BuiltinFunctionType, MethodType
 from typing import Any
 
 from torch import Tensor
@@ -45,14 +45,3 @@ def memory_of(value: Any) -> memoryview | None:
         return memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return an object's attributes by name, with those in slots."""
-    bases = [vars(base).values() for base in type(value).__mro__ if "__slots__" in vars(base)]
-    slots = [slot for members in bases for slot in members if isinstance(slot, MemberDescriptorType)]
-    held = {}
-    for slot in slots:
-        with suppress(AttributeError):  # it is not set
-            held[slot.__name__] = slot.__get__(value)
-    return {**held, **getattr(value, "__dict__", {})}

@@ -14,8 +14,8 @@ from fl_lightning.data.source import Source
 from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
-from fl_lightning.executors.stacked.changes.surroundings import add_named, name_in_code, surroundings
 from fl_lightning.partitioners import Partition
+from fl_lightning.surroundings import add_named, name_in_code, surroundings
 
 _NODES = 20_000  # objects that are looked at
 _LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets

@@ -10,8 +10,8 @@ from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
-from fl_lightning.executors.stacked.changes.surroundings import names_reached
 from fl_lightning.parts.federation import Task
+from fl_lightning.surroundings import names_reached
 
 _OF_ALL = "of which there is one for all clients"
 

@@ -70,7 +70,7 @@ def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
 
     Of functions with a cache there are its counters, too, if the code names ``cache_info``.
     """
-    names, own = _names(code), _global_names(code)
+    names, own = names_in(code), _global_names(code)
     found = {name: present[name] for name in (present if "globals" in own else own) if name in present}
     # what is imported inside of the function is no global
     waiting = [*found.items(), *((name, sys.modules[name]) for name in names if name in sys.modules)]
@@ -106,7 +106,7 @@ def names_reached(method: Any) -> set[str] | None:
         if not isinstance(value, FunctionType) or id(value) in seen or not is_users(value.__module__):
             continue
         seen.add(id(value))
-        new = set(_names(value.__code__))
+        new = set(names_in(value.__code__))
         names |= new
         waiting += [*globals_of(value.__code__, value.__globals__).values(), *held_by(value).values()]
         waiting += [member for name in new if (member := inspect.getattr_static(owner, name, None)) is not None]
@@ -114,9 +114,9 @@ def names_reached(method: Any) -> set[str] | None:
 
 
 @functools.cache
-def _names(code: CodeType) -> tuple[str, ...]:
+def names_in(code: CodeType) -> tuple[str, ...]:
     """Return what a function's code names, with that of the functions and classes inside of it."""
-    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
+    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in names_in(const))
     return tuple(dict.fromkeys([*code.co_names, *inner]))
 
 
