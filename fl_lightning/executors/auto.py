@@ -171,7 +171,12 @@ class AutoExecutor(Executor):
         manner = choice.cause
         if choice.executor == "sequential":
             manner = f"one after the other{',' if manner.startswith('not stacked') else ':'} {manner}"
-        rank_zero_info(f'executor="auto": clients train {manner}.{memory}{threads}')
+        processes = self._training.trainer.world_size
+        on_cpu = self._training.vector.device.type == "cpu"
+        advice = ""
+        if choice.executor == "vectorized" and on_cpu and processes > 1:
+            advice = f" On CPUs one process is often faster than {processes} for clients that are stacked; try both."
+        rank_zero_info(f'executor="auto": clients train {manner}.{memory}{threads}{advice}')
 
     def _prepare(self, choice: ExecutorChoice) -> None:
         self._sequential = SequentialExecutor(choice.channels_last)
