@@ -66,10 +66,11 @@ WORKLOADS = {
     "M1": Workload(100, 600, 10, 10, (784,)),
     "D1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="Adam"),
     "N1": Workload(200, 60, 20, 10, (60,), lr=1e-3, sigma=0.7, optimizer="AdamW"),
+    "P1": Workload(1000, 50, 50, 10, (3, 32, 32), lr=0.1),
 }
 #: Measured pairs, and how many rounds each side of a pair has where one round is too short to be timed alone.
 ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 40, "H1": 30, "H2": 20, "M1": 10}
-ROUNDS |= {"D1": 10, "N1": 10}
+ROUNDS |= {"D1": 10, "N1": 10, "P1": 3}
 BLOCKS = {"W2": 10, "H2": 10}
 
 
@@ -185,7 +186,17 @@ def normalised() -> nn.Sequential:
     return nn.Sequential(*first, nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 10))
 
 
-LAYERS = {"W5": tail, "D1": with_dropout, "N1": normalised}
+def of_pfl() -> nn.Sequential:
+    """Return the network of pfl-research's benchmark on CIFAR-10 (its `simple_cnn`, Glorot's uniform weights)."""
+    features = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)]
+    head = [nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)]
+    for layer in (*features, *head):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+    return nn.Sequential(*features, *head)
+
+
+LAYERS = {"W5": tail, "D1": with_dropout, "N1": normalised, "P1": of_pfl}
 
 
 def make_classifier(name: str, lr: float) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from federations import WORKLOADS, Clients, make_clients, make_network
+from federations import WORKLOADS, Clients, Workload, make_clients, make_network
 from products import BareProducts
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,11 +25,27 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor"
 
 
 class PlainLoop:
-    """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction)."""
+    """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction).
 
-    def __init__(self, name: str, clients: Clients, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.work, self.clients, self._clock = WORKLOADS[name], clients, clock
-        self.network = make_network(name)
+    Args:
+        name: The workload.
+        clients: The clients' samples.
+        clock: Tells the time; for a GPU it waits for the device.
+        work: Another round than that of the workload's name.
+        device: Where the network and the samples are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clients: Clients,
+        clock: Callable[[], float] = time.perf_counter,
+        work: Workload | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.work, self._clock, self.device = work or WORKLOADS[name], clock, device
+        self.clients = [(x.to(device), y.to(device)) for x, y in clients]
+        self.network = make_network(name).to(device)
         self.server = self._read()
         self.duals = {} if name == "W6" else None
         self.generator = torch.Generator().manual_seed(1)
@@ -60,7 +76,7 @@ class PlainLoop:
         dual = None if self.duals is None else self.duals.get(client, torch.zeros_like(self.server))
         start = [p.detach().clone() for p in self.network.parameters()] if dual is not None else []
         parts = dual.split([p.numel() for p in self.network.parameters()]) if dual is not None else []
-        for index in torch.randperm(len(x), generator=self.generator).split(self.work.batch_size):
+        for index in torch.randperm(len(x), generator=self.generator).to(self.device).split(self.work.batch_size):
             loss = F.cross_entropy(self.network(x[index]), y[index])
             optimizer.zero_grad()
             loss.backward()

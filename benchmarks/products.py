@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from federations import WORKLOADS, Clients, make_network
+from federations import WORKLOADS, Clients, Workload, make_network
 from torch import Tensor, nn
 
 #: The workloads whose networks are linear layers and ReLU, under FedAvg.
@@ -19,15 +19,31 @@ SERVED = ("W1", "W2", "W7", "H1", "H2", "M1")
 
 
 class BareProducts:
-    """Rounds of FedAvg on stacked perceptrons, by hand."""
+    """Rounds of FedAvg on stacked perceptrons, by hand.
 
-    def __init__(self, name: str, clients: Clients, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.work, self.clients, self._clock = WORKLOADS[name], clients, clock
+    Args:
+        name: The workload.
+        clients: The clients' samples.
+        clock: Tells the time; for a GPU it waits for the device.
+        work: Another round than that of the workload's name.
+        device: Where the network and the samples are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clients: Clients,
+        clock: Callable[[], float] = time.perf_counter,
+        work: Workload | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.work, self._clock, self.device = work or WORKLOADS[name], clock, device
+        self.clients = [(x.to(device), y.to(device)) for x, y in clients]
         layers = [layer for layer in make_network(name) if isinstance(layer, nn.Linear)]
-        self.server = [(layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in layers]
+        self.server = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
         k, b = self.work.per_round, self.work.batch_size
-        self.outputs = [torch.empty(k, b, len(weight)) for weight, _ in self.server]
-        self.passed = [torch.empty(k, b, weight.shape[1]) for weight, _ in self.server]
+        self.outputs = [torch.empty(k, b, len(weight), device=device) for weight, _ in self.server]
+        self.passed = [torch.empty(k, b, weight.shape[1], device=device) for weight, _ in self.server]
         self.generator = torch.Generator().manual_seed(1)
 
     def round(self, drawn: Sequence[int] = ()) -> float:
@@ -50,19 +66,19 @@ class BareProducts:
     def _gather(self, drawn: list[int], most: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, targets as negative weights of the right class, and samples' weights, in the epoch's order."""
         work, k = self.work, len(drawn)
-        x = torch.empty(k, most, *work.shape)
-        y = torch.zeros(k, most, 1, dtype=torch.int64)
-        weights = torch.zeros(k, most, 1)
+        x = torch.empty(k, most, *work.shape, device=self.device)
+        y = torch.zeros(k, most, 1, dtype=torch.int64, device=self.device)
+        weights = torch.zeros(k, most, 1, device=self.device)
         for row, client in enumerate(drawn):
             own_x, own_y = self.clients[client]
             n, last = len(own_y), len(own_y) % work.batch_size
-            order = torch.randperm(n, generator=self.generator)
+            order = torch.randperm(n, generator=self.generator).to(self.device)
             torch.index_select(own_x, 0, order, out=x[row, :n])
             x[row, n:] = 0
             torch.index_select(own_y, 0, order, out=y[row, :n, 0])
             weights[row, :n] = 1 / work.batch_size
             weights[row, n - last : n] = 1 / max(1, last)
-        targets = torch.zeros(k, most, work.classes).scatter_(2, y, -weights)
+        targets = torch.zeros(k, most, work.classes, device=self.device).scatter_(2, y, -weights)
         return x, targets, weights
 
     def _step(self, models: list[tuple[Tensor, Tensor]], x: Tensor, targets: Tensor, weights: Tensor) -> None:

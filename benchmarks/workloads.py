@@ -14,7 +14,8 @@ batched products without any framework (W1, W2, W7, H1, H2, M1), the limit of wh
 W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3x32x32, W4 character LSTM, W5 the last
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
 round, H1 and H2 a perceptron and a logistic regression on clients of log-normal sizes, M1 the perceptron of W1 with a
-metric object, D1 and N1 perceptrons of a user's own on such clients: dropout with Adam, layer normalisation with AdamW.
+metric object, D1 and N1 perceptrons of a user's own on such clients: dropout with Adam, layer normalisation with AdamW,
+P1 the benchmark of pfl-research on CIFAR-10 (50 of 1,000 users of 50 samples, two convolutions and dropout).
 Data are random. ``--clock processor`` counts the time that the training thread has the processor, for
 machines on which others work; it is for one process and one thread.
 """

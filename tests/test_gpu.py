@@ -1,12 +1,19 @@
-"""The same training on a CUDA device."""
+"""The same training on a CUDA device: every algorithm as on the CPU, resumed runs, half precision, two processes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from helpers.algorithms import ALGORITHMS, Net, data
 from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from fl_lightning import AggregationCallback, FedAvg, RADFed, TensorDataModule
+from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
 from fl_lightning.models import MLPClassifier
 
@@ -16,19 +23,117 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("make", [lambda: FedAvg(3, seed=1), lambda: RADFed(2, 3, seed=1)], ids=["fedavg", "radfed"])
-def test_gpu_equals_cpu_to_tolerance(make: type[AggregationCallback]) -> None:
+#: They draw noise or roundings on the module's device, where other numbers come than on a CPU.
+NOISY = {name for name in ALGORITHMS if any(word in name for word in ("private", "compressed"))}
+
+
+class NoDropout(Net):
+    """A network that draws nothing: the devices' generators draw other numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[3].p = 0.0
+
+
+def fit(name: str, accelerator: str, executor: str, epochs: int = 7, **options: Any) -> tuple[Net, Any]:
+    """Train an algorithm; return the module and the trainer."""
+    module: Net = options.pop("module", NoDropout)()
+    path, callbacks = options.pop("ckpt_path", None), options.pop("callbacks", [])
+    callback = ALGORITHMS[name](seed=1, executor=executor)
+    trainer = quiet_trainer(max_epochs=epochs, accelerator=accelerator, callbacks=[callback, *callbacks], **options)
+    trainer.fit(module, datamodule=data(), ckpt_path=path)
+    return module.cpu(), trainer
+
+
+def assert_near(module: Net, other: Net, bound: float) -> None:
+    """Check that two modules have the same state but for rounding."""
+    torch.testing.assert_close(dict(other.state_dict()), dict(module.state_dict()), rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - NOISY))
+def test_every_algorithm_ends_as_on_a_cpu(
+    name: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected, _ = fit(name, "cpu", "sequential")
+    found, _ = fit(name, "gpu", executor)
+    assert_near(expected, found, 1e-8)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_stack_ends_as_one_client_after_the_other(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropout and noise, which are drawn on the device."""
+    monkeypatch.chdir(tmp_path)
+    expected, _ = fit(name, "gpu", "sequential", module=Net)
+    found, _ = fit(name, "gpu", "vectorized", module=Net)
+    assert_near(expected, found, 1e-8)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedDyn", "FedAdam", "RADFed", "FedBuff", "FedAsync"])
+def test_a_resumed_run_ends_with_the_same_bits(name: str, executor: str, tmp_path: Path) -> None:
+    ends: dict[str, Any] = {"module": Net, "enable_checkpointing": True}
+    save = ModelCheckpoint(tmp_path / "whole")
+    whole, _ = fit(name, "gpu", executor, callbacks=[save], **ends)
+    fit(name, "gpu", executor, 4, callbacks=[ModelCheckpoint(tmp_path / "part", save_last=True)], **ends)
+    path, save = tmp_path / "part" / "last.ckpt", ModelCheckpoint(tmp_path / "resumed")
+    resumed, trainer = fit(name, "gpu", executor, ckpt_path=path, callbacks=[save], **ends)
+    assert trainer.current_epoch == 7
+    for key, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[key], value), key
+
+
+def test_bf16_mixed_trains_a_stack_as_clients_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     clients = [(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,))) for n in (8, 14, 6, 23, 10, 12)]
     weights = []
-    for accelerator in ("cpu", "gpu"):
+    for executor in ("sequential", "vectorized"):
         torch.manual_seed(0)
-        module = MLPClassifier(6, (8,), 3, lr=0.1)
-        data = TensorDataModule(clients=clients, batch_size=4, shuffle=False)
-        quiet_trainer(max_epochs=4, accelerator=accelerator, callbacks=[make()]).fit(module, datamodule=data)
+        module, callback = MLPClassifier(6, (8,), 3, lr=0.1), FedAvg(4, seed=1, executor=executor)
+        trainer = quiet_trainer(max_epochs=4, accelerator="gpu", precision="bf16-mixed", callbacks=[callback])
+        trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=4))
         weights.append({name: value.cpu() for name, value in module.state_dict().items()})
     for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(weights[1][name], value, rtol=2e-2, atol=2e-2)
+
+
+PROCESSES = """
+import sys
+sys.path[:0] = sys.argv[2:4]
+import lightning as L, torch
+from helpers.algorithms import ALGORITHMS, data
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import DDPStrategy
+from test_gpu import NoDropout
+
+if __name__ == "__main__":
+    card = torch.device("cuda", 0)
+    strategy = DDPStrategy(
+        parallel_devices=[card, card], cluster_environment=LightningEnvironment(), process_group_backend="gloo"
+    )
+    module = NoDropout()
+    trainer = L.Trainer(
+        max_epochs=7, accelerator="gpu", strategy=strategy, callbacks=[ALGORITHMS["FedAvg"](seed=1, executor="auto")],
+        logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    )
+    assert trainer.world_size == 2
+    trainer.fit(module, datamodule=data())
+    if trainer.is_global_zero:
+        torch.save({key: value.cpu() for key, value in module.state_dict().items()}, sys.argv[1])
+"""
+
+
+def test_two_processes_on_one_card_end_as_one(tmp_path: Path) -> None:
+    expected, _ = fit("FedAvg", "gpu", "auto")
+    script, end, tests = tmp_path / "script.py", tmp_path / "end.pt", Path(__file__).parent
+    script.write_text(PROCESSES)
+    command = [sys.executable, str(script), str(end), str(tests), str(tests.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = torch.load(end, weights_only=True)
+    torch.testing.assert_close(found, dict(expected.state_dict()), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["fused", "mapped"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -38,3 +39,28 @@ def test_asynchronous_rounds(what: str, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(sys, "argv", ["asynchronous.py", what, *options])
     runpy.run_path(str(FOLDER / "asynchronous.py"), run_name="__main__")
     assert "under way: 9; models held: " in capsys.readouterr().out
+
+
+def test_measurements_for_a_gpu_go_on_where_they_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the CPU, where the script can be tried."""
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    options = ["clients", "--device", "cpu", "--output", str(tmp_path), "--workloads", "H2", "--each", "0.01"]
+    (tmp_path / "card.json").write_text('{"needs H2": {"error": "none"}}')
+
+    def run(*more: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["gpu.py", *options, *more])
+        runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    assert "Measurements left: 1 of clients." in run("--cohorts", "2", "--seconds", "0")
+    told = run("--cohorts", "2")
+    assert "| H2 2 | " in told and "failed: card: needs H2: none" in told
+    first = json.loads((tmp_path / "clients.json").read_text())
+    assert first["H2 2"]["clients_a_round"] == 2
+    assert first["H2 2"]["rounds"] == 3  # two are left out, one is profiled
+    run("--cohorts", "2", "3")
+    second = json.loads((tmp_path / "clients.json").read_text())
+    assert second.keys() == {"H2 2", "H2 3"}
+    assert second["H2 2"] == first["H2 2"]

@@ -1,0 +1,179 @@
+"""Everything that is measured on one GPU, in parts, each measurement written as soon as it is made.
+
+    python benchmarks/gpu.py [--output gpu_results] [--seconds 540] [PART ...]
+
+`card` measures the card's rates, `tests` runs the tests that need a GPU, `rounds` times W1 to W7, H1, H2 and P1 (the
+benchmark of pfl-research on CIFAR-10) with the cohort of the workload and with 100 clients a round: the plain loop, the
+plain loop with CUDA graphs, bare products, and each executor. `clients` stacks 1 to 512 clients, `pfl` trains P1 with a
+central evaluation in every tenth round, `peers` tells which other frameworks are installed, and `report` prints tables
+of all that.
+
+After `--seconds` no further measurement begins; the same command goes on from there. A measurement that fails is kept
+with its error; give `--again` to repeat those. `--device cpu` tries the script itself. The workloads are those of
+`workloads.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+from federations import WORKLOADS as ALL
+from gpu_report import print_report
+from gpu_rounds import Device, by_fit, by_hand, needs, peaks, serves
+
+Measurement = tuple[str, Callable[[], dict[str, Any]]]
+
+WORKLOADS = ("W1", "W2", "W3", "P1", "W7", "H1", "H2", "W4", "W5", "W6")
+_ROOT = Path(__file__).parents[1]
+
+
+def card(options: argparse.Namespace) -> Iterator[Measurement]:
+    """The machine, its rates, and what workloads need."""
+
+    def machine() -> dict[str, Any]:
+        packages = {name: _version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics", "numpy")}
+        name = torch.cuda.get_device_name() if options.device.on_gpu else platform.processor()
+        return {"device": name, "cuda": torch.version.cuda, "python": platform.python_version(), **packages}
+
+    yield "machine", machine
+    yield "peaks", partial(peaks, options.device)
+    for name in options.workloads:
+        yield f"needs {name}", partial(needs, name)
+
+
+def tests(options: argparse.Namespace) -> Iterator[Measurement]:
+    """The tests marked `gpu`."""
+
+    def run() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report}", "tests/test_gpu.py"]
+            done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+            [suite] = ElementTree.parse(report).getroot()
+        wrong = [case for case in suite if any(case.find(kind) is not None for kind in ("failure", "error"))]
+        counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+        return counts | {"failed": [case.get("name") for case in wrong], "output": done.stdout[-8000:]}
+
+    yield "tests", run
+
+
+def rounds(options: argparse.Namespace) -> Iterator[Measurement]:
+    """Rounds of each workload, by hand and by each executor."""
+    for name in options.workloads:
+        for per_round in options.cohorts or dict.fromkeys((ALL[name].per_round, 100)):
+            for kind in ("plain", "graphs", "bare"):
+                if serves(name, kind) and (kind != "graphs" or options.device.on_gpu):
+                    work = partial(by_hand, name, kind, per_round, options.device, options.each)
+                    yield f"{name} {per_round} {kind}", work
+            for way in ("sequential", "vectorized", "auto"):
+                yield f"{name} {per_round} {way}", partial(by_fit, name, way, per_round, options.device, options.each)
+
+
+def clients(options: argparse.Namespace) -> Iterator[Measurement]:
+    """Rounds of as many clients as a stack has."""
+    for name in options.workloads:
+        for number in options.cohorts or [2**k for k in range(10)]:
+            work = partial(by_fit, name, "vectorized", number, options.device, options.each, number)
+            yield f"{name} {number}", work
+
+
+def pfl(options: argparse.Namespace) -> Iterator[Measurement]:
+    """The benchmark of pfl-research on CIFAR-10, with its central evaluations."""
+    for way in ("sequential", "vectorized", "auto"):
+        yield way, partial(by_fit, "P1", way, ALL["P1"].per_round, options.device, 6 * options.each, every=10)
+
+
+def peers(options: argparse.Namespace) -> Iterator[Measurement]:
+    """Other frameworks that are installed here."""
+
+    def find() -> dict[str, Any]:
+        return {name: _version(name) if find_spec(name) else None for name in ("pfl", "fedjax", "flwr", "jax")}
+
+    yield "installed", find
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Measurement]]] = {
+    "card": card,
+    "tests": tests,
+    "rounds": rounds,
+    "clients": clients,
+    "pfl": pfl,
+    "peers": peers,
+}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def run_part(part: str, options: argparse.Namespace, until: float) -> int:
+    """Make the measurements of a part that are missing, while there is time; return how many are still missing."""
+    path = options.output / f"{part}.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if options.again:
+        found = {key: value for key, value in found.items() if "error" not in value}
+    missing = 0
+    for key, measure in PARTS[part](options):
+        if key in found:
+            continue
+        if time.perf_counter() > until:
+            missing += 1
+            continue
+        begun = time.perf_counter()
+        try:
+            found[key] = measure()
+        except Exception as error:
+            found[key] = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()[-3000:]}
+        found[key]["took"] = time.perf_counter() - begun
+        path.with_suffix(".new").write_text(json.dumps(found, indent=1))
+        os.replace(path.with_suffix(".new"), path)
+        said = found[key].get("error") or f"{found[key].get('seconds', found[key]['took']):.4f} s"
+        print(f"{part}: {key}: {said}", flush=True)
+        if "CUDA error" in found[key].get("error", ""):  # nothing works after that in this process
+            sys.exit("The device has failed; run the same command again for the other measurements.")
+    return missing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "report"], metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--output", type=Path, default=Path("gpu_results"))
+    parser.add_argument("--seconds", type=float, default=540.0, help="after which no measurement begins")
+    parser.add_argument("--each", type=float, default=4.0, help="seconds of rounds in each measurement")
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
+    parser.add_argument("--cohorts", nargs="+", type=int, help="clients of a round, instead of the usual ones")
+    parser.add_argument("--again", action="store_true", help="repeat measurements that failed")
+    parser.add_argument("--device", default="cuda", type=Device, help="cuda, or cpu to try the script")
+    options = parser.parse_args()
+    if options.device.on_gpu and not torch.cuda.is_available():
+        parser.error("torch finds no GPU here; --device cpu tries the script")
+    options.output.mkdir(parents=True, exist_ok=True)
+    until = time.perf_counter() + options.seconds
+    missing = {part: run_part(part, options, until) for part in options.parts or PARTS if part != "report"}
+    print_report(options.output)
+    left = ", ".join(f"{number} of {part}" for part, number in missing.items() if number)
+    if left:
+        print(f"Measurements left: {left}. The same command makes them.")
+
+
+if __name__ == "__main__":
+    main()
