@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +34,14 @@ class Aggregation(Part, ABC):
     merges_buffers = False
     #: Whether :attr:`ClientResult.summed_lr` is needed.
     needs_summed_lr = False
+
+    def federation_of_held(self, federation: Federation) -> Federation:
+        """Return the federation that held aggregations see.
+
+        Where this one sees the results of all clients on every process, so do they: a sum over processes would count
+        each client once for each process.
+        """
+        return federation if self.reduces_over_ranks else replace(federation, sum_over_ranks=lambda tensor: tensor)
 
     @abstractmethod
     def update(self, result: ClientResult) -> None:

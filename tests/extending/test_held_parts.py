@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
@@ -20,6 +21,7 @@ from fl_lightning.parts import (
     Bucketing,
     ClientResult,
     Clip,
+    CurrentMean,
     Exchange,
     Federation,
     LocalObjective,
@@ -116,6 +118,58 @@ class Around(Aggregation):
 
 def test_an_aggregation_may_hold_one_in_a_list() -> None:
     assert run(FedAvg(1.0, aggregation=Around()), 1)[0] == 3.0
+
+
+class AddedUp(Aggregation):
+    """Moves by a quarter of the sum of all updates, over all processes."""
+
+    reduces_over_ranks = True
+
+    def __init__(self) -> None:
+        self.sum = torch.zeros(1, dtype=torch.float64)
+
+    def update(self, result: ClientResult) -> None:
+        self.sum = self.sum + result.delta
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        total, self.sum = self.federation.sum_over_ranks(self.sum), torch.zeros_like(self.sum)
+        return model + total / 4
+
+
+class HalfOf(Aggregation):
+    """Goes half of the way of another aggregation."""
+
+    def __init__(self, inner: Aggregation) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def update(self, result: ClientResult) -> None:
+        self.inner.update(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        merged = self.inner.merge(model)
+        return None if merged is None else model + (merged - model) / 2
+
+
+class SaveWeight(L.Callback):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        torch.save(pl_module.w.detach(), self.folder / f"{trainer.global_rank}.pt")
+
+
+@pytest.mark.parametrize("inner", [AddedUp, CurrentMean])
+def test_a_held_aggregation_counts_each_client_once_on_two_processes(inner: type[Aggregation], tmp_path: Path) -> None:
+    callbacks = [FedAvg(1.0, aggregation=HalfOf(inner())), SaveWeight(tmp_path)]
+    trainer = quiet_trainer(max_epochs=2, devices=2, strategy="ddp_fork", callbacks=callbacks)
+    trainer.fit(Quadratic(1.0, [0.0]), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    # the updates 2 and 4 add up to 6, so w goes from 0 to 6 / 8; then by (1.25 + 3.25) / 8. The mean of both is 3
+    expected = 0.75 + 4.5 / 8 if inner is AddedUp else 1.5 + 0.75
+    assert [float(torch.load(tmp_path / f"{rank}.pt", weights_only=True)) for rank in range(2)] == [expected] * 2
 
 
 def attribute(name: str, value: Any) -> type:
