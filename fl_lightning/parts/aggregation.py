@@ -13,6 +13,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.of_held import flag_of_held
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 
@@ -32,8 +33,8 @@ class Aggregation(Part, ABC):
     reduces_over_ranks = False
     #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the plain mean of the clients'.
     merges_buffers = False
-    #: Whether :attr:`ClientResult.summed_lr` is needed.
-    needs_summed_lr = False
+    #: Whether :attr:`ClientResult.summed_lr` is needed. True if a held aggregation needs it.
+    needs_summed_lr: bool = flag_of_held()
 
     def federation_of_held(self, federation: Federation) -> Federation:
         """Return the federation that held aggregations see.

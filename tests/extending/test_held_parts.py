@@ -21,13 +21,18 @@ from fl_lightning.parts import (
     Bucketing,
     ClientResult,
     Clip,
+    ControlVariates,
+    Correction,
     CurrentMean,
     Exchange,
     Federation,
+    LocalClient,
     LocalObjective,
     Median,
     Momentum,
     Part,
+    Proximal,
+    Redistribution,
     ServerOptimizer,
     TopK,
     WeightedMean,
@@ -353,3 +358,86 @@ def test_one_object_in_two_places_is_an_error(name: str) -> None:
 def test_two_objects_of_a_class_with_two_roles_are_none() -> None:
     # the updates 2 and 4 are halved on their way; the aggregation's own `upload` is not called
     assert run(FedAvg(1.0, exchange=HalfAndMean(), aggregation=HalfAndMean()), 1)[0] == 1.5
+
+
+class Together(LocalObjective):
+    """The sum of several objectives."""
+
+    def __init__(self, *inner: LocalObjective) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return self.inner
+
+    def correction(self, client: LocalClient) -> Correction:
+        terms = [term for objective in self.inner if (term := objective.correction(client)) is not None]
+        linear = [term.linear for term in terms if term.linear is not None]
+        return Correction(pull=sum(term.pull for term in terms), linear=sum(linear, torch.zeros_like(client.start)))
+
+
+def scaffold_with_prox(rounds: int, mu: float) -> float:
+    """SCAFFOLD, option 2, whose clients also have a proximal term: (w - c)^2 / 2, three steps of learning rate 0.1."""
+    w, variates = 0.0, [0.0, 0.0]
+    for _ in range(rounds):
+        mean, ends = sum(variates) / 2, []
+        for client, optimum in enumerate([2.0, 4.0]):
+            local = w
+            for _ in range(3):
+                local -= 0.1 * (local - optimum - variates[client] + mean + mu * (local - w))
+            variates[client] += (w - local) / 0.3 - mean
+            ends.append(local)
+        w = sum(ends) / 2
+    return w
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_held_objectives_are_told_of_clients_that_end(executor: Any) -> None:
+    objective = Together(ControlVariates(), Proximal(0.5))
+    algorithm = Federated(1.0, objective=objective, local_epochs=3, executor=executor)
+    module, trainer = Quadratic(0.1, [0.0]), quiet_trainer(max_epochs=3, callbacks=[algorithm])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    assert float(module.w) == pytest.approx(scaffold_with_prox(3, 0.5), abs=1e-12)
+    assert float(objective.inner[0].variates.mean) != 0
+    # three rounds, two clients, each a model and a control variate
+    assert trainer.callback_metrics["fed/models_sent"] == 3 * 2 * 2 * 2
+
+
+def test_an_objective_that_only_looks_leaves_the_rest_to_the_one_that_it_holds() -> None:
+    class Looks(LocalObjective):
+        def __init__(self, inner: LocalObjective) -> None:
+            self.inner = inner
+            self.ended: list[int] = []
+
+        @property
+        def held_parts(self) -> Sequence[Part]:
+            return [self.inner]
+
+        def on_client_end(self, result: ClientResult) -> None:
+            super().on_client_end(result)
+            self.ended.append(result.task.client)
+
+    def end(objective: LocalObjective) -> float:
+        module = Quadratic(0.1, [0.0])
+        callback = Federated(1.0, objective=objective, local_epochs=3)
+        quiet_trainer(max_epochs=3, callbacks=[callback]).fit(
+            module, datamodule=TensorDataModule(CLIENTS, batch_size=None)
+        )
+        return float(module.w)
+
+    looks = Looks(ControlVariates())
+    assert end(looks) == end(ControlVariates()) == pytest.approx(scaffold_with_prox(3, 0.0), abs=1e-12)
+    assert sorted(looks.ended) == [0, 0, 0, 1, 1, 1]
+
+
+def test_an_objective_must_join_the_corrections_of_several() -> None:
+    class Silent(Together):
+        correction = LocalObjective.correction
+
+    with pytest.raises(TypeError, match=r"Silent holds 2 objectives and does not define `correction`"):
+        run(Federated(1.0, objective=Silent(Proximal(1.0), Proximal(1.0))), 1)
+
+
+def test_a_held_objective_that_starts_from_the_server_is_refused_with_redistribution() -> None:
+    with pytest.raises(ValueError, match=r"Together cannot train circulating models"):
+        Federated(1.0, objective=Together(ControlVariates()), schedule=Redistribution(2))
