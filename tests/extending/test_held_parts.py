@@ -20,12 +20,14 @@ from fl_lightning.parts import (
     Aggregation,
     Bucketing,
     ClientResult,
+    ClientSampler,
     Clip,
     ControlVariates,
     Correction,
     CurrentMean,
     Exchange,
     Federation,
+    ImportanceSampler,
     LocalClient,
     LocalObjective,
     Median,
@@ -441,3 +443,27 @@ def test_an_objective_must_join_the_corrections_of_several() -> None:
 def test_a_held_objective_that_starts_from_the_server_is_refused_with_redistribution() -> None:
     with pytest.raises(ValueError, match=r"Together cannot train circulating models"):
         Federated(1.0, objective=Together(ControlVariates()), schedule=Redistribution(2))
+
+
+class Named(ClientSampler):
+    """Draws as another sampler does."""
+
+    def __init__(self, inner: ClientSampler) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def cohort_size(self, num_clients: int) -> int:
+        return self.inner.cohort_size(num_clients)
+
+    def draw(self, num_clients: int, rng: Any, available: Any = None) -> Any:
+        return self.inner.draw(num_clients, rng, available)
+
+
+def test_a_held_sampler_is_given_scores() -> None:
+    # f_k = (w - c_k)^2 / 2 from 0: the squared gradient is c_k^2, and 0 at the optimum, where training ends
+    inner = ImportanceSampler(1, gamma=0.5)
+    run(FedAvg(sampler=Named(inner), seed=1), 1)
+    assert sorted(inner.scores.tolist()) in ([2.0, 16.0], [4.0, 8.0])
