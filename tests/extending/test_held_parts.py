@@ -16,6 +16,7 @@ from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
+from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     Aggregation,
     Bucketing,
@@ -25,6 +26,7 @@ from fl_lightning.parts import (
     ControlVariates,
     Correction,
     CurrentMean,
+    DifferentialPrivacy,
     Exchange,
     Federation,
     ImportanceSampler,
@@ -33,6 +35,7 @@ from fl_lightning.parts import (
     Median,
     Momentum,
     Part,
+    PersonalParameters,
     Proximal,
     Redistribution,
     ServerOptimizer,
@@ -467,3 +470,47 @@ def test_a_held_sampler_is_given_scores() -> None:
     inner = ImportanceSampler(1, gamma=0.5)
     run(FedAvg(sampler=Named(inner), seed=1), 1)
     assert sorted(inner.scores.tolist()) in ([2.0, 16.0], [4.0, 8.0])
+
+
+class Doubled(Exchange):
+    """Does what another exchange does, and doubles the update."""
+
+    def __init__(self, inner: Exchange) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        result = self.inner.upload(result)
+        return self.with_sent_update(result, 2 * self.sent_update(result))
+
+
+class BodyAndHead(L.LightningModule):
+    """f_k = (body + head - c_k)^2 / 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = (torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (0.5 * (self.body + self.head - batch[1]) ** 2).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.25)
+
+
+def test_a_held_exchange_keeps_personal_parameters() -> None:
+    # optima 2 and 4, learning rate 1/4: body and head move by 1/2 and by 1, the body twice as far
+    module, exchange = BodyAndHead(), Doubled(PersonalParameters("head"))
+    communication = Communication()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, exchange=exchange), communication])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    assert (float(module.body), float(module.head)) == (1.5, 0.75)  # the mean of the heads is shown
+    assert communication.values["fed/bytes_up"] == 2 * 8  # the bodies
+
+
+def test_a_held_exchange_that_needs_the_sum_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Doubled holds a DifferentialPrivacy, whose `summed` would not be called"):
+        FedAvg(1.0, exchange=Doubled(DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.1)))
