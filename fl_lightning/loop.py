@@ -143,7 +143,6 @@ class FederatedLoop(RoundLoop):
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.training, self.algorithm)
-        score_clients(self.training, self.round_index)
         restore_monitored_values(self.trainer, self.restored_values)
         if self.other_settings:
             rank_zero_info(self.other_settings)
@@ -185,7 +184,7 @@ class FederatedLoop(RoundLoop):
         self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector)
         with self.stop.taking_back(self.on_round_abort):
             batches.on_round_start()
-            score_clients(self.training, self.round_index)  # for a sampler that was set since the fit began
+            score_clients(self.training, self.round_index)
             algorithm.on_round_start(self.round_index, self.settings.full_work)
             planned = sum(map(batches.number, self._share_of(algorithm.planned_tasks)))
         if not algorithm.unplanned_tasks:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import lightning.pytorch as pl
 import torch
+from torch import Tensor
 
+from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.parts.aggregation import Aggregation
+from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.fair_mean import FairMean
+from fl_lightning.parts.federation import Task, same_values
 from fl_lightning.parts.normalized_mean import NormalizedMean
+from fl_lightning.parts.objectives import Correction
 
 
 def other_optimizers(trainer: pl.Trainer, momentum: float) -> str:
@@ -56,3 +61,47 @@ def refuse_unknown_steps(trainer: pl.Trainer, callback: str, aggregation: Aggreg
             f"{callback} needs one learning rate within a round, but the module has a scheduler with interval='step'. "
             f"Give interval='epoch', which steps once a round{way_out}."
         )
+
+
+class StepsOfItsOwn:
+    """Refuses a client whose weights have changed without a step of an optimizer that Lightning knows of.
+
+    Where there is no such step, none is counted, and a local objective cannot correct a gradient.
+
+    Args:
+        trainer: Its module may step by itself.
+        vector: The federated state of the module, which holds the model from which the client starts.
+        algorithm: The algorithm; many do not need steps.
+        correction: The client's, if it has one.
+    """
+
+    def __init__(
+        self, trainer: pl.Trainer, vector: StateVector, algorithm: Algorithm, correction: Correction | None
+    ) -> None:
+        self._vector, self._module = vector, type(trainer.lightning_module).__name__
+        self._users: list[str] = []
+        if correction is not None:
+            self._users.append(f"{type(algorithm.objective).__name__} corrects gradients at the steps")
+        means = [part for part in algorithm.aggregation.with_held_parts if isinstance(part, NormalizedMean)]
+        self._users += [f"{type(mean).__name__} counts the steps" for mean in means]
+        by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
+        self._before: Tensor | None = vector.read() if self._users and not by_lightning else None
+
+    def refuse(self, task: Task, num_steps: int) -> None:
+        """Raise ``ValueError`` if the client's weights have changed, and no step was counted.
+
+        Args:
+            task: The client's task.
+            num_steps: Optimizer steps that were counted.
+        """
+        if self._before is None or num_steps:
+            return
+        n = self._vector.num_parameters
+        if not same_values(self._before[:n], self._vector.read()[:n]):
+            raise ValueError(
+                f"{self._module} has changed the weights of client {task.client} without a step "
+                f"of an optimizer that Lightning knows of, but {' and '.join(self._users)} of such an optimizer. "
+                "In `training_step`, take `optimizer = self.optimizers()`, without `use_pl_optimizer=False`, and call "
+                "`self.manual_backward(loss)` and `optimizer.step()`; or train with an algorithm that needs neither, "
+                "such as FedAvg."
+            )

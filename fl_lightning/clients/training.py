@@ -18,6 +18,7 @@ from fl_lightning.clients.batches import ClientBatches
 from fl_lightning.clients.corrections import ClientCorrection
 from fl_lightning.clients.error_notes import note_client
 from fl_lightning.clients.hooks import ClientHooks
+from fl_lightning.clients.known_steps import StepsOfItsOwn
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.started import FinalState, StartedClient
 from fl_lightning.clients.state_vector import StateVector
@@ -180,6 +181,7 @@ class LocalTraining:
         sums_lr = self.algorithm.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
         self._correction.set_weight_decay(self.trainer.optimizers)
+        own_steps = StepsOfItsOwn(self.trainer, self.vector, self.algorithm, correction)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
         batch = None
@@ -195,6 +197,7 @@ class LocalTraining:
             note_client(error, task, batch)
             raise
         steps = loop.on_client_end(task.slot)
+        own_steps.refuse(task, steps)
         summed_lr, self._correction = self._correction.summed_lr, None
         return self.finish(begun.client, self.vector.read(), steps, summed_lr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.of_held import flag_of_held
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 
@@ -31,8 +33,16 @@ class Aggregation(Part, ABC):
     reduces_over_ranks = False
     #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the plain mean of the clients'.
     merges_buffers = False
-    #: Whether :attr:`ClientResult.summed_lr` is needed.
-    needs_summed_lr = False
+    #: Whether :attr:`ClientResult.summed_lr` is needed. True if a held aggregation needs it.
+    needs_summed_lr: bool = flag_of_held()
+
+    def federation_of_held(self, federation: Federation) -> Federation:
+        """Return the federation that held aggregations see.
+
+        Where this one sees the results of all clients on every process, so do they: a sum over processes would count
+        each client once for each process.
+        """
+        return federation if self.reduces_over_ranks else replace(federation, sum_over_ranks=lambda tensor: tensor)
 
     @abstractmethod
     def update(self, result: ClientResult) -> None:

@@ -16,7 +16,13 @@ from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, Changin
 from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.objectives import Correction, LocalObjective
-from fl_lightning.parts.own_parts import check_attributes, refuse_idle, refuse_own_exchange, refuse_twice
+from fl_lightning.parts.own_parts import (
+    check_attributes,
+    refuse_held_sums,
+    refuse_idle,
+    refuse_own_exchange,
+    refuse_twice,
+)
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.same_everywhere import SameEverywhere
@@ -109,6 +115,7 @@ class Composition(ShowsSignature):
         refuse_twice(self.parts)
         for part in self.all_parts:
             refuse_idle(part)
+            refuse_held_sums(part)
         self._introduce_parts()
         check_attributes(self.all_parts, self.participation)
 

@@ -15,26 +15,36 @@ from fl_lightning.parts.correction import Correction as Correction
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.fednova_norm import fednova_norm
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
-from fl_lightning.parts.part import Part
+from fl_lightning.parts.of_held import flag_of_held, vectors_of_held
+from fl_lightning.parts.part import Part, passes_on
 from fl_lightning.parts.returned import checked_correction, checked_loss
 
 
 class LocalObjective(Part):
-    """The plain objective F_k, and the base of all others."""
+    """The plain objective F_k, and the base of all others.
+
+    An objective that holds another one does what that one does, unless it overrides it: its flags, its loss, and its
+    correction, if it holds only one.
+    """
 
     #: Vectors of the model's length that travel each way for a client: SCAFFOLD sends its control variate too.
-    vectors_sent = 1
+    vectors_sent: int = vectors_of_held()
     #: Whether :attr:`ClientResult.summed_lr` is needed.
-    needs_summed_lr = False
+    needs_summed_lr: bool = flag_of_held()
     #: Whether all clients of a round must start from the server's model.
-    starts_from_server = False
+    starts_from_server: bool = flag_of_held()
     #: The :class:`Chain` of exchanges beside the objective; set when a fit begins.
     exchange: Any = None
 
     @property
+    def _held_objectives(self) -> list[LocalObjective]:
+        return [part for part in self.held_parts if isinstance(part, LocalObjective)]
+
+    @property
     def sends_loss(self) -> bool:
         """Whether clients send a loss; see :meth:`loss_of`."""
-        return type(self).loss_of is not LocalObjective.loss_of
+        own = type(self).loss_of is not LocalObjective.loss_of
+        return own or any(held.sends_loss for held in self._held_objectives)
 
     @property
     def correcting(self) -> list[str]:
@@ -49,11 +59,28 @@ class LocalObjective(Part):
 
     @returns(checked_correction)
     def correction(self, client: LocalClient) -> Correction | None:
-        """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch."""
-        return None
+        """Return the term that is added to F_k; ``None`` for nothing. Called before the client's first batch.
 
+        Raises:
+            TypeError: If the objective holds several others, and does not define how their terms are joined.
+        """
+        held = self._held_objectives
+        if len(held) > 1:
+            raise TypeError(
+                f"{type(self).__name__} holds {len(held)} objectives and does not define `correction`, so it is not "
+                "known how their terms are joined. Define it: it may return a `Correction` with the sum of their "
+                "`pull` and `linear`."
+            )
+        return held[0].correction(client) if held else None
+
+    @passes_on
     def on_client_end(self, result: ClientResult) -> None:
-        """Called when a client is done, with its result as it leaves the client."""
+        """Called when a client is done, with its result as it leaves the client: before any exchange.
+
+        A client that hands back NaN or infinite values is left out before, without this call.
+        """
+        for held in self._held_objectives:
+            held.on_client_end(result)
 
     @returns(checked_loss)
     def loss_of(self, task: Task) -> float | None:
@@ -61,7 +88,8 @@ class LocalObjective(Part):
 
         Called when it is done, before :meth:`on_client_end`.
         """
-        return None
+        losses = (held.loss_of(task) for held in self._held_objectives if held.sends_loss)
+        return next(losses, None)
 
 
 class Proximal(LocalObjective):

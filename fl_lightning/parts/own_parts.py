@@ -50,6 +50,19 @@ def refuse_own_exchange(objective: LocalObjective) -> None:
         )
 
 
+def refuse_held_sums(part: Part) -> None:
+    """Raise ``TypeError`` if an exchange of a user's own holds one that must see all updates, or their sum."""
+    if not isinstance(part, Exchange) or part.is_of_library:
+        return
+    for held in part.held_parts:
+        for flag, method in (("sums_updates", "summed"), ("colludes", "colluded")):
+            if getattr(held, flag, False) and not getattr(part, flag):
+                raise TypeError(
+                    f"{type(part).__name__} holds a {type(held).__name__}, whose `{method}` would not be called. Put "
+                    f"both in a list: `exchange=[..., {type(held).__name__}(...)]`."
+                )
+
+
 def _methods(base: type) -> list[str]:
     return [name for name, value in vars(base).items() if callable(value) and not name.startswith("_")]
 

@@ -156,7 +156,11 @@ class Part(ShowsArguments):
             for states in self.client_states.values():
                 states.attach(own)
         for held in self.held_parts:
-            held.attach(federation, fresh=fresh)
+            held.attach(self.federation_of_held(federation), fresh=fresh)
+
+    def federation_of_held(self, federation: Federation) -> Federation:
+        """Return the federation that held parts see, given that of this part."""
+        return federation
 
     @passes_on
     def check_beside(self, parts: Mapping[str, Any]) -> None:

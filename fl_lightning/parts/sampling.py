@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -14,13 +13,13 @@ from fl_lightning.arguments import (
     check_fraction,
     check_interval,
     check_names,
-    got_number,
-    is_number,
     plain,
 )
+from fl_lightning.parts.clients_per_round import fraction_or_number
 from fl_lightning.parts.contracts import raise_flags, returns
 from fl_lightning.parts.federation import Federation, LocalClient
-from fl_lightning.parts.part import Part
+from fl_lightning.parts.of_held import flag_of_held
+from fl_lightning.parts.part import Part, passes_on
 from fl_lightning.parts.returned import checked_score, checked_size
 from fl_lightning.representation import who_train
 
@@ -33,9 +32,9 @@ class ClientSampler(Part, ABC):
 
     #: Whether :meth:`cohort_size` counts clients, so that it is at most their number.
     counts_clients = True
-    #: Whether :meth:`score` is called for every client that trained. True for a class that defines it, unless it says
-    #: otherwise.
-    needs_scores = False
+    #: Whether :meth:`score` is called for every client that trained. True for a class that defines it, or if a held
+    #: sampler needs it, unless the class says otherwise.
+    needs_scores: bool = flag_of_held()
     #: Whether :meth:`draw` returns clients in random order by itself. Otherwise they are shuffled before anything
     #: depends on their order: which circulating model a client meets, who is a straggler.
     draws_in_random_order = False
@@ -67,40 +66,36 @@ class ClientSampler(Part, ABC):
         """
 
     def clients_without_score(self) -> Iterable[int]:
-        """Return the clients that must be scored before the first draw."""
-        return ()
+        """Return clients to be scored now, at the server's model; asked before each draw and ``on_round_start``."""
+        return [client for held in self._held_samplers for client in held.clients_without_score()]
 
     @returns(checked_score)
     def score(self, client: LocalClient) -> float:
-        """Return the importance of the client at the module's present weights.
+        """Return the importance of a client at the module's present weights.
+
+        These are the server's for :meth:`clients_without_score`, and those that the client has just trained for a
+        client of the round, which is scored if :attr:`needs_scores`.
 
         Raises:
             NotImplementedError: If the sampler needs scores and does not define this method; others need none.
         """
+        for held in self._held_samplers:
+            if held.needs_scores:
+                return held.score(client)
         raise NotImplementedError(
             f"{type(self).__name__} has `needs_scores = True`, so it must define `score(client)`, "
             "which returns a number."
         )
 
+    @passes_on
     def take_scores(self, scores: Mapping[int, float]) -> None:
-        """Take the scores of the clients that trained in a round that has ended, on all processes."""
+        """Take scores by client, on all processes: before a draw, and of the clients that trained when a round ends."""
+        for held in self._held_samplers:
+            held.take_scores(scores)
 
-
-def fraction_or_number(clients_per_round: int | float) -> int | float:
-    """Return clients per round as a plain number: a float in (0, 1] is a fraction, an int of at least 1 their number.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    if is_number(clients_per_round):
-        if isinstance(clients_per_round, numbers.Integral) and clients_per_round >= 1:
-            return int(clients_per_round)
-        if isinstance(clients_per_round, (float, np.floating)) and 0.0 < clients_per_round <= 1.0:
-            return float(plain(clients_per_round))
-    raise ValueError(
-        "`clients_per_round` must be a float in (0, 1], the fraction of the clients, or an int of at least 1, "
-        f"their number; got {got_number(clients_per_round)}. For all clients give 1.0."
-    )
+    @property
+    def _held_samplers(self) -> list[ClientSampler]:
+        return [part for part in self.held_parts if isinstance(part, ClientSampler)]
 
 
 class UniformSampler(ClientSampler):

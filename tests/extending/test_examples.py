@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import Momentum, Proximal
+from fl_lightning.parts import Momentum, Proximal, WeightedMean
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -127,11 +127,65 @@ def test_clients_train_in_turn() -> None:
     assert [sorted(module.seen[i : i + 2]) for i in (0, 2, 4)] == [[0.0, 1.0], [2.0, 3.0], [0.0, 4.0]]
 
 
+def power_of_choice(rounds: int, path: Path | None = None) -> tuple[float, Any]:
+    data = TensorDataModule(quadratic_clients([1.0] * 4, [0.0, 1.0, 5.0, 3.0]), batch_size=None)
+    callback = FedAvg(sampler=example("power_of_choice").PowerOfChoice(2, 4))
+    module, trainer = Quadratic(1.0), quiet_trainer(max_epochs=rounds, callbacks=[callback])
+    trainer.fit(module, datamodule=data, ckpt_path=path)
+    return float(module.w), trainer
+
+
+def test_clients_with_the_largest_losses_train(tmp_path: Path) -> None:
+    # one step takes a client to its optimum. At 0 those at 5 and 3 have the largest losses; at 4 those at 0 and 1
+    assert power_of_choice(1)[0] == 4.0
+    weight, trainer = power_of_choice(2)
+    assert weight == 0.5
+    # in each round four clients receive the model to be scored, and two to train it; these two send theirs
+    assert trainer.callback_metrics["fed/models_sent"] == 2 * (4 + 2 + 2)
+
+    power_of_choice(1)[1].save_checkpoint(tmp_path / "last.ckpt")
+    weight, trainer = power_of_choice(2, tmp_path / "last.ckpt")
+    assert (weight, trainer.callback_metrics["fed/models_sent"]) == (0.5, 16)
+
+
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_the_anchor_pulls_no_harder_than_mu(executor: Any) -> None:
     # f = (w - 3)^2 / 2 from 1 with lr 1/2 and mu 1/2: 2; then -1 + 1/2 gives 2.25; then -.75 + 1/2 gives 2.375
     callback = Federated(1.0, objective=example("huber_anchor").HuberAnchor(0.5), local_steps=3, executor=executor)
     assert float(fit_quadratic(callback, Quadratic(0.5, 1.0), quadratic_clients([1.0], [3.0]), 1)) == 2.375
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_control_variates_by_hand(executor: Any) -> None:
+    # (w - c)^2 / 2 with lr 0.1, sizes 1 and 3 in batches of 1: one step and three
+    w, variates = 0.0, [0.0, 0.0]
+    for _ in range(3):
+        mean, ends = sum(variates) / 2, []
+        for client, (optimum, steps) in enumerate([(2.0, 1), (4.0, 3)]):
+            local = w
+            for _ in range(steps):
+                local -= 0.1 * (local - optimum - variates[client] + mean)
+            variates[client] += (w - local) / (0.1 * steps) - mean
+            ends.append(local)
+        w = sum(ends) / 2
+    objective = example("own_variates").OwnVariates()
+    callback = Federated(1.0, objective=objective, aggregation=WeightedMean("uniform"), executor=executor)
+    module, trainer = Quadratic(0.1), quiet_trainer(max_epochs=3, callbacks=[callback])
+    data = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0], [1, 3]), batch_size=1)
+    trainer.fit(module, datamodule=data)
+    assert float(module.w) == pytest.approx(w, abs=1e-12)
+    assert trainer.callback_metrics["fed/models_sent"] == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_an_objective_reads_the_servers_last_move(executor: Any) -> None:
+    # lr 1/4 and two steps from 0 to 4: 1, 7/4. The last move is 7/4, mixed in by half: w + (4 - w) / 8 + 7/4 / 4
+    server = example("last_move").Remembers()
+    objective = example("last_move").LastMove(server, weight=0.5, reach=0.5)
+    callback = Federated(1.0, objective=objective, server=server, local_steps=2, executor=executor)
+    first = 7 / 4 + (4 - 7 / 4) / 8 + 7 / 4 / 2 / 0.5 / 4
+    second = first + (4 - first) / 8 + 7 / 4 / 2 / 0.5 / 4
+    assert float(fit_quadratic(callback, Quadratic(0.25), quadratic_clients([1.0], [4.0]), 2)) == second
 
 
 def test_the_server_moves_by_signs() -> None:

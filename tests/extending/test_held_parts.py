@@ -9,23 +9,35 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
+from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import (
     Aggregation,
     Bucketing,
     ClientResult,
+    ClientSampler,
     Clip,
+    ControlVariates,
+    Correction,
+    CurrentMean,
+    DifferentialPrivacy,
     Exchange,
     Federation,
+    ImportanceSampler,
+    LocalClient,
     LocalObjective,
     Median,
     Momentum,
     Part,
+    PersonalParameters,
+    Proximal,
+    Redistribution,
     ServerOptimizer,
     TopK,
     WeightedMean,
@@ -116,6 +128,58 @@ class Around(Aggregation):
 
 def test_an_aggregation_may_hold_one_in_a_list() -> None:
     assert run(FedAvg(1.0, aggregation=Around()), 1)[0] == 3.0
+
+
+class AddedUp(Aggregation):
+    """Moves by a quarter of the sum of all updates, over all processes."""
+
+    reduces_over_ranks = True
+
+    def __init__(self) -> None:
+        self.sum = torch.zeros(1, dtype=torch.float64)
+
+    def update(self, result: ClientResult) -> None:
+        self.sum = self.sum + result.delta
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        total, self.sum = self.federation.sum_over_ranks(self.sum), torch.zeros_like(self.sum)
+        return model + total / 4
+
+
+class HalfOf(Aggregation):
+    """Goes half of the way of another aggregation."""
+
+    def __init__(self, inner: Aggregation) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def update(self, result: ClientResult) -> None:
+        self.inner.update(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        merged = self.inner.merge(model)
+        return None if merged is None else model + (merged - model) / 2
+
+
+class SaveWeight(L.Callback):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        torch.save(pl_module.w.detach(), self.folder / f"{trainer.global_rank}.pt")
+
+
+@pytest.mark.parametrize("inner", [AddedUp, CurrentMean])
+def test_a_held_aggregation_counts_each_client_once_on_two_processes(inner: type[Aggregation], tmp_path: Path) -> None:
+    callbacks = [FedAvg(1.0, aggregation=HalfOf(inner())), SaveWeight(tmp_path)]
+    trainer = quiet_trainer(max_epochs=2, devices=2, strategy="ddp_fork", callbacks=callbacks)
+    trainer.fit(Quadratic(1.0, [0.0]), datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    # the updates 2 and 4 add up to 6, so w goes from 0 to 6 / 8; then by (1.25 + 3.25) / 8. The mean of both is 3
+    expected = 0.75 + 4.5 / 8 if inner is AddedUp else 1.5 + 0.75
+    assert [float(torch.load(tmp_path / f"{rank}.pt", weights_only=True)) for rank in range(2)] == [expected] * 2
 
 
 def attribute(name: str, value: Any) -> type:
@@ -299,3 +363,154 @@ def test_one_object_in_two_places_is_an_error(name: str) -> None:
 def test_two_objects_of_a_class_with_two_roles_are_none() -> None:
     # the updates 2 and 4 are halved on their way; the aggregation's own `upload` is not called
     assert run(FedAvg(1.0, exchange=HalfAndMean(), aggregation=HalfAndMean()), 1)[0] == 1.5
+
+
+class Together(LocalObjective):
+    """The sum of several objectives."""
+
+    def __init__(self, *inner: LocalObjective) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return self.inner
+
+    def correction(self, client: LocalClient) -> Correction:
+        terms = [term for objective in self.inner if (term := objective.correction(client)) is not None]
+        linear = [term.linear for term in terms if term.linear is not None]
+        return Correction(pull=sum(term.pull for term in terms), linear=sum(linear, torch.zeros_like(client.start)))
+
+
+def scaffold_with_prox(rounds: int, mu: float) -> float:
+    """SCAFFOLD, option 2, whose clients also have a proximal term: (w - c)^2 / 2, three steps of learning rate 0.1."""
+    w, variates = 0.0, [0.0, 0.0]
+    for _ in range(rounds):
+        mean, ends = sum(variates) / 2, []
+        for client, optimum in enumerate([2.0, 4.0]):
+            local = w
+            for _ in range(3):
+                local -= 0.1 * (local - optimum - variates[client] + mean + mu * (local - w))
+            variates[client] += (w - local) / 0.3 - mean
+            ends.append(local)
+        w = sum(ends) / 2
+    return w
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_held_objectives_are_told_of_clients_that_end(executor: Any) -> None:
+    objective = Together(ControlVariates(), Proximal(0.5))
+    algorithm = Federated(1.0, objective=objective, local_epochs=3, executor=executor)
+    module, trainer = Quadratic(0.1, [0.0]), quiet_trainer(max_epochs=3, callbacks=[algorithm])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    assert float(module.w) == pytest.approx(scaffold_with_prox(3, 0.5), abs=1e-12)
+    assert float(objective.inner[0].variates.mean) != 0
+    # three rounds, two clients, each a model and a control variate
+    assert trainer.callback_metrics["fed/models_sent"] == 3 * 2 * 2 * 2
+
+
+def test_an_objective_that_only_looks_leaves_the_rest_to_the_one_that_it_holds() -> None:
+    class Looks(LocalObjective):
+        def __init__(self, inner: LocalObjective) -> None:
+            self.inner = inner
+            self.ended: list[int] = []
+
+        @property
+        def held_parts(self) -> Sequence[Part]:
+            return [self.inner]
+
+        def on_client_end(self, result: ClientResult) -> None:
+            super().on_client_end(result)
+            self.ended.append(result.task.client)
+
+    def end(objective: LocalObjective) -> float:
+        module = Quadratic(0.1, [0.0])
+        callback = Federated(1.0, objective=objective, local_epochs=3)
+        quiet_trainer(max_epochs=3, callbacks=[callback]).fit(
+            module, datamodule=TensorDataModule(CLIENTS, batch_size=None)
+        )
+        return float(module.w)
+
+    looks = Looks(ControlVariates())
+    assert end(looks) == end(ControlVariates()) == pytest.approx(scaffold_with_prox(3, 0.0), abs=1e-12)
+    assert sorted(looks.ended) == [0, 0, 0, 1, 1, 1]
+
+
+def test_an_objective_must_join_the_corrections_of_several() -> None:
+    class Silent(Together):
+        correction = LocalObjective.correction
+
+    with pytest.raises(TypeError, match=r"Silent holds 2 objectives and does not define `correction`"):
+        run(Federated(1.0, objective=Silent(Proximal(1.0), Proximal(1.0))), 1)
+
+
+def test_a_held_objective_that_starts_from_the_server_is_refused_with_redistribution() -> None:
+    with pytest.raises(ValueError, match=r"Together cannot train circulating models"):
+        Federated(1.0, objective=Together(ControlVariates()), schedule=Redistribution(2))
+
+
+class Named(ClientSampler):
+    """Draws as another sampler does."""
+
+    def __init__(self, inner: ClientSampler) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def cohort_size(self, num_clients: int) -> int:
+        return self.inner.cohort_size(num_clients)
+
+    def draw(self, num_clients: int, rng: Any, available: Any = None) -> Any:
+        return self.inner.draw(num_clients, rng, available)
+
+
+def test_a_held_sampler_is_given_scores() -> None:
+    # f_k = (w - c_k)^2 / 2 from 0: the squared gradient is c_k^2, and 0 at the optimum, where training ends
+    inner = ImportanceSampler(1, gamma=0.5)
+    run(FedAvg(sampler=Named(inner), seed=1), 1)
+    assert sorted(inner.scores.tolist()) in ([2.0, 16.0], [4.0, 8.0])
+
+
+class Doubled(Exchange):
+    """Does what another exchange does, and doubles the update."""
+
+    def __init__(self, inner: Exchange) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def upload(self, result: ClientResult) -> ClientResult:
+        result = self.inner.upload(result)
+        return self.with_sent_update(result, 2 * self.sent_update(result))
+
+
+class BodyAndHead(L.LightningModule):
+    """f_k = (body + head - c_k)^2 / 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = (torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (0.5 * (self.body + self.head - batch[1]) ** 2).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.25)
+
+
+def test_a_held_exchange_keeps_personal_parameters() -> None:
+    # optima 2 and 4, learning rate 1/4: body and head move by 1/2 and by 1, the body twice as far
+    module, exchange = BodyAndHead(), Doubled(PersonalParameters("head"))
+    communication = Communication()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, exchange=exchange), communication])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    assert (float(module.body), float(module.head)) == (1.5, 0.75)  # the mean of the heads is shown
+    assert communication.values["fed/bytes_up"] == 2 * 8  # the bodies
+
+
+def test_a_held_exchange_that_needs_the_sum_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Doubled holds a DifferentialPrivacy, whose `summed` would not be called"):
+        FedAvg(1.0, exchange=Doubled(DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.1)))

@@ -52,8 +52,6 @@ def trained(callback: Federated) -> Tensor:
 class Holder(LocalObjective):
     """Leaves everything to the objective that it holds."""
 
-    needs_summed_lr = starts_from_server = True
-
     def __init__(self, inner: LocalObjective) -> None:
         self.inner = inner
 
@@ -63,9 +61,6 @@ class Holder(LocalObjective):
 
     def correction(self, client: Any) -> Correction | None:
         return self.inner.correction(client)
-
-    def on_client_end(self, result: Any) -> None:
-        self.inner.on_client_end(result)
 
 
 @pytest.mark.parametrize("held", [False, True])

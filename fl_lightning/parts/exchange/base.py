@@ -18,8 +18,8 @@ from fl_lightning.parts.traffic import Payload
 class Exchange(Part):
     """Decides from which model a client starts, how the server sees its result, and how much traffic that takes.
 
-    The defaults send the whole model both ways. A subclass overrides the methods that it needs. :meth:`merged` and
-    :meth:`published` run on all processes, the others on the process that trains the client.
+    The defaults send the whole model both ways, or do what held exchanges do. A subclass overrides the methods that it
+    needs. :meth:`merged` and :meth:`published` run on all processes, the others on the process that trains the client.
     """
 
     #: Whether the server sees only the sum of all updates, by :meth:`summed`. It is then the last of the exchanges.
@@ -47,6 +47,8 @@ class Exchange(Part):
     def join_chain(self, chain: Exchange, place: int) -> None:
         """Become one of several exchanges, at a place from the client to the server."""
         self._whole_chain, self._place_in_chain = chain, place
+        for held in self._held_exchanges:
+            held.join_chain(chain, place)
 
     def check_another_fit(self) -> None:
         """Raise ``ValueError`` if no fit may begin at round 0 with the model that an earlier fit of this part left."""
@@ -58,6 +60,8 @@ class Exchange(Part):
             task: The client's task.
             model: What the server sends, shape ``(size,)``: parameters first, then buffers; not to be written to.
         """
+        for held in reversed(self._held_exchanges):
+            model = held.download(task, model)
         return model
 
     def upload(self, result: ClientResult) -> ClientResult:
@@ -65,6 +69,8 @@ class Exchange(Part):
 
         ``result.with_delta(update, payload)`` replaces the update and describes the message.
         """
+        for held in self._held_exchanges:
+            result = held.upload(result)
         return result
 
     def colluded(self, results: Sequence[ClientResult]) -> list[ClientResult]:
@@ -86,23 +92,35 @@ class Exchange(Part):
 
     def merged(self, aggregate: Tensor) -> Tensor:
         """Return what the server moves to, given the merged results, shape ``(size,)``, float64."""
+        for held in self._held_exchanges:
+            aggregate = held.merged(aggregate)
         return aggregate
 
     def published(self, model: Tensor) -> Tensor:
         """Return the model that is validated and checkpointed, given the server's, shape ``(size,)``."""
+        for held in self._held_exchanges:
+            model = held.published(model)
         return model
 
     def travels(self, name: str) -> bool:
         """Return whether the named parameter or buffer is sent at all."""
-        return True
+        return all(held.travels(name) for held in self._held_exchanges)
 
     def payload_down(self, payload: Payload) -> Payload:
         """Return what the server sends to one client, given what it would send of the parameters otherwise."""
+        for held in reversed(self._held_exchanges):
+            payload = held.payload_down(payload)
         return payload
 
     def payload_up(self, payload: Payload) -> Payload:
         """Return what a client sends whose result is left out, given what it would send of the parameters otherwise."""
+        for held in self._held_exchanges:
+            payload = held.payload_up(payload)
         return payload
+
+    @property
+    def _held_exchanges(self) -> list[Exchange]:
+        return [part for part in self.held_parts if isinstance(part, Exchange)]
 
     # ---- for subclasses: the part of an update that travels ----
 

@@ -1,0 +1,36 @@
+from fl_lightning.parts import Correction, LocalObjective, ServerOptimizer
+
+
+class Remembers(ServerOptimizer):
+    """Takes the aggregate, and remembers the way to it."""
+
+    def __init__(self):
+        self.move = None
+
+    def step(self, model, aggregate):
+        self.move = aggregate - model
+        return aggregate
+
+    def state_dict(self):
+        return {"move": self.move}
+
+    def load_state_dict(self, state):
+        self.move = state["move"]
+
+
+class LastMove(LocalObjective):
+    """Mixes the server's last move into each gradient (FedCM, Xu et al. 2021); ``reach``: learning rate x steps."""
+
+    def __init__(self, server, weight, reach):
+        self.server, self.weight, self.reach = server, weight, reach
+
+    def correction(self, client):
+        if self.server.move is None:
+            return None
+        return Mixed(pull=self.weight, linear=-self.server.move / self.reach)
+
+
+class Mixed(Correction):
+    def add(self, parameters, start, linear):
+        for parameter, direction in zip(parameters, linear):
+            parameter.grad.mul_(1 - self.pull).add_(direction, alpha=self.pull)

@@ -1,0 +1,30 @@
+import numpy as np
+
+from fl_lightning.parts import ClientSampler
+
+
+class PowerOfChoice(ClientSampler):
+    """Of ``d`` clients that are drawn by their sizes, the ``m`` with the largest losses train (Cho et al. 2022)."""
+
+    needs_scores = False  # no score after training, at the client's own model
+
+    def __init__(self, m, d):
+        self.m, self.d = m, d
+        self.losses = {}
+
+    def cohort_size(self, num_clients):
+        return self.m
+
+    def clients_without_score(self):
+        sizes = self.federation.sizes
+        return np.random.choice(len(sizes), self.d, replace=False, p=sizes / sizes.sum()).tolist()
+
+    def score(self, client):
+        return client.loss()
+
+    def take_scores(self, scores):
+        self.losses = scores
+
+    def draw(self, num_clients, rng, available=None):
+        candidates = [client for client in self.losses if available is None or client in available]
+        return np.array(sorted(candidates, key=self.losses.get, reverse=True)[: self.m], dtype=int)
