@@ -32,7 +32,8 @@ class Aggregation(Part, ABC):
     #: Otherwise every process sees the results of all clients.
     reduces_over_ranks = False
     #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the plain mean of the clients'.
-    merges_buffers = False
+    #: True if a held aggregation merges them.
+    merges_buffers: bool = flag_of_held()
     #: Whether :attr:`ClientResult.summed_lr` is needed. True if a held aggregation needs it.
     needs_summed_lr: bool = flag_of_held()
 

@@ -17,7 +17,8 @@ from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Weighting
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.part import Part
+from fl_lightning.parts.of_held import flag_of_held
+from fl_lightning.parts.part import Part, passes_on
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server import Server
@@ -26,27 +27,37 @@ EvaluatedModel = Literal["server", "active", "all"]
 
 
 class Schedule(Part, ABC):
-    """Decides which model each slot of a round starts from and when the server acts."""
+    """Decides which model each slot of a round starts from and when the server acts.
+
+    A schedule that holds another one has its slots, its flags and its checks, unless it overrides them.
+    """
 
     #: Whether a slot keeps its model from round to round, so that it belongs to one process.
-    keeps_models = False
+    keeps_models: bool = flag_of_held()
     #: Whether the server gets all results of a round at its end, and nothing else.
     merges_each_round = False
     #: Whether checkpoints hold results that the server has not merged.
-    saves_results = False
+    saves_results: bool = flag_of_held()
+
+    @property
+    def _held_schedules(self) -> list[Schedule]:
+        return [part for part in self.held_parts if isinstance(part, Schedule)]
 
     @property
     def in_cycle(self) -> bool:
         """Whether models circulate that the server has not aggregated yet."""
-        return False
+        return any(held.in_cycle for held in self._held_schedules)
 
     @property
     def shows_aggregate(self) -> bool:
         """Whether the model that was published last is the server's, not a mean of circulating models."""
-        return True
+        return all(held.shows_aggregate for held in self._held_schedules)
 
+    @passes_on
     def check_participation(self, participation: Participation) -> None:
         """Raise ``ValueError`` if the schedule does not allow this participation."""
+        for held in self._held_schedules:
+            held.check_participation(participation)
 
     def choose_slots(self, num_active: int, cohort_size: int, rng: np.random.Generator) -> list[int]:
         """Return the slots that train in a round, at most one for each active client.
@@ -56,6 +67,8 @@ class Schedule(Part, ABC):
             cohort_size: Clients that usually do.
             rng: The round's generator.
         """
+        for held in self._held_schedules:
+            return held.choose_slots(num_active, cohort_size, rng)
         return list(range(num_active))
 
     @abstractmethod

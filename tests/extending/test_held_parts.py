@@ -5,7 +5,7 @@ Two clients reach their optima 2 and 4 in one step, so that each round's aggrega
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,12 @@ from fl_lightning.parts import (
     Median,
     Momentum,
     Part,
+    Participation,
     PersonalParameters,
     Proximal,
     Redistribution,
+    Schedule,
+    Server,
     ServerOptimizer,
     TopK,
     WeightedMean,
@@ -514,3 +517,69 @@ def test_a_held_exchange_keeps_personal_parameters() -> None:
 def test_a_held_exchange_that_needs_the_sum_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Doubled holds a DifferentialPrivacy, whose `summed` would not be called"):
         FedAvg(1.0, exchange=Doubled(DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.1)))
+
+
+class Logged(Schedule):
+    """Another schedule, whose rounds are counted."""
+
+    def __init__(self, inner: Schedule) -> None:
+        self.inner, self.started = inner, 0
+
+    @property
+    def held_parts(self) -> Sequence[Part]:
+        return [self.inner]
+
+    def start(self, slot: int, server: Server) -> Tensor:
+        self.started += 1
+        return self.inner.start(slot, server)
+
+    def receive(self, result: ClientResult, server: Server) -> None:
+        self.inner.receive(result, server)
+
+    def publish(self, server: Server, failed: Collection[int]) -> Tensor:
+        return self.inner.publish(server, failed)
+
+
+@pytest.mark.parametrize("unequal", ["subsample", "reduce"])
+def test_a_held_schedule_chooses_slots(unequal: str) -> None:
+    """Clients go half of their way, so two of them take a model from w to w/4 + 1.5, 2, 2.5 or 3: 2.25 in the mean."""
+    ends = []
+    for wrap in (lambda inner: inner, Logged):
+        schedule = wrap(Redistribution(2, unequal=unequal))
+        module = Quadratic(0.5, [0.0])
+        dropout = 0.4 if unequal == "reduce" else 0.0
+        options: dict[str, Any] = {"participation": Participation(dropout=dropout), "seed": 3}
+        algorithm = Federated(1.0, schedule=schedule, aggregation=WeightedMean("uniform"), **options)
+        trainer = quiet_trainer(max_epochs=6, callbacks=[algorithm])
+        trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+        ends.append((float(module.w), algorithm.algorithm.models_sent))
+        assert schedule.keeps_models and schedule.saves_results
+    assert ends[0] == ends[1]
+    if unequal == "subsample":
+        assert ends[0][0] == 2.25 * (1 + 1 / 4 + 1 / 16)
+
+
+def test_a_held_schedule_refuses_a_participation() -> None:
+    with pytest.raises(ValueError, match='`unequal="subsample"` does not allow that'):
+        run(Federated(1.0, schedule=Logged(Redistribution(2)), participation=Participation(dropout=0.5)), 1)
+
+
+class Held(Around):
+    def __init__(self) -> None:
+        self.all = [WeightedMean()]
+
+
+def test_a_held_aggregation_merges_buffers() -> None:
+    class WithBuffer(Quadratic):
+        def __init__(self) -> None:
+            super().__init__(1.0, [0.0])
+            self.register_buffer("steps", torch.zeros(1))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            self.steps += 1
+            return super().training_step(batch, batch_idx)
+
+    module = WithBuffer()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, aggregation=Held())])
+    trainer.fit(module, datamodule=TensorDataModule(CLIENTS, batch_size=None))
+    assert (float(module.w), float(module.steps)) == (3.0, 1.0)
