@@ -29,6 +29,7 @@ from fl_lightning.experiment.code_version import code_version
 from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.partition_picture import draw_partition
+from fl_lightning.experiment.process_state import process_state_kept
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
 from fl_lightning.versions import package_versions
@@ -75,6 +76,7 @@ def quiet() -> Iterator[None]:
 
 
 @quiet()
+@process_state_kept()
 def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = lambda text: None) -> Result:
     """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 

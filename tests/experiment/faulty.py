@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.models import LogisticRegressionClassifier
@@ -29,6 +30,17 @@ class Hang(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         threading.Event().wait()
+
+
+class ChangeProcess(Callback):
+    """Changes the working folder and torch's default type, and leaves them so."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        os.chdir("/")
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if stage == "test":
+            torch.set_default_dtype(torch.float64)
 
 
 class Raise(Callback):

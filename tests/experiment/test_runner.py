@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from helpers.small_table import small, with_methods
 from rich.console import Console
@@ -57,6 +58,20 @@ def test_running_here_leaves_lightnings_log_as_it_was(tmp_path: Path) -> None:
     run(small(), tmp_path)
     assert logger.level == level != logging.WARNING
     assert [entry for entry in warnings.filters if entry not in filters] == []
+
+
+def test_what_a_cell_changes_in_its_process_reaches_no_other_cell(
+    tmp_path: Path, faulty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = small(seeds=[0, 1], callbacks=[{"class_path": "faulty.ChangeProcess"}])
+    rows, _ = run(table, Path("changed"))
+    assert Path.cwd() == tmp_path
+    assert torch.get_default_dtype() == torch.float32
+    plain, _ = run(small(seeds=[0, 1]), Path("plain"))
+    same = ("method", "seed", "status", "initial_weights", "score")
+    assert [[row[key] for key in same] for row in rows] == [[row[key] for key in same] for row in plain]
+    assert len(table_of(tmp_path / "changed" / "results.csv")) == 4
 
 
 def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
