@@ -61,10 +61,15 @@ class RaiseLines(Callback):
 
 
 class Die(Callback):
-    """Ends the process at once."""
+    """Ends the process at once, with a status or by a signal."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        os._exit(7)
+        if self.code >= 0:
+            os._exit(self.code)
+        os.kill(os.getpid(), -self.code)
 
 
 class Allocate(Callback):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import logging
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -208,12 +209,35 @@ def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
     assert "cells 4/4 finished" in text
 
 
-def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path, faulty: None) -> None:
-    fedavg = small()["methods"]["FedAvg"]
-    table = with_methods(Deadly={**fedavg, "callbacks": [{"class_path": "faulty.Die"}]})
-    rows, _ = run(table, tmp_path, workers=1)
+def deadly(code: int) -> dict[str, Any]:
+    return {**small()["methods"]["FedAvg"], "callbacks": [{"class_path": "faulty.Die", "init_args": {"code": code}}]}
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (-signal.SIGTERM, "was ended by SIGTERM in the middle"),
+        pytest.param(-signal.SIGSEGV, "was ended by SIGSEGV in the middle", marks=pytest.mark.long),
+        pytest.param(
+            -signal.SIGKILL, "was ended by SIGKILL, maybe because the memory was full, in", marks=pytest.mark.long
+        ),
+        pytest.param(7, "ended with code 7 in the middle of the cell", marks=pytest.mark.long),
+    ],
+)
+def test_a_worker_that_dies_is_a_failed_cell(code: int, how: str, tmp_path: Path, faulty: None) -> None:
+    rows, _ = run(with_methods(Deadly=deadly(code)), tmp_path, workers=1)
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
-    assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
+    assert f"The worker process {how}" in rows[2]["error"]
+
+
+def test_sigterm_in_this_process_ends_the_command_with_its_status(
+    tmp_path: Path, faulty: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(with_methods(Deadly=deadly(-signal.SIGTERM))))
+    assert main([str(path), "--output", str(tmp_path / "out"), "--workers", "0"]) == 143
+    assert capsys.readouterr().err.endswith("Ended by SIGTERM. Run the same command again to continue.\n")
+    assert not list(tmp_path.rglob("failed.json"))
 
 
 @pytest.mark.long
