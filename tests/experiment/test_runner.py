@@ -159,8 +159,9 @@ def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_pa
 
 
 def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
-    rows, _ = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
+    rows, text = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
     assert rows[2]["status"] == "finished"
+    assert ", of 2 points; 1 without a score: ValueError: `clients_per_round` is 7" in " ".join(text.split())
     tuning = table_of(tmp_path / "tuning.csv")
     assert [row["chosen"] for row in tuning] == ["", "yes"]
     assert "`clients_per_round` is 7" in tuning[0]["error"]
