@@ -101,7 +101,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
     method = build_method(config)
     initial = _fingerprint(model)
     best = best_checkpoint(folder, config, method.algorithm)
-    keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds)
+    keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
     metric = build_metric(config)
     constant = ConstantScores(metric)
     callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant]
@@ -112,6 +112,9 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
         resumed = checkpoint_to_resume(folder, best, note)
         _fit(trainer, model, data, resumed, note)
         seconds = keeper.seconds_so_far
+        code = ", then ".join(keeper.codes)
+        if len(keeper.codes) > 1:
+            note(f"The fit ran under several versions of the code, which `code` names: {code}.")
         result = {
             **_outcome(config, trainer, model, data, best),
             "constant": constant.scores,
@@ -120,7 +123,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
             "models_sent": method.algorithm.models_sent,
             "partition": data.partition.fingerprint(),
             "initial_weights": initial,
-            "code": code_version(),
+            "code": code,
         }
         _log_summary(trainer.logger, result)
         _draw(job, data, note)
