@@ -26,7 +26,7 @@ from fl_lightning.experiment.assembly import (
 )
 from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, read_rounds
 from fl_lightning.experiment.code_version import code_version
-from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
+from fl_lightning.experiment.damage import DamagedFileError, Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.process_state import process_state_kept
@@ -254,7 +254,14 @@ def read_result(folder: Path) -> Result | None:
         DamagedFileError: If the file of the result is damaged.
     """
     path = folder / "result.json"
-    return read_content(path, _OF_A_RESULT) if path.exists() else None
+    if not path.exists():
+        return None
+    result = read_content(path, _OF_A_RESULT)
+    test = result["test"] if isinstance(result["test"], dict) else {"test": None}
+    values = {"rounds": result["rounds"], "val": 0.0 if result["val"] is None else result["val"], **test}
+    if wrong := [name for name, value in values.items() if not isinstance(value, (int, float))]:
+        raise DamagedFileError(path, f"has no number as {', '.join(wrong)}")
+    return result
 
 
 def _fingerprint(model: L.LightningModule) -> str:

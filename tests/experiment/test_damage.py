@@ -151,7 +151,14 @@ def test_workers_tell_of_damaged_files_too(unfinished: Callable[[], tuple[dict[s
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"", "is empty"), (b'{"val": ', "cannot be read ("), (b"[]", "has no rounds, test, val")]
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b'{"val": ', "cannot be read ("),
+        (b"[]", "has no rounds, test, val"),
+        (b'{"val": "0.5", "rounds": 4, "test": {"test_acc": null}}', "has no number as val, test_acc"),
+        pytest.param(b'{"val": null, "rounds": 4, "test": [1]}', "has no number as test", marks=pytest.mark.long),
+    ],
 )
 def test_a_damaged_result_is_put_aside_and_the_cell_is_run_again(tmp_path: Path, content: bytes, reason: str) -> None:
     table = small()
