@@ -39,11 +39,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
     file is on the disk before it takes its place, so that this holds when the power fails, too. Temporary files of
     ``path`` that killed processes have left are removed first.
     """
-    with temporary_file(path) as temporary:
+    with temporary_file(path) as temporary, _named_in_errors(path):
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
+
+
+@contextmanager
+def _named_in_errors(path: Path) -> Iterator[None]:
+    """Let errors of the system name a file: that of a full disk comes without."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class FederatedLoop(RoundLoop):
         invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
+        executor_kind: The class of the executor whose states these are; one of another class cannot use them.
         other_settings: What to say of settings that differ from the resumed run's; empty if none do.
         restored_change: Whether the checkpoint's weights differ from those that its last round left; see
             :attr:`module_changed`.
@@ -79,6 +80,7 @@ class FederatedLoop(RoundLoop):
         self.max_invalid_rounds = max_invalid_rounds
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
+        self.executor_kind = _kind(executor)
         self.other_settings = ""
         self.restored_change = False
         self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
@@ -137,7 +139,7 @@ class FederatedLoop(RoundLoop):
             self.loaded_weights = None
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
-        if self.round_index == 0:
+        if self.round_index == 0 or self.executor_kind != _kind(self.executor):
             self.executor.reset()
         elif self.executor_states:
             own = self.trainer.global_rank if len(self.executor_states) == self.trainer.world_size else 0
@@ -245,7 +247,7 @@ class FederatedLoop(RoundLoop):
         report = self.algorithm.report
         if report.reported or report.left_out:
             self.invalid_rounds = 0 if report.reported else self.invalid_rounds + 1
-        self.executor_states = executor_states
+        self.executor_states, self.executor_kind = executor_states, _kind(self.executor)
 
     def on_round_complete(self) -> None:
         """Begin to count the round as done."""
@@ -285,7 +287,8 @@ class FederatedLoop(RoundLoop):
 
     def boundary_state(self) -> dict[str, Any]:
         """Return what the next round needs beside the algorithm's state."""
-        state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds, "executors": self.executor_states}
+        state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds}
+        state |= {"executors": self.executor_states, "executor_kind": self.executor_kind}
         values = self._values_before if self.in_round else monitored_values(self)
         monitored = {name: value.detach().cpu() for name, value in values.items()}
         loaded, shown = self.loaded_weights, self.algorithm.shown if self.in_round else None
@@ -297,6 +300,7 @@ class FederatedLoop(RoundLoop):
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states, self.restored_change = state["executors"], state["module_changed"]
+        self.executor_kind = state.get("executor_kind", self.executor_kind)  # unknown to earlier checkpoints
         self.restored_values = state["monitored"]
         self.loaded_weights = LoadedWeights(self.trainer.lightning_module, state["buffers"])
 
@@ -305,3 +309,7 @@ class FederatedLoop(RoundLoop):
         shown = self.algorithm.shown
         assert shown is not None
         return self.training.vector.with_values(self._outside.patched(state_dict), shown)
+
+
+def _kind(executor: Executor) -> str:
+    return type(executor).__name__

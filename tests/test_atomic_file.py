@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.full_disk import limited_files
 
 import fl_lightning.atomic_file
 from fl_lightning.atomic_file import atomic_file, atomic_folder, remove_stale
+from fl_lightning.experiment.files import write_text
 
 KEY = "0123456789abcdef" * 2
 ROOT = Path(__file__).parents[1]
@@ -36,6 +38,15 @@ def test_what_is_broken_off_leaves_no_trace(tmp_path: Path) -> None:
         raise RuntimeError("halfway")
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text("first")
+    with limited_files(100), pytest.raises(OSError, match=r"too large: '.*results\.csv'") as caught:
+        write_text(path, "x" * 101)
+    assert caught.value.filename == str(path)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["first"]
 
 
 def test_a_folder_takes_its_place_when_it_is_filled(tmp_path: Path) -> None:

@@ -133,9 +133,9 @@ class AutoExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the choice of a checkpoint's run."""
-        choice = state.get("choice")
+        choice = state["choice"]
         self.choice = None if choice is None else ExecutorChoice(**choice)
-        self._vectorized.load_state_dict(state.get("vectorized") or {})
+        self._vectorized.load_state_dict(state["vectorized"])
 
     def _choose(self, tasks: Sequence[Task], algorithm: Algorithm) -> Sequence[Task]:
         """Train the first client, choose by what that took, and return the other clients' tasks."""

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
 from fl_lightning.command_line import CommandParser, print_error, wrapped
 from fl_lightning.experiment.estimate import describe_plan, describe_time, measure_paces
 from fl_lightning.experiment.options import add_options, names_options, run_arguments
@@ -27,7 +29,7 @@ _PROG = "python -m fl_lightning.experiment"
 def table(arguments: Sequence[str], prog: str = _PROG, shipped: Sequence[str] = ()) -> int:
     """Run a table and return the exit status.
 
-    It is 1 if the table is wrong or a cell has failed or has no score, and 130 after Ctrl-C.
+    It is 1 if the table is wrong or a cell has failed or has no score, 130 after Ctrl-C, and 143 after SIGTERM.
 
     Args:
         arguments: Those of the command line.
@@ -54,6 +56,9 @@ def _guarded(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("Interrupted. Run the same command again to continue.", file=sys.stderr)
         return 130
+    except SIGTERMException:  # a Trainer's answer to the signal; without it, the status would be 0
+        print("Ended by SIGTERM. Run the same command again to continue.", file=sys.stderr)
+        return 143
 
 
 def _table(options: argparse.Namespace) -> int:

@@ -89,14 +89,16 @@ class KeepLast(Checkpoint):
     Args:
         path: The file. Each checkpoint replaces the one before it; the file is never half written.
         seconds: Time between two checkpoints; 0 saves after every round.
+        code: Version of the code.
 
     Attributes:
         spent: Seconds of the fit before it was resumed, up to the checkpoint.
+        codes: Versions of the code under which the fit has run, in their order.
     """
 
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, path: Path, seconds: float, code: str) -> None:
         self.path, self.seconds = path, seconds
-        self.spent = 0.0
+        self.spent, self.codes = 0.0, [code]
         self._begun = self._saved = time.monotonic()
 
     @property
@@ -117,12 +119,14 @@ class KeepLast(Checkpoint):
         self._saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the seconds so far."""
-        return {"seconds": self.seconds_so_far}
+        """Return the seconds so far, and the versions of the code."""
+        return {"seconds": self.seconds_so_far, "codes": self.codes}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the seconds of a checkpoint."""
+        """Go on with the seconds and the versions of a checkpoint."""
         self.spent = float(state_dict["seconds"])
+        before = state_dict.get("codes", [])
+        self.codes = [*before, *(code for code in self.codes if code not in before[-1:])]
 
 
 class ConstantScores(Callback):

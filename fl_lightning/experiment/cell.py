@@ -26,9 +26,10 @@ from fl_lightning.experiment.assembly import (
 )
 from fl_lightning.experiment.callbacks import ConstantScores, CurveRecorder, KeepLast, read_rounds
 from fl_lightning.experiment.code_version import code_version
-from fl_lightning.experiment.damage import Note, checkpoint_to_resume, read_content
+from fl_lightning.experiment.damage import DamagedFileError, Note, checkpoint_to_resume, read_content
 from fl_lightning.experiment.files import columns_of, write_csv, write_json
 from fl_lightning.experiment.partition_picture import draw_partition
+from fl_lightning.experiment.process_state import process_state_kept
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
 from fl_lightning.versions import package_versions
@@ -75,6 +76,7 @@ def quiet() -> Iterator[None]:
 
 
 @quiet()
+@process_state_kept()
 def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = lambda text: None) -> Result:
     """Fit and test one cell and return its result; the fit of a killed run resumes from its last checkpoint.
 
@@ -99,7 +101,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
     method = build_method(config)
     initial = _fingerprint(model)
     best = best_checkpoint(folder, config, method.algorithm)
-    keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds)
+    keeper = KeepLast(folder / "last.ckpt", job.checkpoint_seconds, code_version())
     metric = build_metric(config)
     constant = ConstantScores(metric)
     callbacks: list[Callback] = [method, metric, *build_callbacks(config), constant]
@@ -110,6 +112,9 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
         resumed = checkpoint_to_resume(folder, best, note)
         _fit(trainer, model, data, resumed, note)
         seconds = keeper.seconds_so_far
+        code = ", then ".join(keeper.codes)
+        if len(keeper.codes) > 1:
+            note(f"The fit ran under several versions of the code, which `code` names: {code}.")
         result = {
             **_outcome(config, trainer, model, data, best),
             "constant": constant.scores,
@@ -118,7 +123,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
             "models_sent": method.algorithm.models_sent,
             "partition": data.partition.fingerprint(),
             "initial_weights": initial,
-            "code": code_version(),
+            "code": code,
         }
         _log_summary(trainer.logger, result)
         _draw(job, data, note)
@@ -249,7 +254,14 @@ def read_result(folder: Path) -> Result | None:
         DamagedFileError: If the file of the result is damaged.
     """
     path = folder / "result.json"
-    return read_content(path, _OF_A_RESULT) if path.exists() else None
+    if not path.exists():
+        return None
+    result = read_content(path, _OF_A_RESULT)
+    test = result["test"] if isinstance(result["test"], dict) else {"test": None}
+    values = {"rounds": result["rounds"], "val": 0.0 if result["val"] is None else result["val"], **test}
+    if wrong := [name for name, value in values.items() if not isinstance(value, (int, float))]:
+        raise DamagedFileError(path, f"has no number as {', '.join(wrong)}")
+    return result
 
 
 def _fingerprint(model: L.LightningModule) -> str:

@@ -182,6 +182,8 @@ class _Run:
         if known:
             equals = note_of_equals([row["val"] for row in known], best["val"])
             reason = f"{best['val']:.4f} on validation, of {len(points)} points"
+            if errors := [row["error"] for row in rows if row["val"] is None]:
+                reason += f"; {len(errors)} without a score: {errors[0]}"
         else:
             reason = f"all points failed: {rows[0]['error']}" if rows[0]["error"] else "no point has a validation score"
         text = f"Chosen for {place[1]} on {place[0]}: {shown} ({reason}).{equals}"

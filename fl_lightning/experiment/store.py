@@ -41,7 +41,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], note: Note = lambda text: None) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # a cell may change the working folder
         self.note = note
         self._mine = False
         self._results: dict[str, Result] = {}

@@ -20,7 +20,8 @@ from rich.table import Table
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
 from fl_lightning.atomic_file import make_folder
 from fl_lightning.durations import duration
-from fl_lightning.experiment.files import write_csv
+from fl_lightning.experiment.files import read_json, write_csv, write_json
+from fl_lightning.experiment.lock import Lock, locked
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
 from fl_lightning.experiment.specs import identity
@@ -48,7 +49,8 @@ def run_sweep(
 
     A run calls the command that ``wandb agent`` would call, in the current folder. Weights & Biases logs it offline, in
     a group with the name of the sweep. The score of a run is the best value of the metric in the file of the run. A run
-    that has a score is not repeated. At the end, the console shows the folders for ``wandb sync``.
+    that has a score is not repeated, unless the file now has another program or command. At the end, the console shows
+    the folders for ``wandb sync``.
 
     Args:
         path: The file.
@@ -64,8 +66,8 @@ def run_sweep(
         OSError: If no file can be written into the folder.
         ValueError: If the file is wrong, an argument is out of its range, or a random or Bayesian search has no
             ``count``.
-        RuntimeError: If a Bayesian search needs optuna and optuna is not installed, or the first run that ends without
-            an error has not logged the metric; no other run is started then.
+        RuntimeError: If a Bayesian search needs optuna and optuna is not installed, another sweep is at work in the
+            folder, or the first run that ends without an error has not logged the metric; no other run is started then.
     """
     check_path("path", path)
     if not Path(path).is_file():
@@ -78,13 +80,22 @@ def run_sweep(
     sweep = read_sweep(path)
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
     console = Console() if console is None else console
-    rows: list[Row] = []
     total, asked = _ask(sweep, count, seed)
     make_folder("output", folder, "Give another `output`.")
+    with locked(folder) as lock:
+        rows = _run_all(sweep, total, asked, further, folder, lock, console)
+    _report(sweep, rows, folder, further, console)
+    return rows
+
+
+def _run_all(
+    sweep: Sweep, total: int, asked: Ask, further: Sequence[str], folder: Path, lock: Lock | None, console: Console
+) -> list[Row]:
+    rows: list[Row] = []
     spent: list[float] = []  # seconds of the runs that this call has executed
     for number, (point, tell) in enumerate(asked):
         begun = time.monotonic()
-        row, executed = _run(sweep, number, point, further, folder)
+        row, executed = _run(sweep, number, point, further, folder, lock)
         if executed:
             spent.append(time.monotonic() - begun)
         tell(row["score"])
@@ -97,7 +108,6 @@ def run_sweep(
         say(console, text)
         if row["error"] in _NOT_LOGGED and all(each["score"] is None for each in rows):
             raise RuntimeError(_how_to_log(sweep, row["error"]))
-    _report(sweep, rows, folder, further, console)
     return rows
 
 
@@ -151,13 +161,16 @@ def _step(entry: Range) -> float | None:
     return entry.step if entry.step and not entry.log else None
 
 
-def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path) -> tuple[Row, bool]:
+def _run(
+    sweep: Sweep, number: int, point: Point, further: Sequence[str], folder: Path, lock: Lock | None
+) -> tuple[Row, bool]:
     """Run one point, unless an earlier run has finished it; return its row and whether it was executed."""
-    run_id = identity([sweep.name, point, list(further)])
-    row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "finished", "error": ""}
-    marker = folder / "finished" / run_id
-    executed = not marker.exists()
-    if executed:
+    run_id = identity([sweep.name, sweep.program_given, list(sweep.command), point, list(further)])
+    row: Row = {"run": number + 1, "values": point, "id": run_id, "status": "failed", "score": None, "error": ""}
+    path = folder / "finished" / f"{run_id}.json"
+    known = _known(path, sweep)
+    executed = known is None
+    if known is None:
         # without this service a run starts its own one, which has written the file when the run ends
         inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
         environment = {
@@ -167,22 +180,38 @@ def _run(sweep: Sweep, number: int, point: Point, further: Sequence[str], folder
             "WANDB_RUN_ID": run_id,
             "WANDB_RUN_GROUP": sweep.name,
         }
-        error = _call(sweep.command_of(point, further), environment)
+        error = _call(sweep.command_of(point, further), environment, lock)
         if error:
-            return {**row, "status": "failed", "score": None, "folder": "", "error": error}, True
-    found = _folder_of(run_id, point, further)
-    values = [] if found is None else _values(sweep, found)
-    if not values:
-        reason = _NOT_LOGGED[found is not None]
-        return {**row, "status": "failed", "score": None, "folder": str(found or ""), "error": reason}, executed
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+            return {**row, "folder": "", "error": error}, True
+        found = _folder_of(run_id, point, further)
+        values = [] if found is None else _values(sweep, found)
+        if not values:
+            return {**row, "folder": str(found or ""), "error": _NOT_LOGGED[found is not None]}, True
+        known = _found(sweep, values, str(found))
+        write_json(path, known)
+    score = known[sweep.goal]
+    if score is None:
+        return {**row, "folder": known["folder"], "error": f"{sweep.metric} was never finite"}, executed
+    return {**row, "status": "finished", "score": score, "folder": known["folder"]}, executed
+
+
+def _found(sweep: Sweep, values: Sequence[float], folder: str) -> dict[str, Any]:
+    """Return what is kept of a finished run: it counts also without its folder, which ``wandb sync`` may remove."""
     finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        reason = f"{sweep.metric} was never finite"
-        return {**row, "status": "failed", "score": None, "folder": str(found), "error": reason}, executed
-    score = max(finite) if sweep.goal == "maximize" else min(finite)
-    return {**row, "score": score, "folder": str(found)}, executed
+    best = {"maximize": max(finite, default=None), "minimize": min(finite, default=None)}
+    return {"metric": sweep.metric, **best, "folder": folder}
+
+
+def _known(path: Path, sweep: Sweep) -> dict[str, Any] | None:
+    """Return what is kept of a finished run; ``None`` if it has to be executed."""
+    try:
+        known: dict[str, Any] = read_json(path)
+    except (FileNotFoundError, ValueError):
+        return None
+    if known["metric"] == sweep.metric:
+        return known
+    values = _values(sweep, Path(known["folder"]))  # the file now names another metric, which the run may have logged
+    return _found(sweep, values, known["folder"]) if values else None
 
 
 def _how_to_log(sweep: Sweep, reason: str) -> str:
@@ -193,10 +222,18 @@ def _how_to_log(sweep: Sweep, reason: str) -> str:
     )
 
 
-def _call(command: list[str], environment: dict[str, str]) -> str:
-    """Run a command; return its error, or the empty string if it succeeds."""
+def _call(command: list[str], environment: dict[str, str], lock: Lock | None) -> str:
+    """Run a command, which holds the lock too; return its error, or the empty string if it succeeds."""
+    held = () if lock is None else (lock.descriptor,)
     with tempfile.TemporaryFile("w+") as log:
-        code = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False).returncode
+        with subprocess.Popen(command, env=environment, stdout=log, stderr=log, pass_fds=held) as process:
+            if lock is not None:
+                lock.add_worker(process.pid)
+            try:
+                code = process.wait()
+            except BaseException:  # mostly Ctrl-C
+                process.kill()
+                raise
         log.seek(0)
         lines = log.read().strip().splitlines()
     return "" if code == 0 else f"exit code {code}: {lines[-1] if lines else 'no output'}"

@@ -27,6 +27,7 @@ class Sweep:
     Attributes:
         name: Name of the sweep.
         program: Script of a run.
+        program_given: The script as the file names it, which does not depend on the current folder.
         method: ``"grid"``, ``"random"`` or ``"bayes"``.
         metric: Name of the metric that is optimised.
         goal: ``"maximize"`` or ``"minimize"``.
@@ -36,6 +37,7 @@ class Sweep:
 
     name: str
     program: str
+    program_given: str
     method: Literal["grid", "random", "bayes"]
     metric: str
     goal: Literal["maximize", "minimize"]
@@ -85,6 +87,7 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
     return Sweep(
         name=name,
         program=_found(str(content["program"]), Path(path)),
+        program_given=str(content["program"]),
         method=content["method"],
         metric=metric["name"],
         goal=metric.get("goal", "minimize"),

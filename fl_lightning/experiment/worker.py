@@ -42,9 +42,13 @@ def main(memory_limit: float | None = None) -> None:
     _send(answers, {"ready": True})
     while True:
         job = CellJob(**json.loads(lines.get()))
-        answer = run_safely(
-            job, lambda done: _send(answers, {"round": done}), lambda text: _send(answers, {"note": text})
-        )
+        try:
+            answer = run_safely(
+                job, lambda done: _send(answers, {"round": done}), lambda text: _send(answers, {"note": text})
+            )
+        except SIGTERMException:  # which would end the process with status 0
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
         if memory_limit is not None and any(sign in answer.get("error", "") for sign in _OUT_OF_MEMORY):
             reason = f"OutOfMemory: a worker may take {memory_limit:g} GB (`memory_limit`)."
             answer["error"] = f"{answer['error'].rstrip()}. {reason}"

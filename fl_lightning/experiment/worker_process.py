@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ class WorkerProcess:
         if self._late:
             error = f"TimeoutError: the cell took longer than {self.timeout:g} s (`cell_timeout`), so it was stopped."
         else:
-            error = f"The worker process ended with code {code} in the middle of the cell; see {self.log}."
+            error = f"The worker process {_how_it_ended(code)} in the middle of the cell; see {self.log}."
         return {"error": error}
 
     def kill(self) -> None:
@@ -128,6 +129,13 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             return self._process.wait()
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    name = signal.Signals(-code).name
+    return f"was ended by {name}" + (", maybe because the memory was full," if name == "SIGKILL" else "")
 
 
 class _Watch:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.models import LogisticRegressionClassifier
@@ -31,6 +32,17 @@ class Hang(Callback):
         threading.Event().wait()
 
 
+class ChangeProcess(Callback):
+    """Changes the working folder and torch's default type, and leaves them so."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        os.chdir("/")
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if stage == "test":
+            torch.set_default_dtype(torch.float64)
+
+
 class Raise(Callback):
     """Raises something that is no ordinary error."""
 
@@ -49,10 +61,15 @@ class RaiseLines(Callback):
 
 
 class Die(Callback):
-    """Ends the process at once."""
+    """Ends the process at once, with a status or by a signal."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        os._exit(7)
+        if self.code >= 0:
+            os._exit(self.code)
+        os.kill(os.getpid(), -self.code)
 
 
 class Allocate(Callback):

@@ -112,6 +112,21 @@ def test_an_undamaged_cell_goes_on(unfinished: Callable[[], tuple[dict[str, Any]
     assert not json.loads((whole / "run.json").read_text())["resumed"]
 
 
+def test_a_cell_names_the_versions_of_the_code_under_which_it_ran(
+    tmp_path: Path, faulty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback = {"class_path": "faulty.FailOnce", "init_args": {"marker": str(tmp_path / "marker"), "at_round": 4}}
+    table = small(callbacks=[callback], methods={"FedAvg": small()["methods"]["FedAvg"]})
+    texts = []
+    for version in ("1.0", "1.1"):
+        monkeypatch.setattr("fl_lightning.experiment.cell.code_version", lambda version=version: version)
+        [row], text = run(table, tmp_path / "runs")
+        texts.append(text)
+    assert row["code"] == "1.0, then 1.1"
+    assert "The fit ran under several versions of the code, which `code` names: 1.0, then 1.1." in texts[1]
+    assert "several versions" not in texts[0]
+
+
 def test_a_folder_that_was_moved_starts_its_unfinished_cells_again(
     unfinished: Callable[[], tuple[dict[str, Any], Path, Path]], tmp_path: Path
 ) -> None:
@@ -136,7 +151,14 @@ def test_workers_tell_of_damaged_files_too(unfinished: Callable[[], tuple[dict[s
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"", "is empty"), (b'{"val": ', "cannot be read ("), (b"[]", "has no rounds, test, val")]
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b'{"val": ', "cannot be read ("),
+        (b"[]", "has no rounds, test, val"),
+        (b'{"val": "0.5", "rounds": 4, "test": {"test_acc": null}}', "has no number as val, test_acc"),
+        pytest.param(b'{"val": null, "rounds": 4, "test": [1]}', "has no number as test", marks=pytest.mark.long),
+    ],
 )
 def test_a_damaged_result_is_put_aside_and_the_cell_is_run_again(tmp_path: Path, content: bytes, reason: str) -> None:
     table = small()

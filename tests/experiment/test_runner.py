@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import logging
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from helpers.small_table import small, with_methods
 from rich.console import Console
@@ -57,6 +59,20 @@ def test_running_here_leaves_lightnings_log_as_it_was(tmp_path: Path) -> None:
     run(small(), tmp_path)
     assert logger.level == level != logging.WARNING
     assert [entry for entry in warnings.filters if entry not in filters] == []
+
+
+def test_what_a_cell_changes_in_its_process_reaches_no_other_cell(
+    tmp_path: Path, faulty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = small(seeds=[0, 1], callbacks=[{"class_path": "faulty.ChangeProcess"}])
+    rows, _ = run(table, Path("changed"))
+    assert Path.cwd() == tmp_path
+    assert torch.get_default_dtype() == torch.float32
+    plain, _ = run(small(seeds=[0, 1]), Path("plain"))
+    same = ("method", "seed", "status", "initial_weights", "score")
+    assert [[row[key] for key in same] for row in rows] == [[row[key] for key in same] for row in plain]
+    assert len(table_of(tmp_path / "changed" / "results.csv")) == 4
 
 
 def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
@@ -143,8 +159,9 @@ def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_pa
 
 
 def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
-    rows, _ = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
+    rows, text = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
     assert rows[2]["status"] == "finished"
+    assert ", of 2 points; 1 without a score: ValueError: `clients_per_round` is 7" in " ".join(text.split())
     tuning = table_of(tmp_path / "tuning.csv")
     assert [row["chosen"] for row in tuning] == ["", "yes"]
     assert "`clients_per_round` is 7" in tuning[0]["error"]
@@ -193,12 +210,35 @@ def test_workers_give_what_one_process_gives(tmp_path: Path) -> None:
     assert "cells 4/4 finished" in text
 
 
-def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path, faulty: None) -> None:
-    fedavg = small()["methods"]["FedAvg"]
-    table = with_methods(Deadly={**fedavg, "callbacks": [{"class_path": "faulty.Die"}]})
-    rows, _ = run(table, tmp_path, workers=1)
+def deadly(code: int) -> dict[str, Any]:
+    return {**small()["methods"]["FedAvg"], "callbacks": [{"class_path": "faulty.Die", "init_args": {"code": code}}]}
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (-signal.SIGTERM, "was ended by SIGTERM in the middle"),
+        pytest.param(-signal.SIGSEGV, "was ended by SIGSEGV in the middle", marks=pytest.mark.long),
+        pytest.param(
+            -signal.SIGKILL, "was ended by SIGKILL, maybe because the memory was full, in", marks=pytest.mark.long
+        ),
+        pytest.param(7, "ended with code 7 in the middle of the cell", marks=pytest.mark.long),
+    ],
+)
+def test_a_worker_that_dies_is_a_failed_cell(code: int, how: str, tmp_path: Path, faulty: None) -> None:
+    rows, _ = run(with_methods(Deadly=deadly(code)), tmp_path, workers=1)
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
-    assert "ended with code 7 in the middle of the cell" in rows[2]["error"]
+    assert f"The worker process {how}" in rows[2]["error"]
+
+
+def test_sigterm_in_this_process_ends_the_command_with_its_status(
+    tmp_path: Path, faulty: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(with_methods(Deadly=deadly(-signal.SIGTERM))))
+    assert main([str(path), "--output", str(tmp_path / "out"), "--workers", "0"]) == 143
+    assert capsys.readouterr().err.endswith("Ended by SIGTERM. Run the same command again to continue.\n")
+    assert not list(tmp_path.rglob("failed.json"))
 
 
 @pytest.mark.long

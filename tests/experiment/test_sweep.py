@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,42 @@ def test_a_sweep_runs_offline_to_the_end_and_is_not_run_twice(tmp_path: Path, mo
     assert "1/2 finished: x=1: score 1.2500\n" in console.file.getvalue()  # type: ignore[attr-defined]
     assert [row["score"] for row in again] == [1.25, 2.25]
     assert sorted(tmp_path.rglob("offline-run-*")) == folders
+    # also from another folder, and without the folders of the runs, which `wandb sync --clean` removes
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    kept = {"further": ["--add=0.25"], "count": 2, "output": tmp_path / "runs/sweeps/small", "console": console}
+    assert run_sweep(path, **kept) == again
+    # another program has runs of its own
+    (tmp_path / "other.py").write_text("raise SystemExit('another program')")
+    assert [row["error"] for row in run_sweep(write(tmp_path, program="other.py"), **kept)] == [
+        "exit code 1: another program"
+    ] * 2
+
+
+LOOKS_AT_LOCK = """
+import fcntl, os
+lock = open("runs/sweeps/small/.lock")
+def is_it(number):
+    try:
+        return number != lock.fileno() and os.path.sameopenfile(number, lock.fileno())
+    except OSError:
+        return False
+inherited = any(map(is_it, range(3, 100)))
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    raise SystemExit(f"held, inherited: {inherited}")
+"""
+
+
+def test_sweeps_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path)
+    (tmp_path / "program.py").write_text(LOOKS_AT_LOCK)
+    [row] = run_sweep(path, count=1, console=Console(file=io.StringIO()))
+    # the run holds it too: it may outlive a sweep that is killed
+    assert row["error"] == "exit code 1: held, inherited: True"
 
 
 def test_configurations_with_the_same_best_score_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
 from torch import Tensor, nn
+from torchmetrics import MeanMetric
 
 from fl_lightning import AggregationCallback, FedAvg, FedBuff, Federated, TensorDataModule
 from fl_lightning.parts import (
@@ -89,6 +92,22 @@ class Holder:
     count = 0
 
 
+class Slotted:
+    """An object with a slot."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def writes(array: Any) -> tuple[Any, Callable[[Any, Tensor], Any]]:
+    def add_one(kept: Any) -> None:
+        kept[0] = kept[0] + 1
+
+    return draws(array, add_one)
+
+
 def draws(generator: Any, draw: Callable[[Any], Any]) -> tuple[Any, Callable[[Any, Tensor], Any]]:
     def add(kept: Any, delta: Tensor) -> Any:
         draw(kept)
@@ -103,6 +122,15 @@ STATEFUL: dict[str, Callable[[], tuple[Any, Callable[[Any, Tensor], Any]]]] = {
     "python": lambda: draws(random.Random(1), lambda kept: kept.random()),
     "iterator": lambda: draws(itertools.cycle([1, 2, 3]), next),
     "object": lambda: draws(Holder(), lambda kept: setattr(kept, "count", kept.count + 1)),
+    "slots": lambda: draws(Slotted(), lambda kept: setattr(kept, "count", kept.count + 1)),
+    "metric": lambda: draws(MeanMetric(), lambda kept: kept.update(2.0)),
+    "generator function": lambda: draws((number for number in range(9)), next),
+    "iterator of a list": lambda: draws(iter([1] * 9), next),
+    "number of numpy": lambda: (np.int64(0), lambda kept, delta: kept + np.int64(1)),
+    "array of objects": lambda: writes(np.array([0, None], dtype=object)),
+    "bytes": lambda: writes(bytearray(1)),
+    "array of python": lambda: writes(array("d", [0.0])),
+    "table": lambda: writes(pd.Series([0.0])),
 }
 
 
@@ -110,6 +138,10 @@ STATEFUL: dict[str, Callable[[], tuple[Any, Callable[[Any, Tensor], Any]]]] = {
 def test_generators_and_objects_that_are_not_saved_are_named(form: str, tmp_path: Path) -> None:
     [text] = warnings_of(Federated(1.0, server=Velocity(*STATEFUL[form]())), tmp_path)
     assert text.startswith("Velocity changes `kept` from round to round, and has no `state_dict`.")
+
+
+def test_what_an_object_only_caches_is_no_state(tmp_path: Path) -> None:
+    assert not warnings_of(Federated(1.0, server=Velocity(*draws(Path("a") / "b", hash))), tmp_path)
 
 
 class Slow(Momentum):

@@ -90,8 +90,8 @@ def resume(
     data: Any = toy,
     other: Any = None,
     module: Callable[[], Any] | None = None,
-) -> None:
-    """Train two rounds with the first callback, and two more with the second."""
+) -> Any:
+    """Train two rounds with the first callback, and two more with the second; return the module at the end."""
     if module is None:
         module = QUADRATIC if data is toy else Linear
     trainer = quiet_trainer(max_epochs=2, callbacks=[first])
@@ -99,7 +99,9 @@ def resume(
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     following = quiet_trainer(max_epochs=4, callbacks=[second])
     data = other or (toy() if data is toy else data)
-    following.fit(module(), datamodule=data, ckpt_path=tmp_path / "run.ckpt")
+    resumed = module()
+    following.fit(resumed, datamodule=data, ckpt_path=tmp_path / "run.ckpt")
+    return resumed
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -372,6 +374,14 @@ def test_a_seed_that_is_not_used_and_another_executor_are_told(
         "Resuming with other settings than the checkpoint's: executor 'auto' -> 'sequential'. Seed 9 is not used: the "
         "checkpoint's seed 1 goes on."
     ]
+
+
+@pytest.mark.parametrize("first", ["auto", "sequential", "vectorized"])
+@pytest.mark.parametrize("second", ["auto", "sequential", "vectorized"])
+def test_any_executor_goes_on_from_the_checkpoint_of_any(tmp_path: Path, first: Any, second: Any) -> None:
+    module = resume(tmp_path, FedAvg(3, executor=first), FedAvg(3, executor=second))
+    # each round takes the model a tenth of the way to 2, the mean of the clients' optima
+    assert float(module.w) == pytest.approx(2 * (1 - 0.9**4), rel=1e-12)
 
 
 def test_a_seed_that_nobody_gave_is_not_told(
