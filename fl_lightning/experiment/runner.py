@@ -24,6 +24,7 @@ from fl_lightning.experiment.search import Point, describe_point, note_of_equals
 from fl_lightning.experiment.store import Store, message_of
 from fl_lightning.experiment.table import Table
 from fl_lightning.experiment.table_file import check_source, read_table
+from fl_lightning.representation import counted
 
 
 def run_table(
@@ -130,6 +131,11 @@ class _Run:
         self.store.write_table(self.table, code_version())
         self._tune()
         cells = table_cells(self.table, self.chosen)
+        if others := self.store.rows_of_others(cells):
+            self.store.note(
+                f"results.csv had {counted(others, 'row')} of cells that this run does not have, and leaves them out. "
+                f"Their results stay in {self.store.folder / 'cells'}; a run that has the cells writes the rows again."
+            )
         self.store.write_results(self.table, cells)
         self._run_cells(cells, cells)
         rows = ResultRows(self.store.write_results(self.table, cells))

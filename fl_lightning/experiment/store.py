@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 from fl_lightning.experiment.cell import CellJob, Result, clear, read_result
 from fl_lightning.experiment.damage import DamagedFileError, Note, put_aside, read_content
-from fl_lightning.experiment.files import columns_of, write_csv, write_json
+from fl_lightning.experiment.files import columns_of, read_csv, write_csv, write_json
 from fl_lightning.experiment.lock import Lock, locked
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point
@@ -129,6 +130,15 @@ class Store:
         rows = [row for cell in cells if (row := self._row(table, cell)) is not None]
         write_csv(self.folder / "results.csv", columns_of(rows, _COLUMNS), rows)
         return rows
+
+    def rows_of_others(self, cells: Sequence[Cell]) -> int:
+        """Return how many finished cells of ``results.csv`` are not among these; 0 if it cannot be read."""
+        try:
+            rows = read_csv(self.folder / "results.csv")
+        except (OSError, ValueError, csv.Error):  # it is written anew in any case
+            return 0
+        own = {cell.id for cell in cells}
+        return sum(row.get("status") == "finished" and row.get("cell") not in own for row in rows)
 
     def _row(self, table: Table, cell: Cell) -> dict[str, Any] | None:
         row = {

@@ -85,6 +85,22 @@ def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("cells/*"))) == 4
 
 
+def test_a_part_of_the_table_tells_of_the_rows_that_it_leaves_out(tmp_path: Path) -> None:
+    whole, text = run(small(), tmp_path)
+    assert "leaves them out" not in text
+    part = small()
+    del part["methods"]["RADFed"]
+    rows, text = run(part, tmp_path)
+    assert (
+        [row["method"] for row in rows] == [row["method"] for row in table_of(tmp_path / "results.csv")] == ["FedAvg"]
+    )
+    assert "results.csv had 1 row of cells that this run does not have, and leaves them out." in " ".join(text.split())
+    again, text = run(small(), tmp_path)
+    assert again == whole
+    assert "leaves them out" not in text
+    assert len(table_of(tmp_path / "results.csv")) == 2
+
+
 def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
     table = small(trainer={"max_epochs": 5, "accelerator": "cpu"})
     rows, _ = run(table, tmp_path)
