@@ -456,3 +456,32 @@ def test_every_step_is_logged_once_the_fit_is_asked_to_stop(callback: Any, steps
         log_every_n_steps=4,
     )
     assert memory.values("place") == [(step, step % 3) for step in steps]
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("in_round", [False, True])
+def test_log_that_is_set_on_the_module_is_called_and_stays(in_round: bool, executor: Any) -> None:
+    module, memory = Places(), Memory()
+
+    def rename() -> None:
+        stock = module.log
+        module.log = lambda name, value, **options: stock(f"own_{name}", value, **options)  # type: ignore[method-assign]
+
+    class Renames(Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            if in_round and trainer.current_epoch == 0:
+                rename()
+
+    if not in_round:
+        rename()
+    train_federatedly(
+        module,
+        [samples(size) for size in (9, 11, 12)],
+        callbacks=[Renames()],
+        algorithm=FedAvg(1.0, seed=0, executor=executor),
+        max_epochs=2,
+        logger=memory,
+        log_every_n_steps=1,
+    )
+    assert memory.values("own_place") == [(step, step % 3) for step in range(18)]
+    assert memory.values("place") == []
