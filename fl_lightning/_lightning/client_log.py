@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -83,8 +84,9 @@ class ClientLog:
     def __init__(self, module: pl.LightningModule, results: _ResultCollection) -> None:
         self._module = module
         self._results = results
-        self._stock = type(module).log
-        self._overridden = self._stock is not pl.LightningModule.log
+        self._own: Callable[..., None] | None = None  # set on the module itself
+        #: Whether the module has a ``log`` of the user's.
+        self.is_own = False
         self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
         self._entered: set[str | None] = set()  # hooks that logged in this round
         #: Hears what is logged; ``None`` for nobody.
@@ -95,15 +97,24 @@ class ClientLog:
         registered = {id(metric) for metric in self._results.values()}
         self._known = {key: known for key, known in self._known.items() if id(known[1]) in registered}
         self._entered.clear()
-        self._module.__dict__["log"] = self
+        attributes = self._module.__dict__
+        own = attributes.pop("log", None)
+        self._own = None if isinstance(own, ClientLog) else own
+        self.is_own = self._own is not None or has_own_log(self._module)
+        attributes["log"] = self
         self._results.__dict__["log"] = self._log_here
         self._point_callbacks_to(self)
 
     def remove(self) -> None:
         """Give the module its own ``log`` back."""
-        if self._module.__dict__.pop("log", None) is not None:
-            del self._results.__dict__["log"]
-            self._point_callbacks_to(self._module.log)
+        if self._results.__dict__.pop("log", None) is None:
+            return
+        attributes = self._module.__dict__
+        if attributes.get("log") is self:  # no hook has set another
+            del attributes["log"]
+            if self._own is not None:
+                attributes["log"], self._own = self._own, None
+        self._point_callbacks_to(self._module.log)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy of the module that is made inside a round logs as the copy, and does not copy the trainer
@@ -133,10 +144,14 @@ class ClientLog:
                 self.witness.note_value(fx, weight_of(name), self._batch_size() if size is None else size)
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        self._stock(self._module, name, value, *args, **kwargs)
+        own, self._own = self._own, None  # one that was made in a round may call this object
+        try:
+            (own or partial(type(self._module).log, self._module))(name, value, *args, **kwargs)
+        finally:
+            self._own = own
         fx = self._module._current_fx_name
         metric = self._results.get(f"{fx}.{name}")
-        if metric is not None and not (args or metric.meta.enable_graph or self._overridden):
+        if metric is not None and not (args or metric.meta.enable_graph or self.is_own):
             self._known[fx, name] = (_options(kwargs), metric)
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
@@ -182,6 +197,12 @@ class ClientLog:
         if results.batch_size is None:
             results.batch_size = extract_batch_size(results.batch) if results.batch is not None else 1
         return results.batch_size
+
+
+def has_own_log(module: pl.LightningModule) -> bool:
+    """Whether a module has a ``log`` that is not Lightning's: of its class, or set on the module itself."""
+    log = module.log
+    return log.is_own if isinstance(log, ClientLog) else getattr(log, "__func__", None) is not pl.LightningModule.log
 
 
 def _enter_hook(trainer: pl.Trainer, results: _ResultCollection, fx: str | None) -> None:
@@ -286,7 +307,7 @@ def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[s
     if trainer.barebones:  # it warns of every value that is logged
         return
     results, fx = trainer._results, module._current_fx_name
-    overridden = type(module).log is not pl.LightningModule.log
+    overridden = has_own_log(module)
     for name, value in values.items():
         key = f"{fx}.{name}"
         metric = None if results is None else results.get(key)

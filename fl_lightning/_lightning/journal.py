@@ -159,6 +159,8 @@ class Journal:
         ends = [[place for place, (entry, row) in enumerate(own) if entry.steps[row]] for own in clients]
         so_far = list(accumulate(map(len, ends)))
         before, every = loop._batches_that_stepped, trainer.log_every_n_steps
+        if every and trainer.should_stop:  # as Lightning does in rounds that `min_epochs` still asks for
+            every = 1
         rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRateMonitor)]
         if trainer.loggers and every:
             for due in range(-(-(before + 1) // every) * every - 1, before + so_far[-1], every):

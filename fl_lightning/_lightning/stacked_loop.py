@@ -16,6 +16,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
+from fl_lightning._lightning.client_log import has_own_log
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.recording import Logged, Recorder
@@ -63,7 +64,7 @@ class StackedLoop:
         for hook in _OF_MODULE:
             if is_overridden(hook, module):
                 raise CannotVectorize(f"{name} overrides `{hook}`, which sees one model at a time")
-        if type(module).log is not pl.LightningModule.log:
+        if has_own_log(module):
             raise CannotVectorize(f"{name} overrides `log`")
         for callback in trainer.callbacks:
             self._check_callback(callback)

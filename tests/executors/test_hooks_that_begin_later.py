@@ -324,3 +324,32 @@ def test_gradients_are_corrected_ones(penalty: str) -> None:
 def test_the_progress_bar_ends_with_the_last_client(executor: type) -> None:
     _, trainer, _ = fit(executor, Callback(), Line(), max_epochs=2)
     assert trainer.progress_bar_metrics["client"] == "5/5"
+
+
+class DoublesLater(Callback):
+    """Doubles gradients from the second round on, by what is set on an object of Lightning's or on this callback."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        if trainer.current_epoch != 1:
+            return
+        strategy, precision = trainer.strategy, trainer.precision_plugin
+        if self.place == "precision":
+            precision.pre_backward = lambda loss, module: 2 * loss  # type: ignore[method-assign, assignment]
+        elif self.place == "strategy":
+            stock = strategy.backward
+            strategy.backward = lambda loss, *rest: stock(2 * loss, *rest)  # type: ignore[method-assign]
+        elif self.place == "callback":
+            self.on_after_backward = lambda *_: pl_module.weight.grad.mul_(2)  # type: ignore[method-assign]
+
+
+@every_executor
+@pytest.mark.parametrize("place", ["precision", "strategy", "callback"])
+def test_steps_that_are_changed_in_a_later_round(place: str, executor: type) -> None:
+    """By hand: a round adds half the mean of ``steps * (client + 1, 1)``, weighted by steps, and then twice that."""
+    weights, _, cause = fit(executor, DoublesLater(place), Line())
+    once = torch.tensor([sum(n * n * (k + 1) for k, n in enumerate(STEPS)), sum(n * n for n in STEPS)]) / 12 / 2
+    assert torch.allclose(weights, (1 + 2 + 2) * once.double())
+    assert cause is None or "one model at a time" in cause

@@ -414,3 +414,74 @@ def test_values_of_steps_reach_the_trainer_where_a_client_ends_early(at: int, ra
         algorithm = FedAvg(1.0, executor=executor)
         found = train_federatedly(EndsClients(at, raises), [samples(14)], algorithm=algorithm, max_epochs=2)
         assert found.callback_metrics["last"] == one["last"], executor
+
+
+class Places(Classifier):
+    """Logs each batch's place in its client's training."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.log("place", float(batch_idx), on_step=True, on_epoch=False)
+        return self.loss(batch)
+
+
+class Stops(Callback):
+    """Asks to stop after the first round."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.should_stop = True
+
+
+class StopsAtFirstClient(Callback):
+    """Asks to stop when the second round's first client ends."""
+
+    def on_client_end(self, trainer: L.Trainer, pl_module: L.LightningModule, result: Any) -> None:
+        trainer.should_stop = trainer.should_stop or trainer.current_epoch == 1
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("callback", "steps"), [(Stops, [3, 7, *range(9, 18)]), (StopsAtFirstClient, [3, 7, 11, *range(12, 18)])]
+)
+def test_every_step_is_logged_once_the_fit_is_asked_to_stop(callback: Any, steps: list[int], executor: Any) -> None:
+    """As in stock Lightning, where `min_epochs` asks for more rounds; each client has 3 batches."""
+    memory = Memory()
+    train_federatedly(
+        Places(),
+        [samples(size) for size in (9, 11, 12)],
+        callbacks=[callback()],
+        algorithm=FedAvg(1.0, seed=0, executor=executor),
+        max_epochs=2,
+        min_epochs=2,
+        logger=memory,
+        log_every_n_steps=4,
+    )
+    assert memory.values("place") == [(step, step % 3) for step in steps]
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("in_round", [False, True])
+def test_log_that_is_set_on_the_module_is_called_and_stays(in_round: bool, executor: Any) -> None:
+    module, memory = Places(), Memory()
+
+    def rename() -> None:
+        stock = module.log
+        module.log = lambda name, value, **options: stock(f"own_{name}", value, **options)  # type: ignore[method-assign]
+
+    class Renames(Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            if in_round and trainer.current_epoch == 0:
+                rename()
+
+    if not in_round:
+        rename()
+    train_federatedly(
+        module,
+        [samples(size) for size in (9, 11, 12)],
+        callbacks=[Renames()],
+        algorithm=FedAvg(1.0, seed=0, executor=executor),
+        max_epochs=2,
+        logger=memory,
+        log_every_n_steps=1,
+    )
+    assert memory.values("own_place") == [(step, step % 3) for step in range(18)]
+    assert memory.values("place") == []

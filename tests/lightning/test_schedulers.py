@@ -292,3 +292,14 @@ def test_a_stack_notes_the_rate_of_each_accumulated_batch(every: int, accumulate
     assert len(expected["lr-SGD"]) > 5
     for executor in ("vectorized", "auto"):
         assert noted(executor)["lr-SGD"] == pytest.approx(expected["lr-SGD"]), executor
+
+
+def test_no_warning_of_a_schedule_before_its_optimizer_in_a_second_fit(recwarn: pytest.WarningsRecorder) -> None:
+    """Stacks step another optimizer than the one that the schedule holds."""
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=0, executor="vectorized")])
+    data, module = TensorDataModule(clients=clients_of(8, 12, 20), batch_size=4), Classifier()
+    module.configure_optimizers = lambda: (lambda own: ([own], [halve(own)]))(torch.optim.Adam(module.parameters()))  # type: ignore[method-assign]
+    for rounds in (1, 2):
+        trainer.fit_loop.max_epochs = rounds
+        trainer.fit(module, datamodule=data)
+    assert not [warning for warning in recwarn if "before `optimizer.step()`" in str(warning.message)]

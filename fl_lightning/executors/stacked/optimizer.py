@@ -40,6 +40,7 @@ class StackedOptimizer:
         place = {id(parameter): index for index, parameter in enumerate(parameters)}
         self._number = len(parameters)
         self._origin = optimizer
+        optimizer.__dict__["_opt_called"] = True  # it is stepped here; schedules warn if they are stepped before it
         self._places = [[place[id(p)] for p in group["params"] if id(p) in place] for group in optimizer.param_groups]
         self._own = own = optimizer.__class__.__new__(optimizer.__class__)
         own.__dict__.update(optimizer.__dict__)
