@@ -128,12 +128,6 @@ class VectorizedExecutor(Executor):
         if round_index == self._round or self.cause is not None:
             return
         self._round = round_index
-        if self._stacks:
-            try:
-                self.check()
-            except CannotVectorize as error:
-                self.give_up(reason(error), error)
-                return
         now = Circumstances(self._training)
         if self._circumstances is None:  # the first round of a fit, which may go on from an earlier one
             changed = verdict.circumstances not in (None, now.fingerprint)

@@ -6,6 +6,7 @@ import hashlib
 from functools import cached_property
 from typing import Any
 
+from fl_lightning._lightning.stock import steps_of_their_own
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState, described
 
@@ -25,6 +26,7 @@ class Circumstances:
     def __init__(self, training: LocalTraining, *, of_client: bool = False) -> None:
         trainer: Any = training.trainer
         seen: list[Any] = [*trainer.callbacks, trainer.accumulate_grad_batches, trainer.gradient_clip_val]
+        seen += steps_of_their_own(trainer)
         for parameter in training.vector.parameters:
             seen.append(parameter.requires_grad)
             seen += (parameter._backward_hooks or {}).values()
