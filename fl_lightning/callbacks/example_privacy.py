@@ -96,11 +96,11 @@ class ExamplePrivacy(ShowsSignature, Callback):
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = trainer.fit_loop.algorithm
-        if _reads_data(algorithm.objective) or algorithm.sampler.needs_scores:
+        if _reads_data(algorithm.objective) or algorithm.sampler.sends_scores:
             return (
                 f"with {type(algorithm.objective).__name__} and {type(algorithm.sampler).__name__} clients send "
-                "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without importance "
-                "sampling."
+                "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without a sampler "
+                "that asks for scores."
             )
         if self._rounds != trainer.current_epoch:
             return (

@@ -25,7 +25,7 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.parts import LocalObjective
+from fl_lightning.parts import LocalObjective, UniformSampler
 from fl_lightning.parts.privacy import Mechanism, epsilon_of
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
@@ -155,12 +155,25 @@ class TwoVectors(LocalObjective):
     vectors_sent = 2
 
 
+class Asking(UniformSampler):
+    """Asks a client for its loss before each draw, and no client after its training."""
+
+    needs_scores = False
+
+    def clients_without_score(self) -> list[int]:
+        return [0]
+
+    def score(self, client: Any) -> float:
+        return float(client.loss())
+
+
 @pytest.mark.parametrize(
     ("module", "callback", "trainer", "message"),
     [
         (ValidatedClassifier, lambda: Scaffold(1.0), {}, "clients send more of their data"),
         (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "clients send more of their data"),
         (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "clients send more of their data"),
+        (ValidatedClassifier, lambda: FedAvg(sampler=Asking(1)), {}, "clients send more of their data"),
         (ValidatedClassifier, lambda: Federated(1.0, objective=TwoVectors()), {}, "clients send more of their data"),
         (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
