@@ -183,7 +183,8 @@ class ExamplePrivacy(ShowsSignature, Callback):
     # ---- accounts ----
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin a round."""
+        """Begin a round, and check again: the sampler or a setting may have been changed since the last one."""
+        self.on_train_start(trainer, pl_module)
         self._new = []
 
     def on_client_end(self, trainer: Any, pl_module: pl.LightningModule, result: ClientResult) -> None:
@@ -234,7 +235,9 @@ class ExamplePrivacy(ShowsSignature, Callback):
 def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
     known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
-    return objective.vectors_sent > 1 or objective.sends_loss or type(objective).correction not in known
+    parts = [part for part in objective.with_held_parts if isinstance(part, LocalObjective)]
+    reads = any(type(part).correction not in known for part in parts)
+    return reads or objective.vectors_sent > 1 or objective.sends_loss
 
 
 def _sums(module: nn.Module) -> list[float]:
