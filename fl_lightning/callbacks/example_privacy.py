@@ -96,11 +96,11 @@ class ExamplePrivacy(ShowsSignature, Callback):
         if not any(after):
             return "it must stand before an aggregation callback, such as FedAvg(), in `Trainer(callbacks=[...])`."
         algorithm = trainer.fit_loop.algorithm
-        if _reads_data(algorithm.objective) or algorithm.sampler.needs_scores:
+        if _reads_data(algorithm.objective) or algorithm.sampler.sends_scores:
             return (
                 f"with {type(algorithm.objective).__name__} and {type(algorithm.sampler).__name__} clients send "
-                "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without importance "
-                "sampling."
+                "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without a sampler "
+                "that asks for scores."
             )
         if self._rounds != trainer.current_epoch:
             return (
@@ -183,7 +183,8 @@ class ExamplePrivacy(ShowsSignature, Callback):
     # ---- accounts ----
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin a round."""
+        """Begin a round, and check again: the sampler or a setting may have been changed since the last one."""
+        self.on_train_start(trainer, pl_module)
         self._new = []
 
     def on_client_end(self, trainer: Any, pl_module: pl.LightningModule, result: ClientResult) -> None:
@@ -234,7 +235,9 @@ class ExamplePrivacy(ShowsSignature, Callback):
 def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
     known = (LocalObjective.correction, Proximal.correction, DynamicRegularizer.correction)
-    return objective.vectors_sent > 1 or objective.sends_loss or type(objective).correction not in known
+    parts = [part for part in objective.with_held_parts if isinstance(part, LocalObjective)]
+    reads = any(type(part).correction not in known for part in parts)
+    return reads or objective.vectors_sent > 1 or objective.sends_loss
 
 
 def _sums(module: nn.Module) -> list[float]:

@@ -261,7 +261,7 @@ class Part(ShowsArguments):
     def frozen_state(self) -> Callable[[], dict[str, Any]]:
         """Return a function that gives the present :meth:`state_dict`, whatever changes later."""
         # parts of the library change nothing in place
-        state = self.state_dict() if self.is_of_library else plain_copy(self.state_dict())
+        state = self.state_dict() if self.is_of_library else plain_copy(readable(self, self.state_dict()))
         return state.copy
 
     def _return_to_first_state(self) -> None:
@@ -290,7 +290,7 @@ class Part(ShowsArguments):
         return is_other and bool(self.client_states or self.state_dict())
 
     def keep_state(self) -> None:
-        """Keep the own state until the round is over."""
+        """Keep the own state until the round is over; ``TypeError`` if a checkpoint could not hold it."""
         self._state_at_round_start = None
         with suppress(AttributeError):  # what its first round makes is not there yet
             self._state_at_round_start = self.frozen_state()

@@ -69,6 +69,12 @@ class ClientSampler(Part, ABC):
         """Return clients to be scored now, at the server's model; asked before each draw and ``on_round_start``."""
         return [client for held in self._held_samplers for client in held.clients_without_score()]
 
+    @property
+    def sends_scores(self) -> bool:
+        """Whether clients send scores: after training, or before a draw, by :meth:`clients_without_score`."""
+        asks = type(self).clients_without_score is not ClientSampler.clients_without_score
+        return asks or self.needs_scores or any(held.sends_scores for held in self._held_samplers)
+
     @returns(checked_score)
     def score(self, client: LocalClient) -> float:
         """Return the importance of a client at the module's present weights.
@@ -80,11 +86,11 @@ class ClientSampler(Part, ABC):
             NotImplementedError: If the sampler needs scores and does not define this method; others need none.
         """
         for held in self._held_samplers:
-            if held.needs_scores:
+            if held.sends_scores:
                 return held.score(client)
+        asks = "has `needs_scores = True`" if self.needs_scores else "returns clients in `clients_without_score`"
         raise NotImplementedError(
-            f"{type(self).__name__} has `needs_scores = True`, so it must define `score(client)`, "
-            "which returns a number."
+            f"{type(self).__name__} {asks}, so it must define `score(client)`, which returns a number."
         )
 
     @passes_on

@@ -25,7 +25,7 @@ from fl_lightning import (
     Scaffold,
     TensorDataModule,
 )
-from fl_lightning.parts import LocalObjective
+from fl_lightning.parts import Correction, LocalObjective, UniformSampler
 from fl_lightning.parts.privacy import Mechanism, epsilon_of
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
@@ -155,12 +155,49 @@ class TwoVectors(LocalObjective):
     vectors_sent = 2
 
 
+class ReadingData(LocalObjective):
+    """Adds the gradient of the first batch, which is neither clipped nor noised, to every step."""
+
+    def correction(self, client: Any) -> Correction:
+        gradients, _ = next(client.gradients())
+        return Correction(linear=torch.cat([gradient.flatten() for gradient in gradients.values()]))
+
+
+class HoldingObjective(LocalObjective):
+    def __init__(self, inner: LocalObjective) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> list[LocalObjective]:
+        return [self.inner]
+
+
+class Asking(UniformSampler):
+    """Asks a client for its loss before each draw, and no client after its training."""
+
+    needs_scores = False
+
+    def clients_without_score(self) -> list[int]:
+        return [0]
+
+    def score(self, client: Any) -> float:
+        return float(client.loss())
+
+
 @pytest.mark.parametrize(
     ("module", "callback", "trainer", "message"),
     [
         (ValidatedClassifier, lambda: Scaffold(1.0), {}, "clients send more of their data"),
         (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, "clients send more of their data"),
         (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, "clients send more of their data"),
+        (ValidatedClassifier, lambda: FedAvg(sampler=Asking(1)), {}, "clients send more of their data"),
+        (ValidatedClassifier, lambda: Federated(1.0, objective=ReadingData()), {}, "clients send more of their data"),
+        (
+            ValidatedClassifier,
+            lambda: Federated(1.0, objective=HoldingObjective(ReadingData())),
+            {},
+            "with HoldingObjective and UniformSampler clients send more of their data",
+        ),
         (ValidatedClassifier, lambda: Federated(1.0, objective=TwoVectors()), {}, "clients send more of their data"),
         (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
@@ -170,6 +207,17 @@ class TwoVectors(LocalObjective):
 def test_what_has_no_figure_is_refused(module: Any, callback: Any, trainer: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"ExamplePrivacy would log a wrong epsilon.*{message}"):
         fit(module(), clients_of(4, 4), ExamplePrivacy(1.0, **NO_NOISE), callback(), batch_size=2, **trainer)
+
+
+def test_a_sampler_that_asks_for_scores_is_refused_in_the_middle_of_a_fit() -> None:
+    class Changing(L.Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            federated.sampler = ImportanceSampler(1.0)
+
+    federated, private = FedAvg(1.0), ExamplePrivacy(1.0, noise_multiplier=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="with LocalObjective and ImportanceSampler clients send more of their data"):
+        fit(ValidatedClassifier(), clients_of(4, 4), private, federated, Changing(), rounds=3)
+    assert private.spent == pytest.approx(epsilon_of([(Mechanism(1.0, 1.0), 1)], 1e-5))  # of the first round
 
 
 def test_it_stands_before_the_aggregation_callback() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from helpers.toys import Quadratic, clients_that_reach, quiet_trainer
@@ -473,6 +474,46 @@ def test_a_held_sampler_is_given_scores() -> None:
     inner = ImportanceSampler(1, gamma=0.5)
     run(FedAvg(sampler=Named(inner), seed=1), 1)
     assert sorted(inner.scores.tolist()) in ([2.0, 16.0], [4.0, 8.0])
+
+
+class Asking(ClientSampler):
+    """Draws the client with the largest score at the server's model; asks no client after its training."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+        self.compared: list[dict[int, float]] = []
+
+    def cohort_size(self, num_clients: int) -> int:
+        return 1
+
+    def clients_without_score(self) -> list[int]:
+        return list(range(self.federation.num_clients))
+
+    def take_scores(self, scores: Any) -> None:
+        self.losses = dict(scores)
+
+    def draw(self, num_clients: int, rng: Any, available: Any = None) -> Any:
+        self.compared.append(self.losses)
+        return np.array([max(self.losses, key=self.losses.__getitem__)])
+
+
+class LargestLoss(Asking):
+    needs_scores = False
+
+    def score(self, client: Any) -> float:
+        return float(client.loss())
+
+
+def test_a_held_sampler_that_asks_for_scores_only_before_a_draw_is_given_them() -> None:
+    # f_k = (w - c_k)^2 / 2, first at 0, then at the optimum of the client with the larger loss, 4
+    inner = LargestLoss()
+    assert run(FedAvg(sampler=Named(inner)), 2)[0] == 2.0
+    assert inner.compared == [{0: 2.0, 1: 8.0}, {0: 2.0, 1: 0.0}]
+
+
+def test_a_sampler_that_asks_before_a_draw_must_define_scores() -> None:
+    with pytest.raises(NotImplementedError, match=r"Asking returns clients in `clients_without_score`, so it must def"):
+        run(FedAvg(sampler=Asking()), 1)
 
 
 class Doubled(Exchange):

@@ -120,6 +120,28 @@ def test_what_could_not_be_read_again_is_refused_when_the_fit_starts(value: Any,
         fit(FedBuff(2, 2, speeds=[1, 1], exchange=KeepingExchange({"a": value})))
 
 
+class ArrayLater(Keeping):
+    """Keeps an array from its first step on; before that, its attribute is None, or not there."""
+
+    steps = 0
+
+    def __init__(self, has_attribute: bool) -> None:
+        if has_attribute:
+            super().__init__(None)
+
+    def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
+        self.steps, self.value = self.steps + 1, np.zeros(2)
+        return aggregate
+
+
+@pytest.mark.parametrize("has_attribute", [True, False])
+def test_what_comes_into_a_state_later_is_refused_before_the_next_round(has_attribute: bool) -> None:
+    server, module = ArrayLater(has_attribute), Quadratic(1.0, [0.0])
+    with pytest.raises(TypeError, match=r"`ArrayLater.state_dict` holds .* `state\['kept'\]`.*`torch.as_tensor"):
+        fit_quadratic(Federated(1.0, server=server), module, CLIENTS, rounds=50)
+    assert (server.steps, float(module.w)) == (1, 3.0)
+
+
 def test_what_could_not_be_read_again_is_refused_when_a_checkpoint_is_written(tmp_path: Path) -> None:
     part = Keeping(0)
     trainer = quiet_trainer(max_epochs=1, callbacks=[Federated(1.0, server=part)])

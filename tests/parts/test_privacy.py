@@ -16,7 +16,18 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from scipy.stats import norm
 from torch import Tensor
 
-from fl_lightning import FedAdam, FedAvg, FedBuff, FedDyn, FedNova, QFedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning import (
+    FedAdam,
+    FedAvg,
+    FedBuff,
+    FedDyn,
+    Federated,
+    FedNova,
+    QFedAvg,
+    RADFed,
+    Scaffold,
+    TensorDataModule,
+)
 from fl_lightning.parts import (
     BernoulliSampler,
     ClientResult,
@@ -25,11 +36,13 @@ from fl_lightning.parts import (
     Federation,
     ImportanceSampler,
     LocalDifferentialPrivacy,
+    MeasuredLoss,
     Median,
     Participation,
     Task,
     TopK,
     UniformSampler,
+    WeightedMean,
 )
 from fl_lightning.parts.privacy import Mechanism, epsilon_of, noise_for
 
@@ -417,8 +430,12 @@ def private() -> DifferentialPrivacy:
             lambda: FedAvg(sampler=ImportanceSampler(0.1), exchange=private(), **PRIVATE),
             "no published analysis covers clients that ImportanceSampler draws",
         ),
-        (lambda: Scaffold(exchange=private()), "vectors of clients reach the server beside their noised updates"),
-        (lambda: FedDyn(exchange=private()), "vectors of clients reach the server beside their noised updates"),
+        (lambda: Scaffold(exchange=private()), "vectors or losses of clients reach the server beside their noised"),
+        (lambda: FedDyn(exchange=private()), "vectors or losses of clients reach the server beside their noised"),
+        (
+            lambda: Federated(1.0, objective=MeasuredLoss(), exchange=private(), aggregation=WeightedMean("uniform")),
+            "vectors or losses of clients reach the server beside their noised",
+        ),
         (
             lambda: FedAvg(exchange=private(), participation=Participation(stragglers=0.5), **PRIVATE),
             "one client's presence changes what others do",

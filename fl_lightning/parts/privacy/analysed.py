@@ -67,11 +67,12 @@ def _sampler(parts: Mapping[str, Any]) -> str:
 
 def _objective(parts: Mapping[str, Any]) -> str:
     objective: LocalObjective = parts["objective"]
-    if objective.vectors_sent == 1 and not objective.starts_from_server and not parts["aggregation"].client_states:
+    sends_more = objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_loss
+    if not sends_more and not parts["aggregation"].client_states:
         return ""
     return (
-        f"with {type(objective).__name__} vectors of clients reach the server beside their noised updates. Use FedAvg, "
-        "FedProx or an adaptive server."
+        f"with {type(objective).__name__} vectors or losses of clients reach the server beside their noised updates. "
+        "Use FedAvg, FedProx or an adaptive server."
     )
 
 

@@ -11,6 +11,7 @@ from fl_lightning.arguments import check_interval, check_not_negative, check_pos
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import Ledger, check_installed, refuse_another_fit
+from fl_lightning.parts.saved_results import other_class
 from fl_lightning.seeding import Stream, torch_generator
 
 
@@ -31,7 +32,7 @@ class LocalDifferentialPrivacy(Exchange):
     Raises:
         ModuleNotFoundError: If dp-accounting is not installed.
         ValueError: If an argument is out of its range, clients send more than updates, or a compression on the way up
-            stands before it; in a round, if training changes buffers.
+            stands before it; in a round, if training changes buffers, or an exchange before it adds more to a result.
     """
 
     fills_zeros = True
@@ -52,12 +53,12 @@ class LocalDifferentialPrivacy(Exchange):
             objective.vectors_sent > 1
             or objective.starts_from_server
             or objective.sends_loss
-            or parts["sampler"].needs_scores
+            or parts["sampler"].sends_scores
         ):
             raise ValueError(
                 f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with "
                 f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
-                "updates. Use FedAvg, FedProx, RADFed or FedBuff, without importance sampling."
+                "updates. Use FedAvg, FedProx, RADFed or FedBuff, without a sampler that asks for scores."
             )
 
     def check_another_fit(self) -> None:
@@ -70,6 +71,13 @@ class LocalDifferentialPrivacy(Exchange):
 
     def upload(self, result: ClientResult) -> ClientResult:
         """Return the result with the clipped update and its noise."""
+        if result.score is not None or result.loss is not None or other_class(result) is not None:
+            raise ValueError(
+                "LocalDifferentialPrivacy would log a wrong epsilon for this run: an exchange before it puts something "
+                "beside the update into the result, which would be sent without noise: a score, a loss, or a field of "
+                "a class of its own. Put that exchange after LocalDifferentialPrivacy, so that it sees the update with "
+                "its noise."
+            )
         if result.changes_buffers:
             raise ValueError(
                 "Training changes buffers of the module, such as BatchNorm's statistics, and LocalDifferentialPrivacy "
