@@ -20,7 +20,8 @@ from rich.table import Table
 from fl_lightning.arguments import check_count, check_instance, check_path, check_texts
 from fl_lightning.atomic_file import make_folder
 from fl_lightning.durations import duration
-from fl_lightning.experiment.files import read_json, write_csv, write_json
+from fl_lightning.experiment.damage import DamagedFileError, read_content
+from fl_lightning.experiment.files import write_csv, write_json
 from fl_lightning.experiment.lock import Lock, locked
 from fl_lightning.experiment.progress import say
 from fl_lightning.experiment.search import Choice, Point, Range, Space, describe_point, note_of_equals, points
@@ -205,8 +206,8 @@ def _found(sweep: Sweep, values: Sequence[float], folder: str) -> dict[str, Any]
 def _known(path: Path, sweep: Sweep) -> dict[str, Any] | None:
     """Return what is kept of a finished run; ``None`` if it has to be executed."""
     try:
-        known: dict[str, Any] = read_json(path)
-    except (FileNotFoundError, ValueError):
+        known = read_content(path, {"metric", "maximize", "minimize", "folder"})
+    except (FileNotFoundError, DamagedFileError):
         return None
     if known["metric"] == sweep.metric:
         return known
