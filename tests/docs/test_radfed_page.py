@@ -128,6 +128,24 @@ def test_what_is_said_of_the_long_runs_is_true() -> None:
     assert f"agrees in {steadier} of {folds} folds" in text
 
 
+def test_the_seeds_of_fold_0_are_those_of_the_files() -> None:
+    rows = [r for r in rows_of("covfeat_l_20000_results.csv") if r["fold"] == "0"] + rows_of(
+        "covfeat_l_20000_seeds.csv"
+    )
+    scores = {(r["method"], r["seed"]): 100 * float(r["score"]) for r in rows}
+    assert {r["fold"] for r in rows} == {"0"}
+    for seed in "01":
+        own = [scores[method, seed] for method in METHODS]
+        relatives = [f"{signed(relative(own[2:], [other]))} %" for other in own[:2]]
+        assert cells(RADFED, f"{seed}, fold 0") == [*(f"{score:.2f}" for score in own), *relatives]
+    moved = abs(scores["RADFed", "1"] - scores["RADFed", "0"])
+    assert f"moves by {moved:.2f} points from one seed to the other" in text_of(RADFED)
+    assert all(abs(scores["RADFed", seed] - scores["FedAvg-uniform", seed]) < moved for seed in "01")
+    [best] = [r["best_round"] for r in rows if (r["method"], r["seed"]) == ("RADFed", "1")]
+    assert f"that of round {best}." in text_of(RADFED)
+    assert all(r["code"].partition("+g")[2] in text_of(RADFED) for r in rows)
+
+
 @pytest.mark.parametrize("fold", FOLDS)
 def test_the_versions_of_the_code_are_named(fold: int) -> None:
     for row in rows_of("covfeat_l_20000_results.csv"):
