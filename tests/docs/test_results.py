@@ -56,6 +56,18 @@ def test_what_is_said_of_the_published_accuracies_is_true() -> None:
     assert f"| {scaffold[-1]:.2f} % after {len(scaffold)} rounds | not met: {above} points, 2.80 allowed |" in same
 
 
+def test_fedavg_on_cifar10_beside_the_published_accuracies_is_that_of_the_file() -> None:
+    curve = [100 * value for value in read("published_cifar10.csv")["FedAvg"]]
+    apart = [f"{signed(curve[-1] - theirs)} points" for theirs in (63.4, 68.2)]
+    shown = [f"{theirs}: {points}, no spread known" for theirs, points in zip(("63.4", "68.2"), apart, strict=True)]
+    assert cells(PUBLISHED, "FedAvg, CIFAR-10") == ["50 of 50", f"{curve[-1]:.2f}", *shown]
+    assert len(curve) == 50
+    assert f"between {min(curve[-10:]):.2f} and {max(curve[-10:]):.2f}" in text_of(PUBLISHED)
+    row = claim("CIFAR-10, ten clients by Dir(.5), FedAvg")
+    assert row["here"] == f"{curve[-1]:.2f} % after 50 rounds"
+    assert f"{apart[0].removesuffix(' points')} and {apart[1]}" in row["verdict"]
+
+
 def test_figures_of_scaffold_beside_momentum_are_those_of_the_file() -> None:
     columns = read("scaffold_momentum.csv")
     wrong, right, fedavg = (100 * columns[name][-1] for name in (LABEL["not known"], LABEL["known"], "FedAvg"))
