@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -215,6 +217,35 @@ def make_classifier(name: str, lr: float) -> Any:
             return getattr(torch.optim, WORKLOADS[name].optimizer)(self.parameters(), lr=lr)
 
     return OwnClassifier()
+
+
+class ByHand(ABC):
+    """Rounds of a workload by hand, without the library.
+
+    Args:
+        name: The workload.
+        clients: The clients' samples.
+        clock: Tells the time; for a GPU it waits for the device.
+        work: Another round than that of the workload's name.
+        device: Where the network and the samples are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clients: Clients,
+        clock: Callable[[], float] = time.perf_counter,
+        work: Workload | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.work, self._clock, self.device = work or WORKLOADS[name], clock, device
+        self.clients = [(x.to(device), y.to(device)) for x, y in clients]
+        self.generator = torch.Generator().manual_seed(1)
+        self._prepare(name)
+
+    @abstractmethod
+    def _prepare(self, name: str) -> None:
+        """Make the network."""
 
 
 class RememberedDraws:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from federations import WORKLOADS, Clients, Workload, make_clients, make_network
+from federations import WORKLOADS, ByHand, Clients, make_clients, make_network
 from products import BareProducts
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,31 +24,13 @@ from torch.nn import functional as F
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.thread_time}
 
 
-class PlainLoop:
-    """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction).
+class PlainLoop(ByHand):
+    """A federated round by hand: FedAvg, or FedDyn's clients with their states (without the server's correction)."""
 
-    Args:
-        name: The workload.
-        clients: The clients' samples.
-        clock: Tells the time; for a GPU it waits for the device.
-        work: Another round than that of the workload's name.
-        device: Where the network and the samples are.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        clients: Clients,
-        clock: Callable[[], float] = time.perf_counter,
-        work: Workload | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.work, self._clock, self.device = work or WORKLOADS[name], clock, device
-        self.clients = [(x.to(device), y.to(device)) for x, y in clients]
-        self.network = make_network(name).to(device)
+    def _prepare(self, name: str) -> None:
+        self.network = make_network(name).to(self.device)
         self.server = self._read()
         self.duals = {} if name == "W6" else None
-        self.generator = torch.Generator().manual_seed(1)
 
     def _read(self) -> Tensor:
         return torch.cat([p.detach().flatten() for p in self.network.parameters()])

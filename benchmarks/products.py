@@ -7,44 +7,26 @@ samples beyond a client's last one weigh nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from federations import WORKLOADS, Clients, Workload, make_network
+from federations import ByHand, make_network
 from torch import Tensor, nn
 
 #: The workloads whose networks are linear layers and ReLU, under FedAvg.
 SERVED = ("W1", "W2", "W7", "H1", "H2", "M1")
 
 
-class BareProducts:
-    """Rounds of FedAvg on stacked perceptrons, by hand.
+class BareProducts(ByHand):
+    """Rounds of FedAvg on stacked perceptrons, by hand."""
 
-    Args:
-        name: The workload.
-        clients: The clients' samples.
-        clock: Tells the time; for a GPU it waits for the device.
-        work: Another round than that of the workload's name.
-        device: Where the network and the samples are.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        clients: Clients,
-        clock: Callable[[], float] = time.perf_counter,
-        work: Workload | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.work, self._clock, self.device = work or WORKLOADS[name], clock, device
-        self.clients = [(x.to(device), y.to(device)) for x, y in clients]
+    def _prepare(self, name: str) -> None:
+        device = self.device
         layers = [layer for layer in make_network(name) if isinstance(layer, nn.Linear)]
         self.server = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
         k, b = self.work.per_round, self.work.batch_size
         self.outputs = [torch.empty(k, b, len(weight), device=device) for weight, _ in self.server]
         self.passed = [torch.empty(k, b, weight.shape[1], device=device) for weight, _ in self.server]
-        self.generator = torch.Generator().manual_seed(1)
 
     def round(self, drawn: Sequence[int] = ()) -> float:
         """Train a round of some clients, or of drawn ones, and return its seconds."""
