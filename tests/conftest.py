@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,15 @@ def own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the seed of ``lightning.seed_everything``, an environment variable, from the tests that come after."""
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     monkeypatch.delenv("PL_GLOBAL_SEED")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Undo what a script that runs in this process does to Lightning's log."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import subprocess
 import sys
 import tomllib
@@ -131,7 +130,6 @@ def test_recipes_name_their_folders_alike(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fl-lightning"])
-    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "setLevel", lambda level: None)
     with pytest.raises(SystemExit):
         main(["recipe", recipe.stem, "--help"])
     shown = capsys.readouterr().out

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if not path.stem.startswith("peer_"))  # they want other packages
-
-
-@pytest.fixture(autouse=True)
-def level_of_lightning() -> Iterator[None]:
-    """Scripts silence Lightning's logger, which is that of the tests that come after."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    yield
-    logger.setLevel(level)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
