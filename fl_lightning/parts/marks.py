@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.object_attributes import attributes_of
 from fl_lightning.parts.federation import accumulator
 from fl_lightning.parts.part import Part
 from fl_lightning.super_calls import is_of_library
@@ -61,11 +62,7 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
     Slots count in classes of users. In others they hold caches, too, such as those of a path.
     """
-    classes = [base for base in type(value).__mro__ if is_users(base.__module__)]
-    slots = [name for base in classes for name in vars(base).get("__slots__", ()) if hasattr(value, name)]
-    if not slots:
-        return getattr(value, "__dict__", None)
-    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
+    return attributes_of(value, lambda base: is_users(base.__module__)) or getattr(value, "__dict__", None)
 
 
 def _module_state(module: nn.Module) -> dict[str, Any]:
