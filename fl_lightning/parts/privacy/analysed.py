@@ -65,10 +65,14 @@ def _sampler(parts: Mapping[str, Any]) -> str:
     )
 
 
+def sends_more(objective: LocalObjective) -> bool:
+    """Return whether clients send vectors or losses beside their updates."""
+    return objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_loss
+
+
 def _objective(parts: Mapping[str, Any]) -> str:
     objective: LocalObjective = parts["objective"]
-    sends_more = objective.vectors_sent > 1 or objective.starts_from_server or objective.sends_loss
-    if not sends_more and not parts["aggregation"].client_states:
+    if not sends_more(objective) and not parts["aggregation"].client_states:
         return ""
     return (
         f"with {type(objective).__name__} vectors or losses of clients reach the server beside their noised updates. "

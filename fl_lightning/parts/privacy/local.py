@@ -11,6 +11,7 @@ from fl_lightning.arguments import check_interval, check_not_negative, check_pos
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
 from fl_lightning.parts.privacy.accounting import Ledger, check_installed, refuse_another_fit
+from fl_lightning.parts.privacy.analysed import sends_more
 from fl_lightning.parts.saved_results import other_class
 from fl_lightning.seeding import Stream, torch_generator
 
@@ -49,12 +50,7 @@ class LocalDifferentialPrivacy(Exchange):
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if clients send something without noise."""
         objective = parts["objective"]
-        if (
-            objective.vectors_sent > 1
-            or objective.starts_from_server
-            or objective.sends_loss
-            or parts["sampler"].sends_scores
-        ):
+        if sends_more(objective) or parts["sampler"].sends_scores:
             raise ValueError(
                 f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with "
                 f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
