@@ -79,13 +79,9 @@ class StepsOfItsOwn:
         self, trainer: pl.Trainer, vector: StateVector, algorithm: Algorithm, correction: Correction | None
     ) -> None:
         self._vector, self._module = vector, type(trainer.lightning_module).__name__
-        self._users: list[str] = []
-        if correction is not None:
-            self._users.append(f"{type(algorithm.objective).__name__} corrects gradients at the steps")
-        means = [part for part in algorithm.aggregation.with_held_parts if isinstance(part, NormalizedMean)]
-        self._users += [f"{type(mean).__name__} counts the steps" for mean in means]
         by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
-        self._before: Tensor | None = vector.read() if self._users and not by_lightning else None
+        self._users = [] if by_lightning else _users_of_steps(algorithm, correction)
+        self._before: Tensor | None = vector.read() if self._users else None
 
     def refuse(self, task: Task, num_steps: int) -> None:
         """Raise ``ValueError`` if the client's weights have changed, and no step was counted.
@@ -105,3 +101,10 @@ class StepsOfItsOwn:
                 "`self.manual_backward(loss)` and `optimizer.step()`; or train with an algorithm that needs neither, "
                 "such as FedAvg."
             )
+
+
+def _users_of_steps(algorithm: Algorithm, correction: Correction | None) -> list[str]:
+    """Return the parts that need optimizer steps, each with what it does."""
+    users = [] if correction is None else [f"{type(algorithm.objective).__name__} corrects gradients at the steps"]
+    means = [part for part in algorithm.aggregation.with_held_parts if isinstance(part, NormalizedMean)]
+    return users + [f"{type(mean).__name__} counts the steps" for mean in means]
