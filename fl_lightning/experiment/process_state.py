@@ -1,4 +1,4 @@
-"""What a cell may change for its whole process."""
+"""The settings that a cell may change for its whole process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a part says of itself where its class does not: what the parts say that it holds."""
+"""Class attributes of parts whose values follow from the parts that they hold."""
 
 from __future__ import annotations
 
