@@ -125,7 +125,7 @@ class Holding(ClientSampler):
 
 @pytest.mark.parametrize("sampler", [Asking(1), Holding(Asking(1))])
 def test_a_sampler_that_asks_for_scores_before_a_draw_is_refused(sampler: ClientSampler) -> None:
-    message = f"wrong epsilon for this run: with LocalObjective and {type(sampler).__name__} clients send more than"
+    message = f"wrong epsilon for this run: with {type(sampler).__name__} clients send more than"
     with pytest.raises(ValueError, match=message):
         FedAvg(sampler=sampler, exchange=private())
 

@@ -49,12 +49,13 @@ class LocalDifferentialPrivacy(Exchange):
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if clients send something without noise."""
-        objective = parts["objective"]
-        if sends_more(objective) or parts["sampler"].sends_scores:
+        objective, sampler = parts["objective"], parts["sampler"]
+        asking = ([objective] if sends_more(objective) else []) + ([sampler] if sampler.sends_scores else [])
+        if asking:
+            names = " and ".join(type(part).__name__ for part in asking)
             raise ValueError(
-                f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with "
-                f"{type(objective).__name__} and {type(parts['sampler']).__name__} clients send more than their "
-                "updates. Use FedAvg, FedProx, RADFed or FedBuff, without a sampler that asks for scores."
+                f"LocalDifferentialPrivacy would log a wrong epsilon for this run: with {names} clients send more than "
+                "their updates. Use FedAvg, FedProx, RADFed or FedBuff, without a sampler that asks for scores."
             )
 
     def check_another_fit(self) -> None:
