@@ -128,14 +128,20 @@ class VectorizedExecutor(Executor):
         if round_index == self._round or self.cause is not None:
             return
         self._round = round_index
-        now = Circumstances(self._training)
+        now, before = Circumstances(self._training), verdict.circumstances
         if self._circumstances is None:  # the first round of a fit, which may go on from an earlier one
-            changed = verdict.circumstances not in (None, now.fingerprint)
+            other = [name for name, found in now.fingerprints.items() if before.get(name) != found] if before else []
+            changed = bool(other)
+            if other and verdict.proven:
+                rank_zero_info(
+                    f"Stacks are tried out again, because {other[0]} is not what it was in the last fit. So the "
+                    "results may differ from those of one single fit in the last digits."
+                )
         else:
             changed = now.difference(self._circumstances) is not None
         self._renewed = self._renewed + 1 if changed else 0
         if changed or self._circumstances is None:
-            self._circumstances, verdict.circumstances = now, now.fingerprint
+            self._circumstances, verdict.circumstances = now, now.fingerprints
         if changed or verdict.each_round:
             self._ask_again()
 

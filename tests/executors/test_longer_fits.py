@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 import sys
@@ -84,6 +85,56 @@ def test_a_resumed_fit_looks_for_changes_in_its_first_round(tmp_path: Path) -> N
     fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "two.ckpt", weights_only=False)
     assert "changes `self.seen`" in fitter.fit_loop.executor.cause
     assert torch.equal(weights(whole), weights(resumed))
+
+
+class Normalised(Module):
+    def __init__(self) -> None:
+        super().__init__(linear())
+        nn.utils.parametrizations.weight_norm(self.layers[0])
+
+
+class Hooked(Module):
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.handle = self.layers.register_forward_hook(_twice, with_kwargs=True)
+
+
+def _twice(layer: nn.Module, arguments: Any, options: Any, output: Tensor) -> Tensor:
+    return 2 * output
+
+
+class Stamped(Module):
+    starts = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.begun = next(self.starts)
+
+
+def resumed_after_two_rounds(make: Any, path: Path) -> Tensor:
+    """Return the weights after three rounds, of which the third is another fit's."""
+    begun, module = fit(make(), "vectorized", rounds=2), make()
+    assert begun.fit_loop.executor.cause is None
+    begun.save_checkpoint(path)
+    fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
+    data = TensorDataModule(clients_of((6,), SIZES), batch_size=4)
+    fitter.fit(module, datamodule=data, ckpt_path=path, weights_only=False)
+    return weights(module)
+
+
+@pytest.mark.parametrize("make", [Normalised, Hooked])
+def test_hooks_do_not_cost_a_resumed_fit_its_bits(make: Any, tmp_path: Path) -> None:
+    whole = make()
+    fit(whole, "vectorized")
+    assert torch.equal(weights(whole), resumed_after_two_rounds(make, tmp_path / "two.ckpt"))
+
+
+def test_a_resumed_fit_names_what_makes_it_try_stacks_out_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        resumed_after_two_rounds(Stamped, tmp_path / "two.ckpt")
+    assert "tried out again, because `self.begun` is not what it was in the last fit" in caplog.text
 
 
 def test_a_second_fit_looks_for_changes_in_its_first_round() -> None:

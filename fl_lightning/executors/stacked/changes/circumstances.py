@@ -10,6 +10,8 @@ from fl_lightning._lightning.stock import steps_of_their_own
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState, described
 
+_SETTINGS = "a callback, a hook, what is trained, or a setting of the trainer"
+
 
 class Circumstances:
     """What a module, its optimizer and the trainer look like at a round's start.
@@ -51,10 +53,18 @@ class Circumstances:
         """Return the name of something that has changed, ``None`` if nothing has."""
         mine, others = self._seen, other._seen
         if len(mine) != len(others) or not all(a is b or a == b for a, b in zip(mine, others, strict=True)):
-            return "a callback, a hook, what is trained, or a setting of the trainer"
+            return _SETTINGS
         return self._module.difference(other._module)
 
     @cached_property
-    def fingerprint(self) -> str:
-        """A text that another process with the same module and settings finds, too."""
-        return hashlib.sha256(described([self._seen, self._module.snapshots]).encode()).hexdigest()
+    def fingerprints(self) -> dict[str, str]:
+        """Texts by name that another process with the same module and settings finds, too.
+
+        An attribute of the module has one of its own, and so has a layer with all that is in it.
+        """
+        grouped: dict[str, list[Any]] = {_SETTINGS: [self._seen]}
+        for name, snapshot in self._module.snapshots.items():
+            grouped.setdefault(f"`{'.'.join(name.split('.')[:2])}`", []).append((name, snapshot))
+        return {
+            name: hashlib.sha256(described(snapshots).encode()).hexdigest()[:16] for name, snapshots in grouped.items()
+        }

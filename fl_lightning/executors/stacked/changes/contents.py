@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import gc
+from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
 from mmap import mmap
 from types import BuiltinFunctionType, MethodType
@@ -25,6 +27,22 @@ def parts_of(value: Any) -> Any:
         stateless = parts[:3] == (copyreg.__newobj__, (type(value),), None)  # type: ignore[attr-defined]
         return None if stateless else parts
     return [held for held in gc.get_referents(value) if isinstance(held, _METHODS)]  # as a `csv.writer` its file's
+
+
+def hooks_by_place(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a module's tables of hooks, those that have entries, with places as keys.
+
+    Torch's own keys number all hooks of a process, so that another process may have other ones.
+
+    Args:
+        held: The module's attributes.
+    """
+    tables = {}
+    for name, table in held.items():
+        if type(table) is OrderedDict and table and "_hooks" in name:
+            places = {key: place for place, key in enumerate(held[name.partition("_hooks")[0] + "_hooks"])}
+            tables[name] = {places[key]: entry for key, entry in table.items()}
+    return tables
 
 
 def sample_of(tensor: Tensor) -> Any:

@@ -26,12 +26,13 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.hooks import RemovableHandle
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.recording import Unusable
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, Code, changed_name
-from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, memory_of, parts_of, sample_of
+from fl_lightning.executors.stacked.changes.contents import BRIEF_VALUES, hooks_by_place, memory_of, parts_of, sample_of
 from fl_lightning.object_attributes import attributes_of
 from fl_lightning.parts.guard import version_of
 from fl_lightning.surroundings import add_named, globals_of, is_users, seen_by, surroundings
@@ -48,7 +49,7 @@ _WITH_CONTENTS = (*_NUMBERS, Tensor, np.ndarray, set, frozenset, Mapping, list, 
 _WITHOUT_ATTRIBUTES = frozenset([*_NUMBERS, np.ndarray, np.memmap, set, frozenset, dict, list, tuple, deque])
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
-_OPAQUE = (*_TRAINING, Unusable, logging.Logger, Path, BuiltinFunctionType, ModuleType)
+_OPAQUE = (*_TRAINING, Unusable, logging.Logger, Path, BuiltinFunctionType, ModuleType, RemovableHandle)
 
 
 class ModuleState:
@@ -89,6 +90,7 @@ class ModuleState:
                 held = {}
             else:
                 held = {key: value for key, value in vars(submodule).items() if key not in _SKIPPED}
+                held |= hooks_by_place(held)
             tensors = {**held.pop("_parameters", {}), **held.pop("_buffers", {})}
             for key, value in {**held, **{k: v for k, v in tensors.items() if id(v) not in own}}.items():
                 snapshots[path + key] = snapshotter.snapshot(value)
@@ -220,6 +222,7 @@ class Snapshotter:
         held = attributes_of(value)
         if isinstance(value, nn.Module):
             held = {key: item for key, item in held.items() if key not in _SKIPPED - {"_modules"}}
+            held |= hooks_by_place(held)
         if (memory := memory_of(value)) is not None:
             shown = memory.tobytes() if self._shown(memory.nbytes // 8) else memory.nbytes
             return type(value), shown, self.snapshot(held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fl_lightning.executors.stacked.trials.trial import Trial
 
@@ -20,7 +20,7 @@ class Verdict:
         jointly: Whether metric objects may be given all clients' batches at once.
         each_round: Whether the module may do another thing in each round, so that every round has a trial.
         prepares: Whether a callback's ``on_client_start`` sets weights or learning rates.
-        circumstances: The fingerprint of the module and its surroundings, under which this was found.
+        circumstances: The fingerprints of the module and its surroundings, by name, under which this was found.
     """
 
     proven: float = 0
@@ -30,7 +30,7 @@ class Verdict:
     jointly: bool = True
     each_round: bool = False
     prepares: bool = False
-    circumstances: str | None = None
+    circumstances: dict[str, str] = field(default_factory=dict)
 
     def add(self, trial: Trial, longest: float) -> None:
         """Take what a trial has found, beside that of an earlier one under the same circumstances.
