@@ -78,7 +78,6 @@ class VectorizedExecutor(Executor):
         stacked = StackedLoop(training.loop, training.corrector)
         self._steps = make_step_runners(training, training.vector, stacked, Rehearsal(training))
         self._round: int | None = None
-        self._renewed = 0  # rounds in a row that began under other circumstances
         self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
         #: Clients of a mapped step in the last round without a trial, in the mean; infinite if there was none.
         self.clients_of_step = math.inf
@@ -139,7 +138,7 @@ class VectorizedExecutor(Executor):
                 )
         else:
             changed = now.difference(self._circumstances) is not None
-        self._renewed = self._renewed + 1 if changed else 0
+        verdict.renewed = verdict.renewed + 1 if changed else 0
         if changed or self._circumstances is None:
             self._circumstances, verdict.circumstances = now, now.fingerprints
         if changed or verdict.each_round:
@@ -189,7 +188,7 @@ class VectorizedExecutor(Executor):
     @property
     def tries_each_round(self) -> bool:
         """Whether every round has a trial."""
-        return self.verdict.each_round or self._renewed > 1
+        return self.verdict.each_round or self.verdict.renewed > 1
 
     def give_up(self, cause: str, error: Exception | None = None) -> None:
         """Train clients one after the other from now on, and say why; the error's traceback goes to the debug log."""

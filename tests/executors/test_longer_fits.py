@@ -111,13 +111,29 @@ class Stamped(Module):
         self.begun = next(self.starts)
 
 
-def resumed_after_two_rounds(make: Any, path: Path) -> Tensor:
-    """Return the weights after three rounds, of which the third is another fit's."""
-    begun, module = fit(make(), "vectorized", rounds=2), make()
-    assert begun.fit_loop.executor.cause is None
-    begun.save_checkpoint(path)
-    fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
-    data = TensorDataModule(clients_of((6,), SIZES), batch_size=4)
+class KeepsHistory(Module):
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.history: list[int] = []
+
+    def on_train_epoch_end(self) -> None:
+        self.history = [*self.history, self.current_epoch]
+
+    def on_save_checkpoint(self, checkpoint: Any) -> None:
+        checkpoint["history"] = self.history
+
+    def on_load_checkpoint(self, checkpoint: Any) -> None:
+        self.history = checkpoint["history"]
+
+
+def resumed_after_two_rounds(
+    make: Any, path: Path, executor: str = "vectorized", rounds: int = 3, sizes: tuple[int, ...] = SIZES
+) -> Tensor:
+    """Return the weights after some rounds, of which those after the second are another fit's."""
+    module = make()
+    fit(make(), executor, sizes, rounds=2).save_checkpoint(path)
+    fitter = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, seed=1, executor=executor)])
+    data = TensorDataModule(clients_of((6,), sizes), batch_size=4)
     fitter.fit(module, datamodule=data, ckpt_path=path, weights_only=False)
     return weights(module)
 
@@ -125,8 +141,17 @@ def resumed_after_two_rounds(make: Any, path: Path) -> Tensor:
 @pytest.mark.parametrize("make", [Normalised, Hooked])
 def test_hooks_do_not_cost_a_resumed_fit_its_bits(make: Any, tmp_path: Path) -> None:
     whole = make()
-    fit(whole, "vectorized")
+    assert fit(whole, "vectorized").fit_loop.executor.cause is None
     assert torch.equal(weights(whole), resumed_after_two_rounds(make, tmp_path / "two.ckpt"))
+
+
+@pytest.mark.auto_decides
+def test_rounds_with_a_trial_are_counted_beyond_a_resumed_fit(tmp_path: Path) -> None:
+    sizes = 4 * (20, 30, 40)
+    whole = KeepsHistory()
+    assert "too short to check" in fit(whole, "auto", sizes, rounds=5).fit_loop.executor._vectorized.cause
+    resumed = resumed_after_two_rounds(KeepsHistory, tmp_path / "two.ckpt", "auto", rounds=5, sizes=sizes)
+    assert torch.equal(weights(whole), resumed)
 
 
 def test_a_resumed_fit_names_what_makes_it_try_stacks_out_again(

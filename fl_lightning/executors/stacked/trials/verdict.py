@@ -20,6 +20,7 @@ class Verdict:
         jointly: Whether metric objects may be given all clients' batches at once.
         each_round: Whether the module may do another thing in each round, so that every round has a trial.
         prepares: Whether a callback's ``on_client_start`` sets weights or learning rates.
+        renewed: Rounds in a row that began under other circumstances than the round before.
         circumstances: The fingerprints of the module and its surroundings, by name, under which this was found.
     """
 
@@ -30,6 +31,7 @@ class Verdict:
     jointly: bool = True
     each_round: bool = False
     prepares: bool = False
+    renewed: int = 0
     circumstances: dict[str, str] = field(default_factory=dict)
 
     def add(self, trial: Trial, longest: float) -> None:
