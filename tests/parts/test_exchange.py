@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import ClientResult, Clip, Exchange, PersonalParameters, WeightedMean
+from fl_lightning.parts import ClientResult, Clip, Exchange, LowRank, PersonalParameters, TopK, WeightedMean
 
 # clients of 1 and 3 samples reach 3 and 1 from 0
 TWO = quadratic_clients([1.0, 1.0], [3.0, 1.0], sizes=[1, 3])
@@ -129,16 +129,30 @@ def test_arguments_out_of_range(make: Any, message: str) -> None:
     ("pattern", "message"),
     [
         ("tail", r"`pattern` 'tail' matches no trained parameter.* It has body\.weight, head\.weight\. Give a name"),
-        ("*", r"`pattern` \['\*'\] makes all trained parameters personal.*Leave some out"),
+        (["body", "head"], r"makes all trained parameters personal.*Leave some out, or give \"\*\" if each client"),
     ],
 )
-def test_patterns_that_cannot_work_are_refused_before_training(pattern: str, message: str) -> None:
+def test_patterns_that_cannot_work_are_refused_before_training(pattern: str | list[str], message: str) -> None:
     data = TensorDataModule(clients=quadratic_clients([1.0], [4.0]), batch_size=None)
     module = BodyAndHead()
     with pytest.raises(ValueError, match=message):
         trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, exchange=PersonalParameters(pattern))])
         trainer.fit(module, datamodule=data)
     assert float(module.body.weight) == 0.0
+
+
+@pytest.mark.parametrize("others", [[], [LowRank(1)], [TopK(0.5)]], ids=["alone", "low rank", "top k"])
+def test_with_all_parameters_personal_each_client_trains_alone(others: list[Exchange]) -> None:
+    # Body and head of client 0 (target 4, lr 1/4) move by (4 - 0) / 4 = 1 and by (4 - 2) / 4 = 1/2, those of client 1
+    # (target 8) by 2 and by 1
+    personal, communication, module = PersonalParameters("*"), Communication(), BodyAndHead()
+    data = TensorDataModule(clients=quadratic_clients([1.0, 1.0], [4.0, 8.0]), batch_size=None)
+    callbacks = [FedAvg(1.0, exchange=[personal, *others]), communication]
+    trainer = quiet_trainer(max_epochs=2, callbacks=callbacks)
+    trainer.fit(module, datamodule=data)
+    assert [[float(value) for value in personal.of_client(k).values()] for k in (0, 1)] == [[1.5, 1.5], [3.0, 3.0]]
+    assert float(module.body.weight) == float(module.head.weight) == 2.25  # the mean, for evaluation
+    assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 0
 
 
 def test_personal_layers_are_not_known_before_a_fit() -> None:

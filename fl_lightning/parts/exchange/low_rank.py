@@ -68,7 +68,8 @@ class LowRank(Compressor):
                 f"{len(values)}. Put it first in `exchange`."
             )
         parts = zip(values.split(lengths), self.shapes, strict=True)
-        return torch.cat([self._product(part.view(shape), generator).flatten() for part, shape in parts])
+        products = [self._product(part.view(shape), generator).flatten() for part, shape in parts]
+        return torch.cat(products) if products else values
 
     def _product(self, matrix: Tensor, generator: torch.Generator) -> Tensor:
         if not self._shrinks(*matrix.shape):

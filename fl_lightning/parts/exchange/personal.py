@@ -18,14 +18,16 @@ class PersonalParameters(Exchange):
 
     Arivazhagan et al. 2019 (FedPer) keep the last layers, Li et al. 2021 (FedBN) the normalisation layers. The server
     never sees these values. In the model that is validated and checkpointed they are the mean over all clients.
+    With ``"*"`` each client trains its whole model alone: local training, as a baseline.
 
     Args:
         pattern: Which tensors are personal: names of parameters or buffers, of submodules (``"head"``), or shell
-            patterns of names (``"*.bn*"``); one or a list.
+            patterns of names (``"*.bn*"``); one or a list. ``"*"`` is the whole model.
 
     Raises:
         TypeError: If a pattern is not a text.
-        ValueError: If there is no pattern; when the fit begins, if one matches nothing, or all parameters are personal.
+        ValueError: If there is no pattern; when the fit begins, if one matches nothing, or if patterns other than
+            ``"*"`` make all parameters personal.
     """
 
     def __init__(self, pattern: str | Sequence[str]) -> None:
@@ -37,10 +39,10 @@ class PersonalParameters(Exchange):
         """Give every client the first model's values."""
         self._names = set(federation.matching(self.pattern))
         mask = federation.mask(sorted(self._names))
-        if bool(mask[: federation.num_parameters].all()):
+        if bool(mask[: federation.num_parameters].all()) and self.pattern != ["*"]:
             raise ValueError(
                 f"`pattern` {self.pattern!r} makes all trained parameters personal, so nothing would be learned "
-                "together. Leave some out."
+                'together. Leave some out, or give "*" if each client is to train alone, as a baseline.'
             )
         self._places = mask.nonzero().squeeze(1)
         self._first = federation.model[self._places]
