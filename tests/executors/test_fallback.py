@@ -180,6 +180,12 @@ class Selects(Module):
         return losses[(losses >= losses.mean()).nonzero()].mean()
 
 
+class MasksByLength(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return loss + 0 * torch.arange(1 + batch[1].max()).sum()
+
+
 class PunishesGradients(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = F.cross_entropy(self.layers(batch[0]), batch[1])
@@ -219,6 +225,7 @@ def test_gradients_inside_of_the_step_are_named(made: type[Module]) -> None:
             "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own",
         ),
         (Selects, "a selection's size depends on values, and each client has its own"),
+        (MasksByLength, "`arange` takes a number out of a tensor, and each client has its own"),
     ],
 )
 def test_the_cause_names_the_line_of_the_step(made: type[Module], cause: str) -> None:
@@ -245,21 +252,30 @@ def test_fused_recurrent_kernels_fall_back() -> None:
     clients = [(torch.randint(0, 7, (8, 5)), torch.randint(0, 7, (8,))) for _ in range(3)]
     fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
     fitter.fit(CharLSTM(7, hidden_size=6), datamodule=TensorDataModule(clients, batch_size=4))
-    assert "fails on stacked models" in fitter.fit_loop.executor.cause
+    assert fitter.fit_loop.executor.cause.startswith("`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time")
 
 
-def test_recurrent_layers_of_torch_fall_back() -> None:
+@pytest.mark.parametrize(
+    ("pack", "cause"),
+    [
+        (False, "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"),
+        (True, "a packed sequence has a size of its own for each client"),
+    ],
+)
+def test_recurrent_layers_of_torch_fall_back(pack: bool, cause: str) -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.LSTM(6, 3, batch_first=True)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x)[0][:, -1]
+            lengths = 3 + (x[:, 0, 0] > 0).long()
+            sequences = nn.utils.rnn.pack_padded_sequence(x, lengths, True, False) if pack else x
+            return self.layer(sequences)[1][0][-1]
 
     fitter = quiet_trainer(max_epochs=1, callbacks=[FedAvg(3, executor="vectorized")])
     fitter.fit(Module(Recurrent()), datamodule=TensorDataModule(clients_of((4, 6), (8, 8, 8)), batch_size=4))
-    assert fitter.fit_loop.executor.cause is not None
+    assert fitter.fit_loop.executor.cause.startswith(cause)
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,17 @@ _GRADIENTS = (
     "gradients are taken inside of `training_step`, and a stack takes those of all clients after it (`torch.func.grad` "
     "computes the same, in a stack too)"
 )
+_RECURRENT = "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"
 _CAUSES = {
     "__bool__": _DECIDES,
     **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
     **dict.fromkeys(("tolist", "numpy", "__array__"), _TAKES_OUT),
     **dict.fromkeys(("grad", "backward", "requires_grad_"), _GRADIENTS),
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "_unique2"), _SELECTS),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
+    "_pack_padded_sequence": "a packed sequence has a size of its own for each client",
 }
+_ITEM = ".item() on a Tensor"  # in torch's error for a size that is a tensor, such as `torch.arange(lengths.max())`
 
 
 def cause_of(function: Any, error: Exception) -> str:
@@ -38,6 +42,8 @@ def cause_of(function: Any, error: Exception) -> str:
         error: What it has raised.
     """
     name = getattr(function, "__name__", str(function))
+    if name not in _CAUSES and _ITEM in str(error):
+        return f"`{name}` takes a number out of a tensor, and each client has its own"
     return _CAUSES.get(name) or f"{name} fails on stacked models ({describe_error(error)})"
 
 
