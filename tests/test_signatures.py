@@ -23,7 +23,14 @@ from fl_lightning import FedAdam, FedAvg, FederatedCheckpoint, FedProx, FedYogi,
 from fl_lightning.callbacks import ClientMetrics
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
-from fl_lightning.parts import Adaptive, ServerOptimizer
+from fl_lightning.parts import (
+    Adaptive,
+    ServerOptimizer,
+    Synchronous,
+    SynchronousAlgorithm,
+    UniformSampler,
+    WeightedMean,
+)
 from fl_lightning.signatures import ShowsSignature
 
 
@@ -321,6 +328,13 @@ def test_words_of_other_libraries_are_known(make: Callable[[], object], sentence
             "FedAvg has no argument `speeds`. `speeds` belongs to FedAsync, FedBuff and DynamicWeightFedBuff.",
         ),
         (lambda: FedProx(clients_per_round=5), "FedProx needs `mu` (Weight of the proximal term, at least 0)."),  # type: ignore[call-arg]
+        (
+            lambda: SynchronousAlgorithm(  # type: ignore[call-arg]
+                sampler=UniformSampler(2), schedule=Synchronous(), aggregation=WeightedMean()
+            ),
+            "SynchronousAlgorithm needs `server` (Moves the server's model: FedAvg's is `Mixing()`, which takes the "
+            "aggregate as it is).",
+        ),
         (fl_lightning.Clip, "Clip needs `norm` (Largest norm, greater than 0)."),
         (
             DirichletPartitioner,

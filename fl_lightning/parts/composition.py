@@ -40,9 +40,10 @@ class Composition(ShowsSignature):
 
     Args:
         sampler: Draws the clients of a round.
-        schedule: Gives the models from which clients start, and decides when the server acts.
-        aggregation: Merges results.
-        server: Moves the server's model.
+        schedule: Gives the models from which clients start, and decides when the server acts: FedAvg's is
+            ``Synchronous()``.
+        aggregation: Merges results: FedAvg's is ``WeightedMean()``.
+        server: Moves the server's model: FedAvg's is ``Mixing()``, which takes the aggregate as it is.
         objective: What clients minimise; the plain objective if ``None``.
         exchange: What travels, apart from buffers: one exchange or a list, in order from the client to the server.
 

@@ -212,14 +212,15 @@ def test_clients_train_in_reversed_order() -> None:
     assert float(weights) == 3.0
 
 
-def test_an_algorithm_is_the_composition_of_its_parts() -> None:
-    clients = quadratic_clients([1.0, 3.0], [1.0, 2.0], [1, 3])
-    own = example("own_algorithm").FedProxM(0.3, 1.0, local_epochs=2)
+@pytest.mark.parametrize(("file", "name"), [("own_algorithm", "FedProxM"), ("short_algorithm", "ShortFedProxM")])
+def test_an_algorithm_is_the_composition_of_its_parts(file: str, name: str) -> None:
+    clients, named = quadratic_clients([1.0, 3.0], [1.0, 2.0], [1, 3]), getattr(example(file), name)
+    own = named(0.3, 1.0, local_epochs=2)
     composed = Federated(1.0, objective=Proximal(0.3), server=Momentum(0.9), local_epochs=2)
     weights = [fit_quadratic(callback, Quadratic(0.1), clients, 3) for callback in (own, composed)]
     assert torch.equal(weights[0], weights[1])
     # round 1 of a client with a and c from 0: .1 a c, then .1 (a (c - w) - .3 w) more; round 1 has no momentum yet
-    one_round = fit_quadratic(example("own_algorithm").FedProxM(0.3, 1.0, local_epochs=2), Quadratic(0.1), clients, 1)
+    one_round = fit_quadratic(named(0.3, 1.0, local_epochs=2), Quadratic(0.1), clients, 1)
     first, second = 0.1 + 0.1 * (0.9 - 0.03), 0.6 + 0.1 * (3 * 1.4 - 0.18)
     assert float(one_round) == pytest.approx(first / 4 + second * 3 / 4)
 
