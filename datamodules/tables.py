@@ -82,7 +82,7 @@ class TableDataModule(NaturalDataModule):
             raise ValueError(
                 f"`features` and `categorical` must name each input once, and not the `label`, got {wrong!r} twice."
             )
-        self.path = as_path("path", path, _way_to_file(client) if is_table(path) else "")
+        self.path = as_path("path", path, _way_to_file(client) if is_table(path) else _way_to_one_file(client))
         self.label = label
         self.client = client
         self.features = None if features is None else list(features)
@@ -169,6 +169,14 @@ def _way_to_file(client: str | None) -> str:
     )
 
 
+def _way_to_one_file(client: str | None) -> str:
+    column = "client" if client is None else client
+    return (
+        "`path` is one file, with the rows of all clients. To join several: pandas.concat(pandas.read_csv(path).assign("
+        f'{column}=Path(path).stem) for path in paths).to_csv("table.csv", index=False).'
+    )
+
+
 def _read(path: Path, keys: Set[str]) -> DataFrame:
     """Return a file's rows; in a CSV file, values of the columns ``keys`` that are written differently differ."""
     import pandas
@@ -176,6 +184,8 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
     readers = {".csv": pandas.read_csv, ".csv.gz": pandas.read_csv}
     readers |= {".parquet": pandas.read_parquet, ".pq": pandas.read_parquet}
     reader = next((reader for suffix, reader in readers.items() if path.name.lower().endswith(suffix)), None)
+    if path.is_dir() or "*" in path.name:
+        raise ValueError(f"{path} is not a file. {_way_to_one_file(None)}")
     if reader is None:
         raise ValueError(f"{path} must end in one of {', '.join(readers)}, to say what kind of table it is.")
     if not path.is_file():

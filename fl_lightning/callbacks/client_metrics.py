@@ -69,6 +69,7 @@ class ClientMetrics(ShowsSignature, Callback):
     Args:
         metric: Takes predictions and targets of one client, in the types that the step returned (half precision as
             float32), and returns a number; NaN leaves the client out. The default takes scores (n, C) and targets (n,).
+            The AUROC of torchmetrics is 0 for samples of one class, :func:`fl_lightning.metrics.auroc` is NaN.
         name: Name of the metric in the logs.
 
     Raises:
