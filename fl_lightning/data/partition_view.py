@@ -121,7 +121,9 @@ class PartitionView(ABC):
         from fl_lightning.partitioners import plot_label_distributions
 
         names, sets = self.present_class_names, self._sets_of_clients()
-        return plot_label_distributions(self.partition, self.labels, class_names=names, sets=sets, axes=axes)
+        return plot_label_distributions(
+            self.partition, self.labels, class_names=names, client_names=self.client_names, sets=sets, axes=axes
+        )
 
     def _sets_of_clients(self) -> dict[str, list[int]] | None:
         """Return the clients of each set; ``None`` where a client may be in more than one, or all are in one."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fl_lightning.short_texts import labels
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -12,6 +14,7 @@ _MOST = 60  # names; more cannot be read
 _SIDEWAYS = 25  # names; more are written from below to above
 _LINE_HEIGHT = 0.1  # inches of a name that is written from below to above
 _LETTER_WIDTH = 0.08  # inches
+_LONGEST = 14  # letters of a name
 
 
 def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str], *, all_or_none: bool = False) -> None:
@@ -38,3 +41,10 @@ def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str], *, al
 def width_of(axes: Axes) -> float:
     """Return the width of axes in inches."""
     return axes.figure.get_figure(root=True).get_figwidth() * axes.get_position().width
+
+
+def names_of(clients: Sequence[int], names: Sequence[str] | None) -> list[str]:
+    """Return what to write below the bars of clients: their names, shortened, or their numbers if ``None``."""
+    if names is None:
+        return [str(client) for client in clients]
+    return labels([names[client] for client in clients], _LONGEST)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fl_lightning.arguments import check_choice, check_count, check_texts
 from fl_lightning.drawn import Drawn
-from fl_lightning.partitioners.client_axis import label_clients, width_of
+from fl_lightning.partitioners.client_axis import label_clients, names_of, width_of
 from fl_lightning.partitioners.partition import Partition
 from fl_lightning.partitioners.statistics import label_counts
 from fl_lightning.representation import counted
@@ -59,6 +59,7 @@ def plot_label_distributions(
     *,
     max_clients: int = 100,
     class_names: Sequence[str] | None = None,
+    client_names: Sequence[str] | None = None,
     order: Literal["size", "client"] = "size",
     sets: Mapping[str, Sequence[int]] | None = None,
     axes: Axes | None = None,
@@ -71,6 +72,7 @@ def plot_label_distributions(
             each client in one colour.
         max_clients: Largest number of clients to draw: the first ones, in the given order.
         class_names: Name of each class in ``labels``, ascending; the class itself if ``None``.
+        client_names: Name of each client, written below its bar; its number if ``None``.
         order: ``"size"`` draws the largest client first, ``"client"`` client 0.
         sets: The clients of each set, such as ``{"train": [0, 2], "test": [1]}``. The clients of a set stand side by
             side, under its name; those of no set come last.
@@ -89,6 +91,13 @@ def plot_label_distributions(
 
     check_count("max_clients", max_clients)
     check_choice("order", order, ("size", "client"))
+    if client_names is not None:
+        check_texts("client_names", client_names)
+        if len(client_names) != partition.num_clients:
+            raise ValueError(
+                f"`client_names` must have one name for each of the {partition.num_clients} clients, got "
+                f"{len(client_names)}."
+            )
     if labels is None:
         counts, names = partition.sizes[:, np.newaxis], ["samples"]
     else:
@@ -104,6 +113,7 @@ def plot_label_distributions(
         axes = figure.add_subplot()
     _draw_bars(axes, table, legend=labels is not None)
     _label_axes(axes, table, partition.num_clients, order)
+    label_clients(axes, range(len(clients)), names_of(clients.tolist(), client_names))
     if sets:
         where = {name: [place for place, client in enumerate(clients) if client in set(sets[name])] for name in sets}
         totals = {name: len(set(sets[name]) & set(range(partition.num_clients))) for name in sets}
@@ -160,7 +170,6 @@ def _label_axes(axes: Axes, table: pd.DataFrame, num_clients: int, order: str) -
     from matplotlib.ticker import MaxNLocator
 
     size = len(table)
-    label_clients(axes, range(size), [str(client) for client in table.index])
     axes.set_xlim(-0.6, size - 0.4)
     axes.set_ylim(0, 1.04 * max(1, table.to_numpy().sum(axis=1).max()))
     axes.set_ylabel("samples")

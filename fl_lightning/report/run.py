@@ -83,7 +83,8 @@ def plot_run(
         draw = partial(draw_curves, curves={name: curves[name] for name in names}, unit=unit)
         panels.append((legend_lines(names, _WIDTH), draw))
     if scores:
-        panels.append((0, partial(draw_scores, scores=scores, metric=_metric_of_clients(curves))))
+        metric, client_names = _metric_of_clients(curves), None if data is None else data.client_names
+        panels.append((0, partial(draw_scores, scores=scores, metric=metric, client_names=client_names)))
     if not panels:
         raise ValueError(
             "`log_dir` has no loss, no accuracy and no other metric of training, validation or test by round or "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.partitioners.client_axis import label_clients
+from fl_lightning.partitioners.client_axis import label_clients, names_of
 from fl_lightning.report.drawing import legend_columns, whole_rounds
 from fl_lightning.report.metric_names import is_share, metric_name
 from fl_lightning.report.palette import color, dashes, mark
@@ -136,7 +136,9 @@ def _stage(name: str) -> int:
     return next((place for place, stage in enumerate(_STAGES) if name.startswith(stage)), len(_STAGES))
 
 
-def draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None) -> None:
+def draw_scores(
+    axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: str | None, client_names: Sequence[str] | None
+) -> None:
     """Draw the score of each client, sorted within each set; ``metric`` is its name in the log, if that is known."""
     names = {"val": "validation", "test": "test"}
     start = 0
@@ -156,7 +158,7 @@ def draw_scores(axes: Axes, scores: Mapping[str, Mapping[int, float]], metric: s
             mean = sum(values.values()) / number
             axes.plot([start - 0.5, start + number - 0.5], [mean, mean], color="black", linewidth=1)
         places += here
-        clients += [str(client) for client in values]
+        clients += names_of(list(values), client_names)
         start += max(1, number) + 1
     if clients:
         label_clients(axes, places, clients, all_or_none=True)

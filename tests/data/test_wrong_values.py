@@ -192,6 +192,7 @@ MAKERS: Makers = {
             "labels": "labels?",
             "max_clients": "count",
             "class_names": "choice?",
+            "client_names": "choice?",
             "order": "choice",
         },
     ),

@@ -22,6 +22,17 @@ def test_the_table_holds_what_is_drawn_largest_client_first() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
 
 
+def test_names_of_clients_stand_below_their_bars_and_long_ones_are_cut() -> None:
+    names = ["Aurora", "Universitätsspital Basel", "price $5 $6"]
+    plot = plot_label_distributions(PARTITION, LABELS, client_names=names)
+
+    assert plot.table.index.tolist() == [1, 2, 0]
+    shown = [label.get_text() for label in plot.axes.get_xticklabels()]
+    assert shown == ["Universit…asel", r"price \$5 \$6", "Aurora"]
+    with pytest.raises(ValueError, match="`client_names` must have one name for each of the 3 clients, got 2"):
+        plot_label_distributions(PARTITION, LABELS, client_names=names[:2])
+
+
 def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
     _, axes, table = plot_label_distributions(PARTITION, LABELS, order="client", max_clients=2)
 

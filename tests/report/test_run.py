@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FederatedDataModule
-from fl_lightning.data import ClientSplit, Source
+from fl_lightning.data import ClientSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.report import plot_run, read_curves
 
@@ -57,6 +57,19 @@ def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     # the worst client first, and the mean as a line
     assert [label.get_text() for label in scores.get_xticklabels()] == ["4", "3"]
     assert list(scores.lines[0].get_ydata()) == [0.375, 0.375]  # type: ignore[arg-type]
+
+
+def test_clients_with_names_are_drawn_with_them(log_dir: Path) -> None:
+    class Named(Classes):
+        @property
+        def client_names(self) -> list[str]:
+            return ["aurora", "bergen", "cork"]
+
+    data = Named(IIDPartitioner(3), split=WithinClientSplit(0.2, 0.2))
+    data.setup()
+    clients, *_, scores = plot_run(log_dir, data, {"val": {0: 0.5, 2: 0.25}, "test": {1: 0.75}}).figure.axes
+    assert [label.get_text() for label in clients.get_xticklabels()] == ["aurora", "bergen", "cork"]
+    assert [label.get_text() for label in scores.get_xticklabels()] == ["cork", "aurora", "bergen"]
 
 
 def test_means_over_an_epoch_have_the_name_of_the_metric(tmp_path: Path) -> None:
