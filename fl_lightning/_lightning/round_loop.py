@@ -23,6 +23,7 @@ from fl_lightning._lightning.early_stopping import stop_where_stopped
 from fl_lightning._lightning.evaluation import validate_round
 from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning._lightning.gpu_search import no_search_for_gpus
+from fl_lightning._lightning.last_checkpoint import let_checkpoints_save_again
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_values
@@ -176,6 +177,7 @@ class RoundLoop(_FitLoop, ABC):
     def on_advance_end(self) -> None:
         """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
         trainer = self.trainer
+        let_checkpoints_save_again(trainer)
         if self._bars is not None:
             self._bars.on_round_end(self.epoch_loop.batch_progress.current.ready)
         self.call_round_hooks()

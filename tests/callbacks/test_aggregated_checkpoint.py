@@ -83,10 +83,9 @@ def test_a_buffer_that_is_not_full_does_not_aggregate() -> None:
     assert fit(FedBuff(2, 1), rounds=4).logged == [0, 1, 1, 1]
 
 
-# a round without a step is not saved again, Lightning's own rule
 @pytest.mark.parametrize(
     ("kind", "saved", "best"),
-    [(FederatedCheckpoint, {3, 8}, 8), (ModelCheckpoint, set(range(9)) - EMPTY, 2)],
+    [(FederatedCheckpoint, {3, 4, 5, 8}, 8), (ModelCheckpoint, set(range(9)), 2)],
 )
 def test_only_aggregated_models_compete(kind: Any, saved: set[int], best: int, tmp_path: Path) -> None:
     all_of_them = kind(tmp_path / "all", filename="{epoch}", save_top_k=-1)
@@ -98,6 +97,45 @@ def test_only_aggregated_models_compete(kind: Any, saved: set[int], best: int, t
     for round_index, path in found.items():
         weight = torch.load(path, weights_only=True)["state_dict"]["w"]
         assert float(weight) == watch.weights[round_index]
+
+
+class Distance(Quadratic):
+    """Its metric is the distance to the mean of the clients' optima."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("distance", (self.w.detach() - 2.0).abs())
+
+
+def fit_late_results(folder: Path, kind: type[ModelCheckpoint], rounds: int, ckpt_path: Path | None = None) -> Any:
+    """Both clients train in every other round; one result arrives in each round, and every two move the server."""
+    clients = quadratic_clients([1.0, 1.0], [1.0, 3.0])
+    method = FedBuff(2, 1, concurrency=2, wait_for_flush=True, lookahead=2, speeds=[1.0, 1.0], seed=1)
+    keep = kind(folder, filename="{epoch}", monitor="distance", mode="min", save_top_k=2)
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[method, keep], enable_checkpointing=True)
+    data = TensorDataModule(clients, val=clients[0], batch_size=None)
+    trainer.fit(Distance(0.5), datamodule=data, ckpt_path=ckpt_path)
+    trainer.save_checkpoint(folder / "end.ckpt")
+    return keep
+
+
+@pytest.mark.parametrize("kind", [FederatedCheckpoint, ModelCheckpoint])
+def test_a_round_in_which_late_results_move_the_server_is_saved(kind: Any, tmp_path: Path) -> None:
+    # from 0, halves of the ways to 1 and 3 are 0.5 and 1.5: 1 after round 2; from there 0 and 1: 1.5 after round 4
+    keep = fit_late_results(tmp_path, kind, 4)
+    assert (Path(keep.best_model_path).stem, float(keep.best_model_score)) == ("epoch=3", 0.5)
+    assert float(torch.load(keep.best_model_path, weights_only=True)["state_dict"]["w"]) == 1.5
+
+
+def test_a_fit_that_resumes_before_a_round_without_steps_chooses_as_one_that_never_ended(tmp_path: Path) -> None:
+    whole = fit_late_results(tmp_path / "whole", ModelCheckpoint, 5)
+    fit_late_results(tmp_path / "parts", ModelCheckpoint, 3)
+    resumed = fit_late_results(tmp_path / "parts", ModelCheckpoint, 5, tmp_path / "parts" / "end.ckpt")
+    for keep in (whole, resumed):
+        # the weight is 0, 1, 1, 1.5, 1.5 after the rounds
+        assert {Path(path).stem: float(score) for path, score in keep.best_k_models.items()} == {
+            "epoch=3": 0.5,
+            "epoch=4": 0.5,
+        }
 
 
 def test_without_validation_and_without_a_federation_it_is_a_model_checkpoint(tmp_path: Path) -> None:
