@@ -289,10 +289,12 @@ class FederatedLoop(RoundLoop):
         """Return what the next round needs beside the algorithm's state."""
         state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds}
         state |= {"executors": self.executor_states, "executor_kind": self.executor_kind}
-        values = self._values_before if self.in_round else monitored_values(self)
-        monitored = {name: value.detach().cpu() for name, value in values.items()}
         loaded, shown = self.loaded_weights, self.algorithm.shown if self.in_round else None
-        # a fit that resumes may not have begun
+        if loaded is not None:  # a fit that resumes may not have begun, or had no round left
+            values = self.restored_values
+        else:
+            values = self._values_before if self.in_round else monitored_values(self)
+        monitored = {name: value.detach().cpu() for name, value in values.items()}
         buffers = unsaved_buffers(self.training.vector, shown) if loaded is None else loaded.unsaved
         return {**state, "module_changed": self.module_changed, "monitored": monitored, "buffers": buffers}
 
