@@ -27,7 +27,7 @@ from fl_lightning._lightning.last_checkpoint import let_checkpoints_save_again
 from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_values
-from fl_lightning._lightning.stopping import StopRequests
+from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
 
 
 class RoundLoop(_FitLoop, ABC):
@@ -154,7 +154,7 @@ class RoundLoop(_FitLoop, ABC):
         planned = self.on_round_start()
         self.max_batches = max(planned, 1)  # without batches Lightning ends the fit; a round may be empty
         with self.stop.taking_back(self._break_off):
-            with self.stop.interrupts_wait():
+            with interrupts_wait():
                 self._round_start = self.state_dict()
                 self.epoch_loop.on_round_start(planned)
                 self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
@@ -171,7 +171,7 @@ class RoundLoop(_FitLoop, ABC):
             self._train_clients()
             self.stop.agree()
             self._join_processes()
-            with self.stop.interrupts_wait():
+            with interrupts_wait():
                 self._complete_round()
 
     def on_advance_end(self) -> None:

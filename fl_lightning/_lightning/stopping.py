@@ -32,6 +32,28 @@ _LOOK_EVERY = 0.2  # seconds between two looks into the store; each takes about 
 _fits = count()  # the same on all processes, which make the same fits
 
 
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C wait until what is done inside is complete; a second one interrupts it at once."""
+    usual = signal.getsignal(signal.SIGINT)
+    if not callable(usual) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[tuple[int, FrameType | None]] = []
+
+    def wait(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, usual)
+        waiting.append((signum, frame))
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if waiting:
+        usual(*waiting[0])
+
+
 class StopRequests:
     """Notes that this process, or another one, was asked to stop.
 
@@ -95,33 +117,12 @@ class StopRequests:
         self._asked, self._signum = _REQUEUE, signum
 
     @contextmanager
-    def interrupts_wait(self) -> Iterator[None]:
-        """Let Ctrl-C wait until what is done inside is complete; a second one interrupts it at once."""
-        usual = signal.getsignal(signal.SIGINT)
-        if not callable(usual) or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        waiting: list[tuple[int, FrameType | None]] = []
-
-        def wait(signum: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGINT, usual)
-            waiting.append((signum, frame))
-
-        signal.signal(signal.SIGINT, wait)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, usual)
-        if waiting:
-            usual(*waiting[0])
-
-    @contextmanager
     def taking_back(self, take_back: Callable[[], None]) -> Iterator[None]:
         """Call a function if what is done inside fails or is interrupted; Ctrl-C waits for its end."""
         try:
             yield
         except BaseException:
-            with self.interrupts_wait():
+            with interrupts_wait():
                 take_back()
             raise
 

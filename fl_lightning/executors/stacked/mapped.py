@@ -16,6 +16,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_e
 from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import register_stand_in
+from fl_lightning._lightning.stopping import interrupts_wait
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import cause_of
@@ -61,6 +62,25 @@ class MappedStep:
         Raises:
             CannotVectorize: If the step fails on stacked tensors.
         """
+        # broken off halfway, it could leave torch's modes behind, and clients' tensors in the module
+        with interrupts_wait():
+            try:
+                return self._outcome(parameters, buffers, batch, batch_idx, draws)
+            except CannotVectorize as error:
+                failure = error
+        try:
+            raise failure  # only now: Ctrl-C comes first
+        finally:
+            del failure  # whose traceback holds this frame
+
+    def _outcome(
+        self,
+        parameters: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        batch: StackedBatch,
+        batch_idx: int,
+        draws: PerClientDraws | None,
+    ) -> StepOutcome:
         number = len(parameters)
 
         def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
