@@ -195,3 +195,19 @@ def test_a_validation_that_breaks_off_leaves_the_modules_modes(tmp_path: Path) -
     other = Net()
     other.layers.append(nn.Dropout(0.0).eval())
     assert outcome(resumed) == outcome(fit(FedAvg(4, **OPTIONS), module=other))
+
+
+def test_a_sanity_check_that_breaks_off_leaves_the_modules_modes() -> None:
+    class Stop(Callback):
+        armed = True
+
+        def on_validation_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            if self.armed:
+                self.armed = False
+                raise ArithmeticError("broken by the test")
+
+    module = Net()
+    module.layers.append(nn.Dropout(0.0).eval())  # it stays in eval mode
+    with pytest.raises(ArithmeticError):
+        fit(FedAvg(4, **OPTIONS), Stop(), module=module, num_sanity_val_steps=1)
+    assert [layer.training for layer in module.layers] == [True] * 5 + [False]

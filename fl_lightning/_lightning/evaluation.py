@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Self
 
@@ -19,12 +20,8 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.order import EvaluationShare
 
 
-class SharedEvaluation(_EvaluationLoop):
-    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
-
-    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
-    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
-    """
+class FederatedEvaluation(_EvaluationLoop):
+    """Lightning's evaluation loop; broken off, it leaves every submodule in the mode that it had."""
 
     @classmethod
     def take_over(cls, stock: _EvaluationLoop) -> Self:
@@ -32,6 +29,24 @@ class SharedEvaluation(_EvaluationLoop):
         loop = cls.__new__(cls)
         loop.__dict__.update(stock.__dict__)
         return loop
+
+    def run(self) -> list[Mapping[str, float]]:
+        """Evaluate."""
+        modes = [(submodule, submodule.training) for submodule in self.trainer.lightning_module.modules()]
+        try:
+            return super().run()
+        except BaseException:
+            for submodule, training in modes:
+                submodule.training = training
+            raise
+
+
+class SharedEvaluation(FederatedEvaluation):
+    """Lightning's evaluation loop, which joins the logged numbers of all processes, whatever ``sync_dist`` says.
+
+    Lightning weights the processes' means by the mean number of their samples, which it rounds down: with shares of 3
+    and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
+    """
 
     def setup_data(self) -> None:
         """Let the data module apply the limit of batches to all samples, before they are shared out."""
@@ -66,24 +81,18 @@ class SharedEvaluation(_EvaluationLoop):
 
 
 def validate_round(loop: ClientLoop, round_number: int) -> None:
-    """Validate the model that a round left; broken off, it leaves every submodule in the mode that it had.
+    """Validate the model that a round left.
 
     Args:
         loop: The clients' loop.
         round_number: The rounds that the model has behind it.
     """
-    trainer, connector, module = loop.trainer, loop.trainer._logger_connector, loop.trainer.lightning_module
+    trainer, connector = loop.trainer, loop.trainer._logger_connector
     trainer.validating = True
     first_loop_iter = connector._first_loop_iter
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
     call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-    try:
-        with loop.at_last_batch(), counting_rounds(trainer, round_number):
-            loop.val_loop.run()
-    except BaseException:
-        for submodule, training in modes:
-            submodule.training = training
-        raise
+    with loop.at_last_batch(), counting_rounds(trainer, round_number):
+        loop.val_loop.run()
     trainer.training = True
     connector._first_loop_iter = first_loop_iter
 
@@ -96,14 +105,15 @@ def _settle(results: _ResultCollection) -> None:
             metric._computed = metric.value / metric.cumulated_batch_size if is_mean else metric.value
 
 
-def share_evaluation(trainer: pl.Trainer) -> None:
-    """Let several processes share the validation and test samples of a federated data module, none counted twice."""
+def prepare_evaluation(trainer: pl.Trainer) -> None:
+    """Put loops for federated data into the trainer; several processes share the samples, none counted twice."""
     data = getattr(trainer, "datamodule", None)
-    if trainer.world_size == 1 or not isinstance(data, FederatedDataModule):
+    if not isinstance(data, FederatedDataModule):
         return
-    data.shares_evaluation = True
+    data.shares_evaluation = trainer.world_size > 1
+    kind = SharedEvaluation if data.shares_evaluation else FederatedEvaluation
     epoch_loop = trainer.fit_loop.epoch_loop
     for owner, name in ((trainer, "validate_loop"), (trainer, "test_loop"), (epoch_loop, "val_loop")):
         stock = getattr(owner, name)
-        if not isinstance(stock, SharedEvaluation):
-            setattr(owner, name, SharedEvaluation.take_over(stock))
+        if type(stock) is not kind:
+            setattr(owner, name, kind.take_over(stock))

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
-from fl_lightning._lightning.evaluation import share_evaluation
+from fl_lightning._lightning.evaluation import prepare_evaluation
 from fl_lightning._lightning.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.round_loop import install_loop
 from fl_lightning.algorithms.description import describe_run
@@ -218,7 +218,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         check_lightning("The trainer", trainer)
         self._fitting = stage == "fit"
         CheckedLoading.install(trainer)
-        share_evaluation(trainer)
+        prepare_evaluation(trainer)
         if not self._fitting:
             rounds = self._loaded_rounds or (self._loop.round_index if self._loop else 0)
             RoundLog(trainer, rounds, final=True).install()

@@ -25,7 +25,7 @@ from torchmetrics import __version__ as torchmetrics_version
 
 import fl_lightning
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.evaluation import SharedEvaluation
+from fl_lightning._lightning.evaluation import FederatedEvaluation, SharedEvaluation
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning._lightning.version import check_version
 
@@ -171,13 +171,19 @@ def test_timers_have_the_interval_that_is_set() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "stock"),
-    [(RoundLoop, _FitLoop), (ClientLoop, _TrainingEpochLoop), (SharedEvaluation, _EvaluationLoop)],
+    [
+        (RoundLoop, _FitLoop),
+        (ClientLoop, _TrainingEpochLoop),
+        (FederatedEvaluation, _EvaluationLoop),
+        (SharedEvaluation, _EvaluationLoop),
+    ],
 )
 def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stock: type) -> None:
     replaced = {
         RoundLoop: {"setup_data", "reset", "on_run_start", "on_advance_start", "advance", "on_advance_end"}
         | {"run", "state_dict", "load_state_dict"},
         ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
+        FederatedEvaluation: {"run"},
         SharedEvaluation: {"setup_data", "_store_dataloader_outputs"},
     }[ours]
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
