@@ -15,6 +15,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.experiment.assembly import (
     build_callbacks,
@@ -131,7 +132,8 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
         _close(trainer.logger)
     device = str(trainer.strategy.root_device)
     times = {"seconds": seconds, "begun": _timestamp(begun), "ended": _timestamp(datetime.now(UTC))}
-    _finish(folder, result, {**times, "resumed": resumed is not None, "device": device, **package_versions()})
+    about = {**times, "resumed": resumed is not None, "device": device, **package_versions()}
+    _finish(folder, result, about, _rows_of_clients(metric, data))
     return result
 
 
@@ -233,9 +235,20 @@ def _timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _finish(folder: Path, result: Result, about: dict[str, Any]) -> None:
+def _rows_of_clients(metric: ClientMetrics, data: FederatedDataModule) -> list[dict[str, Any]]:
+    """Return each test client's number, its name if clients have names, and its score."""
+    names = data.client_names
+    return [
+        {"client": client, **({} if names is None else {"name": names[client]}), f"test_{metric.name}": score}
+        for client, score in metric.values.get("test", {}).items()
+    ]
+
+
+def _finish(folder: Path, result: Result, about: dict[str, Any], clients: list[dict[str, Any]]) -> None:
     rows = read_rounds(folder / "curve.jsonl")
     write_csv(folder / "curve.csv", columns_of(rows, ["round"]), rows)
+    if clients:
+        write_csv(folder / "clients.csv", list(clients[0]), clients)
     write_json(folder / "run.json", about)
     write_json(folder / "result.json", result)
     clear(folder)

@@ -111,6 +111,30 @@ def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
     assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
 
 
+def test_each_test_clients_score_is_in_a_file(tmp_path: Path) -> None:
+    for row in run(small(), tmp_path)[0]:
+        scores = table_of(tmp_path / "cells" / row["cell"] / "clients.csv")
+        assert list(scores[0]) == ["client", "test_acc"]
+        assert len({client["client"] for client in scores}) == len(scores) > 1
+        values = [float(client["test_acc"]) for client in scores]
+        assert sum(values) / len(values) == pytest.approx(row["test_acc_clients"], abs=1e-6)
+
+
+def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> None:
+    lines = [f"{place % 3 / 2},{place % 2},{'aurora' if place < 20 else 'bergen'}" for place in range(40)]
+    (tmp_path / "stays.csv").write_text("\n".join(["pulse,ill,hospital", *lines]))
+    split = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.2}}
+    arguments = {"path": str(tmp_path / "stays.csv"), "label": "ill", "client": "hospital", "split": split}
+    data = {"datamodule": {"class_path": "datamodules.TableDataModule", "init_args": {**arguments, "batch_size": 4}}}
+    data["model"] = {
+        "class_path": "fl_lightning.models.MLPClassifier",
+        "init_args": {"in_features": 1, "hidden": [2], "num_classes": 2, "lr": 0.1},
+    }
+    for row in run(small(data={"stays": data}), tmp_path / "run")[0]:
+        scores = table_of(tmp_path / "run" / "cells" / row["cell"] / "clients.csv")
+        assert {client["client"]: client["name"] for client in scores} == {"0": "aurora", "1": "bergen"}
+
+
 def test_fits_may_validate_on_the_test_set(tmp_path: Path) -> None:
     table = small(select="last")
     table["data"]["digits"]["validate_on_test"] = True
