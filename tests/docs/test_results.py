@@ -56,16 +56,34 @@ def test_what_is_said_of_the_published_accuracies_is_true() -> None:
     assert f"| {scaffold[-1]:.2f} % after {len(scaffold)} rounds | not met: {above} points, 2.80 allowed |" in same
 
 
-def test_fedavg_on_cifar10_beside_the_published_accuracies_is_that_of_the_file() -> None:
-    curve = [100 * value for value in read("published_cifar10.csv")["FedAvg"]]
-    apart = [f"{signed(curve[-1] - theirs)} points" for theirs in (63.4, 68.2)]
-    shown = [f"{theirs}: {points}, no spread known" for theirs, points in zip(("63.4", "68.2"), apart, strict=True)]
-    assert cells(PUBLISHED, "FedAvg, CIFAR-10") == ["50 of 50", f"{curve[-1]:.2f}", *shown]
+@pytest.mark.parametrize(
+    ("method", "theirs", "claimed"),
+    [
+        ("FedAvg", (63.4, 68.2), "CIFAR-10, ten clients by Dir(.5), FedAvg"),
+        ("SCAFFOLD", (68.0, 69.8), "the same, SCAFFOLD"),
+    ],
+)
+def test_accuracies_on_cifar10_beside_the_published_ones_are_those_of_the_file(
+    method: str, theirs: tuple[float, float], claimed: str
+) -> None:
+    curve = [100 * value for value in read("published_cifar10.csv")[method]]
+    apart = [f"{signed(curve[-1] - their)} points" for their in theirs]
+    shown = [f"{their}: {points}, no spread known" for their, points in zip(theirs, apart, strict=True)]
+    assert cells(PUBLISHED, f"{method}, CIFAR-10") == ["50 of 50", f"{curve[-1]:.2f}", *shown]
     assert len(curve) == 50
-    assert f"between {min(curve[-10:]):.2f} and {max(curve[-10:]):.2f}" in text_of(PUBLISHED)
-    row = claim("CIFAR-10, ten clients by Dir(.5), FedAvg")
+    assert f"between {min(curve[-10:]):.2f} and {max(curve[-10:]):.2f} for {method}" in text_of(PUBLISHED)
+    row = claim(claimed)
     assert row["here"] == f"{curve[-1]:.2f} % after 50 rounds"
     assert f"{apart[0].removesuffix(' points')} and {apart[1]}" in row["verdict"]
+
+
+def test_what_is_said_of_scaffold_and_fedavg_on_cifar10_is_true() -> None:
+    scaffold, fedavg = (
+        [100 * value for value in read("published_cifar10.csv")[name]] for name in ("SCAFFOLD", "FedAvg")
+    )
+    assert scaffold[0] == fedavg[0]
+    assert f"both methods give the same {fedavg[0]:.2f} %, as they must. After 50 rounds" in text_of(PUBLISHED)
+    assert f"SCAFFOLD is {scaffold[-1] - fedavg[-1]:.2f} points above FedAvg here, 4.6 in Flower" in text_of(PUBLISHED)
 
 
 def test_figures_of_scaffold_beside_momentum_are_those_of_the_file() -> None:
