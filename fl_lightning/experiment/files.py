@@ -51,11 +51,18 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, An
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a file that :func:`write_csv` has written, without the apostrophes that it has added."""
+    """Return the rows of a file that :func:`write_csv` has written, without the apostrophes that it has added.
+
+    Raises:
+        ValueError: If a row is not whole.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise ValueError(f"row {number} has {len(row)} of {len(header)} entries")
     columns = [_original(text) for text in header]
-    return [dict(zip(columns, map(_original, row), strict=False)) for row in rows]
+    return [dict(zip(columns, map(_original, row), strict=True)) for row in rows]
 
 
 def harmless(cell: Any) -> Any:

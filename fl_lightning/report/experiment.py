@@ -167,12 +167,7 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
             f"`results` must hold results.csv and table.json, and {folder} does not. Give the folder that "
             "`fl-lightning run` wrote, its `--output`."
         )
-    try:
-        rows = read_csv(results)
-    except (csv.Error, ValueError) as error:
-        raise ValueError(
-            f"{results} cannot be read ({error}). Run the table again; it writes the file anew."
-        ) from error
+    rows = _rows_of(results)
     if not {"data", "method", "fold", "seed", "status", "score"} <= set(rows[0] if rows else ()):
         raise ValueError(f"{results} has no finished run. Run the table again; it writes the file anew.")
     for number, row in enumerate(rows, start=2):
@@ -181,7 +176,7 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
         settings = read_json(table)
     except ValueError as error:
         raise ValueError(f"{table} cannot be read ({error}). Run the table again; it writes the file anew.") from error
-    experiment = Experiment(folder, settings, rows, read_csv(tuning) if tuning.exists() else [])
+    experiment = Experiment(folder, settings, rows, _rows_of(tuning) if tuning.exists() else [])
     if not experiment.data and experiment.diverged:
         raise ValueError(
             f"No run in {folder} has a finite score: the score of every finished run is NaN or infinite. The models "
@@ -193,6 +188,13 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment:
             "the table is no test metric; correct the table and run it again."
         )
     return experiment
+
+
+def _rows_of(path: Path) -> list[dict[str, str]]:
+    try:
+        return read_csv(path)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}). Run the table again; it writes the file anew.") from error
 
 
 def _has_score(row: dict[str, str]) -> bool:

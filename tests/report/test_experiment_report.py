@@ -120,6 +120,7 @@ def test_runs_that_end_after_their_last_aggregation_are_told(tmp_path: Path) -> 
     [
         (",0.51,", ",0.5x,", r"results.csv, line 8: `score` is '0.5x', which is not a number. Run the table again"),
         ("easy,RADFed,0,", "easy,RADFed,?,", r"results.csv, line 8: `fold` is '\?', which is not a number"),
+        (",0.51,", "\n", r"results.csv cannot be read \(row 8 has \d of \d+ entries\). Run the table again"),
         ("easy", "\udcff", r"results.csv cannot be read \('utf-8' codec"),
     ],
 )
