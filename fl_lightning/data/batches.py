@@ -72,7 +72,18 @@ def client_batches(
     positions = range(size) if order is None else order.tolist()
     step = batch_size or max(size, 1)
     for start in range(0, number * step, step):
-        yield (collate_fn or default_collate)(fetch(dataset, list(positions[start : start + step])))
+        yield batch_of(fetch(dataset, list(positions[start : start + step])), collate_fn)
+
+
+def batch_of(samples: list[Any], collate_fn: Collate | None) -> Any:
+    """Return samples as one batch."""
+    if collate_fn is not None:
+        return collate_fn(samples)
+    try:
+        return default_collate(samples)
+    except (RuntimeError, TypeError, KeyError) as error:
+        error.add_note("PyTorch's default_collate makes no batch of these samples. Give a `collate_fn` that does.")
+        raise
 
 
 def number_of_batches(size: int, batch_size: int | None, drop_last: bool) -> int:

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import torch
 import torch.multiprocessing
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
-from fl_lightning.data.batches import Collate, fetch
+from fl_lightning.data.batches import Collate, batch_of, fetch
 from fl_lightning.data.own_generators import OwnGenerators
 from fl_lightning.data.same_batches import same_bits
 from fl_lightning.data.transforms import Transform
@@ -210,7 +210,7 @@ def _make(client: int, positions: list[int], seed: int, index: int) -> Any:
     assert _data is not None
     seed_global_generators(seed, Stream.CLIENT, index)
     samples = fetch(_data.client_dataset(client), positions)
-    return (_data.source_collate_fn or default_collate)(samples)
+    return batch_of(samples, _data.source_collate_fn)
 
 
 def _can_be_repeated(client: int, batch_size: int) -> bool:

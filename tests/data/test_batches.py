@@ -82,6 +82,15 @@ def test_a_given_collate_fn_makes_the_batches(name):
     assert batches == {"tensors": [5, 5, 5, 5, 3], "dicts": [5, 2]}[name]
 
 
+def test_samples_of_unequal_sizes_need_a_collate_fn():
+    sequences = [torch.zeros(3), torch.zeros(4)]
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        list(client_batches(sequences, 2, None, False))
+    assert caught.value.__notes__ == [
+        "PyTorch's default_collate makes no batch of these samples. Give a `collate_fn` that does."
+    ]
+
+
 @settings(deadline=None, max_examples=50)
 @given(n=st.integers(0, 40), batch_size=st.one_of(st.none(), st.integers(1, 50)), shuffle=st.booleans())
 def test_an_epoch_holds_each_sample_once_and_only_the_last_batch_is_smaller(n, batch_size, shuffle):
