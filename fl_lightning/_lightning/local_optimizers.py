@@ -14,7 +14,7 @@ from lightning.pytorch.trainer import call
 from torch.optim import Adagrad, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, own_options
+from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, set_options
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -122,7 +122,7 @@ class LocalOptimizers:
         """Set the options of the optimizers' groups."""
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             for group, values in zip(optimizer.param_groups, groups, strict=True):
-                group.update(own_options(values))
+                set_options(group, values)
 
     def progress(self) -> OptimizerProgress:
         """Return what optimizers and schedules hold; the optimizers' tensors are not copied."""
@@ -209,7 +209,7 @@ class LocalOptimizers:
         ):
             state["state"] = states[number]
             for group, values in zip(state["param_groups"], options, strict=True):
-                group.update(values)
+                set_options(group, values)
         if "lr_schedulers" in checkpoint:
             checkpoint["lr_schedulers"] = list(schedules)
 
@@ -222,7 +222,7 @@ class LocalOptimizers:
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             # a callback that unfreezes layers appends groups
             for group, values in zip(optimizer.param_groups, groups, strict=False):
-                group.update(own_options(values))
+                set_options(group, values)
         if self.by_step or not self._automatic:
             self._set_schedules(schedules)
 

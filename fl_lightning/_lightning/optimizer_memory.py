@@ -54,7 +54,7 @@ class OptimizerMemory:
             for name, (value, before) in attributes.items():
                 vars(optimizer)[name] = _put_back(value, before)
         for group, options in self._options:
-            group.update(own_options(options))
+            set_options(group, options)
         for optimizer, state in zip(self._optimizers, self._states, strict=True):
             optimizer.state.clear()
             optimizer.state.update(copied_state(state))
@@ -94,6 +94,13 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
 def own_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return options whose tensors nobody else changes: schedules set a learning rate in a tensor in place."""
     return {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}
+
+
+def set_options(group: dict[str, Any], options: dict[str, Any]) -> None:
+    """Give a parameter group these options and no others: some optimizers count their steps in a new one."""
+    for name in group.keys() - options.keys() - {"params"}:
+        del group[name]
+    group.update(own_options(options))
 
 
 def _copied(value: Any) -> Any:

@@ -6,6 +6,7 @@ With f_k(w) = (w - c_k)^2 / 2 and rate 1 one step of SGD takes client k to c_k, 
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,25 @@ class Slowing(torch.optim.SGD):
         return loss
 
 
+class Counting(torch.optim.SGD):
+    """Divides the rate by the number of its steps, which it counts in its groups, as timm's Lamb does."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure()
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            with torch.no_grad():
+                for parameter in group["params"]:
+                    parameter.sub_(parameter.grad, alpha=group["lr"] / group["step"])
+        return loss
+
+
 OPTIMIZERS = {
     "wrapped": lambda p: Wrapping(p, lr=1.0, momentum=0.9),
     "around": lambda p: Around(torch.optim.SGD(p, lr=1.0, momentum=0.9)),
     "attributes": lambda p: Slowing(p, lr=1.0),
+    "options": lambda p: Counting(p, lr=1.0),
+    "options of the wrapped": lambda p: Around(Counting(p, lr=1.0)),
 }
 
 
@@ -85,6 +101,19 @@ def test_no_client_sees_the_optimizer_of_another(name: str, executor: str) -> No
     clients = clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1])
     trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=1))
     assert float(module.w) == pytest.approx(5.0, abs=1e-12)
+
+
+def test_a_checkpoint_has_no_option_that_a_client_has_added(tmp_path: Path) -> None:
+    class Optimized(Quadratic):
+        def configure_optimizers(self) -> Any:
+            return Counting(self.parameters(), lr=1.0)
+
+    data = TensorDataModule(clients_that_reach([[2.0], [4.0]], [1, 1]), batch_size=1)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    trainer.fit(Optimized(1.0, [0.0]), datamodule=data)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    [state] = torch.load(tmp_path / "a.ckpt", weights_only=True)["optimizer_states"]
+    assert state["param_groups"][0].keys() == torch.optim.SGD([torch.zeros(1)]).param_groups[0].keys()
 
 
 def test_parameters_outside_of_the_module_are_an_error() -> None:
