@@ -15,6 +15,10 @@ class CannotVectorize(Exception):
         _raised.last = type(self), message  # the exception itself would hold what its functions held
 
 
+class ChangesModule(CannotVectorize):
+    """Training changes the module beside its federated state, or what it can reach."""
+
+
 _raised = threading.local()  # `last`: kind and message of this thread's last :class:`CannotVectorize`
 
 

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesModule
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.arguments import check_count
@@ -78,6 +78,7 @@ class VectorizedExecutor(Executor):
         stacked = StackedLoop(training.loop, training.corrector)
         self._steps = make_step_runners(training, training.vector, stacked, Rehearsal(training))
         self._round: int | None = None
+        self._changed = False  # a trial has changed the module
         self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
         #: Clients of a mapped step in the last round without a trial, in the mean; infinite if there was none.
         self.clients_of_step = math.inf
@@ -176,6 +177,10 @@ class VectorizedExecutor(Executor):
             trial.train(first, witnesses, algorithm)
             trial.compare()
         except Exception as error:
+            if isinstance(error, ChangesModule) and not self._changed:
+                self._changed = True  # by what a first step makes and keeps, perhaps: then the next change nothing
+                places = first_witnesses(rest, self._training.batches.windows) if rest else ()
+                return self._prove(rest, places, algorithm) if rest else rest
             if not isinstance(error, CannotVectorize) and not trial.trained:
                 raise  # in earnest: it would be raised without a trial, too
             self.give_up(reason(error), error)

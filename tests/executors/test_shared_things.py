@@ -666,14 +666,38 @@ class MadeByFirstStep(MadeByFunction):
         return self.loss((batch[0] * self.table, batch[1]))
 
 
-@pytest.mark.parametrize("kind", [MadeBefore, MadeByFunction, MadeByFirstStep])
+class MadeOfFirstBatch(Base):
+    """Keeps the first mean that it sees, as layers do that initialise themselves by data."""
+
+    mean: Tensor | None = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.mean is None:
+            self.mean = batch[0].mean(0)
+        return self.loss((batch[0] - self.mean, batch[1]))
+
+
+@pytest.mark.parametrize("kind", [MadeBefore, MadeByFunction, MadeByFirstStep, MadeOfFirstBatch])
 def test_tables_that_are_kept(kind: Any) -> None:
     table.cache_clear()
-    cause = assert_same(kind)
-    if kind is MadeByFirstStep:
-        assert "changes `self.table`" in cause
-    else:
-        assert cause is None
+    assert assert_same(kind) is None
+
+
+class MadeForEachSize(Base):
+    """Keeps the mean of the first batch after one of another size."""
+
+    mean: Any = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.mean is None or len(self.mean) != len(batch[0]):
+            self.mean = batch[0].mean(0).expand_as(batch[0])
+        return self.loss((batch[0] - self.mean, batch[1]))
+
+
+def test_a_table_that_is_made_again_is_not_stacked() -> None:
+    sizes = (6, 9, 6, 13, 7, 9, 10, 6)
+    cause = assert_same(MadeForEachSize, lambda: TensorDataModule(clients_of((6,), sizes), batch_size=4))
+    assert "changes `self.mean`" in cause
 
 
 class CountsInACache(MadeByFunction):

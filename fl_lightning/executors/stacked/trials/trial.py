@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesModule, describe_error
 from fl_lightning._lightning.client_log import Witness
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.journal import Journal
@@ -128,7 +128,7 @@ class Trial:
             raise CannotVectorize("`training_step` changes its batch in place")
         if changed := state.changed():
             names = [*hooks.names, "`training_step`"]
-            raise CannotVectorize(f"{' or '.join(names)} changes {changed}, of which there is one for all clients")
+            raise ChangesModule(f"{' or '.join(names)} changes {changed}, of which there is one for all clients")
 
     def compare(self) -> None:
         """Train the same clients as a stack of copies, and compare.
