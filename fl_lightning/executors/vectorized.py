@@ -179,6 +179,8 @@ class VectorizedExecutor(Executor):
         except Exception as error:
             if isinstance(error, ChangesModule) and not self._changed:
                 self._changed = True  # by what a first step makes and keeps, perhaps: then the next change nothing
+                self._circumstances = now = Circumstances(self._training)
+                self.verdict.circumstances = now.fingerprints
                 places = first_witnesses(rest, self._training.batches.windows) if rest else ()
                 return self._prove(rest, places, algorithm) if rest else rest
             if not isinstance(error, CannotVectorize) and not trial.trained:

@@ -76,11 +76,11 @@ class SeesBatchNumbers(Module):
 
 def test_a_resumed_fit_looks_for_changes_in_its_first_round(tmp_path: Path) -> None:
     whole, resumed = CountsInTheThirdRound(), CountsInTheThirdRound()
-    fit(whole, "vectorized")
+    fit(whole, "vectorized", rounds=4)
     begun = fit(CountsInTheThirdRound(), "vectorized", rounds=2)
     assert begun.fit_loop.executor.cause is None
     begun.save_checkpoint(tmp_path / "two.ckpt")
-    fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
+    fitter = quiet_trainer(max_epochs=4, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
     data = TensorDataModule(clients_of((6,), SIZES), batch_size=4)
     fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "two.ckpt", weights_only=False)
     assert "changes `self.seen`" in fitter.fit_loop.executor.cause
@@ -136,6 +136,27 @@ def resumed_after_two_rounds(
     data = TensorDataModule(clients_of((6,), sizes), batch_size=4)
     fitter.fit(module, datamodule=data, ckpt_path=path, weights_only=False)
     return weights(module)
+
+
+class MakesScale(Module):
+    scale: Tensor | None = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.scale is None:
+            self.scale = torch.tensor(0.5)
+        return self.scale * F.cross_entropy(self.layers(batch[0]), batch[1])
+
+
+def test_what_a_first_step_makes_is_made_again_in_a_resumed_fit(tmp_path: Path) -> None:
+    whole, resumed = MakesScale(linear()), MakesScale(linear())
+    fit(whole, "sequential", 4 * (8, 6))
+    begun = fit(MakesScale(linear()), "vectorized", 4 * (8, 6), rounds=1)
+    begun.save_checkpoint(tmp_path / "one.ckpt")
+    fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
+    data = TensorDataModule(clients_of((6,), 4 * (8, 6)), batch_size=4)
+    fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "one.ckpt", weights_only=False)
+    assert fitter.fit_loop.executor.cause is None
+    assert torch.allclose(weights(whole), weights(resumed), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("make", [Normalised, Hooked])
