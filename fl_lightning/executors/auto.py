@@ -18,6 +18,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.base import Executor
 from fl_lightning.executors.layout_trial import LayoutTrial
 from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.executors.stacked.memory import why_one_fits
 from fl_lightning.executors.step_counts import StepCounts, in_words
 from fl_lightning.executors.vectorized import VectorizedExecutor
 from fl_lightning.parts.algorithm import Algorithm
@@ -203,7 +204,7 @@ class AutoExecutor(Executor):
             return ExecutorChoice("sequential", f"not stacked: {error}", threads, last)
         models = vectorized.first_stack(tasks)
         if models == 1:
-            return ExecutorChoice("sequential", _why_single(len(tasks), training.trainer.world_size), threads, last)
+            return ExecutorChoice("sequential", self._why_single(len(tasks)), threads, last)
         log.debug("%s.", str(counts).capitalize())
         loss = _loss_of_a_stack(counts, models) if on_cpu else None
         if loss is not None:
@@ -211,12 +212,12 @@ class AutoExecutor(Executor):
         cause = f"up to {models} at a time, as one stack: faster here, same result"
         return ExecutorChoice("vectorized", cause, threads, operations=counts.operations)
 
-
-def _why_single(clients: int, processes: int) -> str:
-    """Return why a process, one of so many and with so many clients of a round, has no stack of two."""
-    if clients > 1:
-        return "the memory holds one client's model at a time"
-    return "a round has one client" if processes == 1 else "a process trains one client of a round"
+    def _why_single(self, clients: int) -> str:
+        """Return why this process, with so many clients of a round, has no stack of two."""
+        if clients > 1:
+            return "`clients_at_once` is 1" if self.clients_at_once == 1 else why_one_fits(self._training)
+        alone = self._training.trainer.world_size == 1
+        return "a round has one client" if alone else "a process trains one client of a round"
 
 
 def _loss_of_a_stack(counts: StepCounts, models: int) -> str | None:

@@ -70,16 +70,29 @@ def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFix
     assert "A client's step has 840 floating-point operations." in caplog.text
 
 
+@pytest.mark.auto_decides
 @pytest.mark.parametrize(
-    ("clients", "processes", "why"),
+    ("options", "hidden", "memory", "why"),
     [
-        (1, 1, "a round has one client"),
-        (1, 4, "a process trains one client of a round"),
-        (2, 4, "the memory holds one client's model at a time"),
+        ({"clients_per_round": 1}, 5, 1e12, "a round has one client"),
+        ({"clients_per_round": 4, "clients_at_once": 1}, 5, 1e12, "`clients_at_once` is 1"),
+        ({"clients_per_round": 4}, 5, 1, "the memory holds one client's model at a time"),
+        # 6 x 250,000 + 250,000 + 250,000 x 3 + 3 weights in double precision are 19 MiB
+        ({"clients_per_round": 2}, 250_000, 1e12, "two models have more than the 32 MiB of weights beyond which"),
     ],
 )
-def test_why_there_is_no_stack_of_two(clients: int, processes: int, why: str) -> None:
-    assert choices._why_single(clients, processes) == why
+def test_why_there_is_no_stack_of_two(
+    options: Any,
+    hidden: int,
+    memory: float,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("fl_lightning.executors.stacked.memory.total_memory", lambda device: memory)
+    with caplog.at_level(logging.INFO):
+        fit(FedAvg(**options, seed=1), nn.Sequential(nn.Linear(6, hidden), nn.Linear(hidden, 3)), epochs=1)
+    assert told(caplog)[0].startswith(f'executor="auto": clients train one after the other: {why}')
 
 
 @pytest.mark.auto_decides

@@ -186,6 +186,12 @@ class MasksByLength(Module):
         return loss + 0 * torch.arange(1 + batch[1].max()).sum()
 
 
+class SelectsByWhere(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        losses = F.cross_entropy(self.layers(batch[0]), batch[1], reduction="none")
+        return losses[torch.where(losses >= losses.mean())].mean()
+
+
 class PunishesGradients(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = F.cross_entropy(self.layers(batch[0]), batch[1])
@@ -225,6 +231,7 @@ def test_gradients_inside_of_the_step_are_named(made: type[Module]) -> None:
             "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own",
         ),
         (Selects, "a selection's size depends on values, and each client has its own"),
+        (SelectsByWhere, "a selection's size depends on values, and each client has its own"),
         (MasksByLength, "`arange` takes a number out of a tensor, and each client has its own"),
     ],
 )

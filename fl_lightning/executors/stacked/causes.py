@@ -17,6 +17,7 @@ from fl_lightning.executors.stacked.guards.effects import library_folders
 _DECIDES = "Python decides by a tensor's value (`if`, `while`, `and`, `assert`), and each client has its own"
 _TAKES_OUT = "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own"
 _SELECTS = "a selection's size depends on values, and each client has its own"
+_DATA = "`training_step` reads or sets `.data` of a tensor, which a stack keeps elsewhere (`.detach()` reads the same)"
 _GRADIENTS = (
     "gradients are taken inside of `training_step`, and a stack takes those of all clients after it (`torch.func.grad` "
     "computes the same, in a stack too)"
@@ -27,6 +28,7 @@ _CAUSES = {
     **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
     **dict.fromkeys(("tolist", "numpy", "__array__"), _TAKES_OUT),
     **dict.fromkeys(("grad", "backward", "requires_grad_"), _GRADIENTS),
+    "data": _DATA,
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "_unique2"), _SELECTS),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
     "_pack_padded_sequence": "a packed sequence has a size of its own for each client",
@@ -42,8 +44,12 @@ def cause_of(function: Any, error: Exception) -> str:
         error: What it has raised.
     """
     name = getattr(function, "__name__", str(function))
+    if name in ("__get__", "__set__"):  # of an attribute
+        name = function.__self__.__name__
     if name not in _CAUSES and _ITEM in str(error):
         return f"`{name}` takes a number out of a tensor, and each client has its own"
+    if "dynamic shape" in str(error):  # such as of `torch.where(condition)`
+        return _SELECTS
     return _CAUSES.get(name) or f"{name} fails on stacked models ({describe_error(error)})"
 
 
@@ -68,7 +74,13 @@ def _line_of_user(trace: TracebackType | None) -> str | None:
     """Return the file's name and the number of the last line that is of no library and not of Python's own."""
     ignored = (*library_folders(), sysconfig.get_paths()["stdlib"])
     found = [(file, number) for file, number in _lines(trace) if not file.startswith((*ignored, "<"))]
-    return f"{Path(found[-1][0]).name}, line {found[-1][1]}" if found else None
+    return f"{_short(Path(found[-1][0]))}, line {found[-1][1]}" if found else None
+
+
+def _short(file: Path) -> str:
+    """Return a file's name, and that of the package before it if it is one that was installed."""
+    packages = [place for place, part in enumerate(file.parts) if part in ("site-packages", "dist-packages")]
+    return "/".join(file.parts[packages[-1] + 1 :]) if packages else file.name
 
 
 def _lines(trace: TracebackType | None) -> Iterator[tuple[str, int]]:

@@ -34,11 +34,25 @@ def clients_that_fit(training: LocalTraining, tasks: Sequence[Task]) -> int:
     Returns:
         At least 1.
     """
-    vector, budget = training.vector, memory_budget(training)
-    weights = vector.size * torch.empty((), dtype=vector.dtype).element_size()
+    vector, budget, weights = training.vector, memory_budget(training), _weights(training)
     samples = max(task.num_samples for task in tasks) * training.batches.bytes_per_sample
     most = min(len(tasks), budget / max(1, _COPIES * weights + samples))
     return max(1, int(min(most, _CPU_STACK // max(1, weights)) if vector.device.type == "cpu" else most))
+
+
+def why_one_fits(training: LocalTraining) -> str:
+    """Return why no two clients may train at once."""
+    if training.vector.device.type == "cpu" and 2 * _weights(training) > _CPU_STACK:
+        return (
+            f"two models have more than the {_CPU_STACK // 2**20} MiB of weights beyond which a stack waits for memory"
+        )
+    return "the memory holds one client's model at a time"
+
+
+def _weights(training: LocalTraining) -> int:
+    """Return the bytes of a model's values that travel."""
+    vector = training.vector
+    return vector.size * torch.empty((), dtype=vector.dtype).element_size()
 
 
 def total_memory(device: torch.device) -> float:
