@@ -61,6 +61,7 @@ def test_what_is_said_of_the_published_accuracies_is_true() -> None:
     [
         ("FedAvg", (63.4, 68.2), "CIFAR-10, ten clients by Dir(.5), FedAvg"),
         ("SCAFFOLD", (68.0, 69.8), "the same, SCAFFOLD"),
+        ("FedProx", (65.6, 67.9), "the same, FedProx"),
     ],
 )
 def test_accuracies_on_cifar10_beside_the_published_ones_are_those_of_the_file(
@@ -77,13 +78,19 @@ def test_accuracies_on_cifar10_beside_the_published_ones_are_those_of_the_file(
     assert f"{apart[0].removesuffix(' points')} and {apart[1]}" in row["verdict"]
 
 
-def test_what_is_said_of_scaffold_and_fedavg_on_cifar10_is_true() -> None:
-    scaffold, fedavg = (
-        [100 * value for value in read("published_cifar10.csv")[name]] for name in ("SCAFFOLD", "FedAvg")
-    )
+def test_what_is_said_of_the_methods_on_cifar10_is_true() -> None:
+    curves = {name: [100 * value for value in values] for name, values in read("published_cifar10.csv").items()}
+    fedavg, prox, scaffold = (curves[name] for name in ("FedAvg", "FedProx", "SCAFFOLD"))
     assert scaffold[0] == fedavg[0]
-    assert f"both methods give the same {fedavg[0]:.2f} %, as they must. After 50 rounds" in text_of(PUBLISHED)
-    assert f"SCAFFOLD is {scaffold[-1] - fedavg[-1]:.2f} points above FedAvg here, 4.6 in Flower" in text_of(PUBLISHED)
+    text = text_of(PUBLISHED)
+    assert f"give the same {fedavg[0]:.2f} %, as they must. After 50 rounds" in text
+    assert f"SCAFFOLD is {scaffold[-1] - fedavg[-1]:.2f} points above FedAvg here, 4.6 in Flower" in text
+    assert f"FedProx is {prox[-1] - fedavg[-1]:.2f} above FedAvg here, 2.2 in Flower" in text
+    below = [theirs - curve[-1] for theirs, curve in ((63.4, fedavg), (65.6, prox), (68.0, scaffold))]
+    assert (
+        f"All three lie {min(below):.1f} to {max(below):.1f} points below Flower's numbers, in the same order" in text
+    )
+    assert fedavg[-1] < prox[-1] < scaffold[-1]
 
 
 def test_figures_of_scaffold_beside_momentum_are_those_of_the_file() -> None:
