@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -118,13 +118,27 @@ class ClientDatasetsModule(FederatedDataModule):
         if not self._unchanged:
             return super()._samples(stage, clients)
         sets = self._sets[stage]
-        chosen = list(sets.values()) if clients is None else [sets[client] for client in clients]
+        ids = list(sets) if clients is None else clients
+        self._check_lengths(stage, ids)
+        chosen = [sets[client] for client in ids]
         if len(chosen) == 1:
             return chosen[0]
         whole: Dataset[Any] = ConcatDataset(chosen)
         # rows are copied when some clients are asked for, so that batches are gathered at once
         tensors = None if clients is None else tensors_of(whole)
         return whole if tensors is None else TensorDataset(*tensors)
+
+    def _check_lengths(self, stage: Stage, clients: Iterable[int]) -> None:
+        """Raise ``RuntimeError`` if a data set is longer or shorter than it was at the set-up."""
+        parts: dict[int, np.ndarray] = getattr(self.federated_split, stage)
+        for client in clients:
+            before, now = len(parts[client]), _length(self._sets[stage][client])
+            if before != now:
+                raise RuntimeError(
+                    f"{_name(stage, client)} had {counted(before, 'sample')} at the set-up, and has {now:,} now. "
+                    "Weights and batches go by the first number. Let the data set hold all samples from the start, and "
+                    "draw some of them by `sampler`; for another fit make a new data module."
+                )
 
     def _tensors_of(self, source: Source) -> tuple[Tensor, ...]:
         if not isinstance(source.dataset, ConcatDataset):
@@ -143,7 +157,7 @@ class ClientDatasetsModule(FederatedDataModule):
         first, kinds = "", None
         for stage, sets in self._sets.items():
             for client, dataset in sets.items():
-                name = f"`{'clients' if stage == 'train' else stage}{'' if client == GLOBAL else f'[{client}]'}`"
+                name = _name(stage, client)
                 tensors = tensors_of(dataset)
                 if tensors is None:
                     return f"{name} is a {type(dataset).__name__}"
@@ -200,6 +214,11 @@ def _checked(name: str, given: Any) -> Dataset[Any]:
     if len(given) == 0:
         raise ValueError(f"`{name}` has no samples; leave it out.")
     return cast("Dataset[Any]", given)
+
+
+def _name(stage: Stage, client: int) -> str:
+    """Return how a user has given a data set, in backticks."""
+    return f"`{'clients' if stage == 'train' else stage}{'' if client == GLOBAL else f'[{client}]'}`"
 
 
 def _length(dataset: Dataset[Any]) -> int:

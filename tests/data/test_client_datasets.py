@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pandas
 import pytest
@@ -346,3 +347,28 @@ def test_a_test_without_samples_is_told() -> None:
     pair = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     with pytest.warns(UserWarning, match="no test samples"):
         quiet_trainer().test(Tested(1.0), datamodule=TensorDataModule([pair, pair], batch_size=1), verbose=False)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_data_set_that_changes_its_length_in_a_fit_is_an_error(shuffle, length):
+    growing = Pairs([1.0, 2.0, 3.0])
+
+    class Grows(L.Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            if trainer.current_epoch == 1:
+                growing.optima = [1.0, 2.0, 3.0, 4.0][:length]
+
+    data = ClientDatasetsModule([Pairs([5.0]), growing], shuffle=shuffle)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(executor="sequential"), Grows()])
+    message = rf"`clients\[1\]` had 3 samples at the set-up, and has {length} now.*`sampler`"
+    with pytest.raises(RuntimeError, match=message):
+        trainer.fit(Quadratic(lr=0.1), datamodule=data)
+
+
+def test_a_test_set_that_changes_its_length_is_an_error():
+    growing = Pairs([1.0])
+    data = ready([Pairs([5.0])], test=[None, growing])
+    growing.optima = [1.0, 2.0]
+    with pytest.raises(RuntimeError, match=r"`test\[1\]` had 1 sample at the set-up, and has 2 now"):
+        data.test_dataloader()
