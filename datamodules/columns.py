@@ -41,3 +41,29 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
         values = values.astype(np.int64)
     distinct, labels = np.unique(values, return_inverse=True)
     return labels.astype(np.int64), [str(value) for value in distinct]
+
+
+def regression_targets(values: np.ndarray, name: str) -> np.ndarray:
+    """Return numbers to predict, float32, shape (N,).
+
+    Args:
+        values: Numbers, shape (N,).
+        name: The name of the values in errors.
+
+    Raises:
+        ValueError: If they are no numbers, or one is infinite or too large for float32.
+    """
+    if values.dtype.kind not in "biuf":
+        kind = "texts" if values.dtype.kind == "U" else values.dtype
+        raise ValueError(
+            f"{name} must hold numbers for `regression=True`, got {kind}. For classes give `regression=False`."
+        )
+    with np.errstate(over="ignore"):  # numbers that are too large become infinite
+        targets: np.ndarray = values.astype(np.float32)
+    wrong = ~np.isfinite(targets)
+    if wrong.any():
+        raise ValueError(
+            f"{name} holds numbers that are infinite or too large for float32, such as {values[wrong][0]} in row "
+            f"{int(wrong.argmax())}, counted from 0. Rescale it, or leave such rows out."
+        )
+    return targets

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_names, encode_classes
+from datamodules.columns import check_names, encode_classes, regression_targets
 from datamodules.files import as_path
 from datamodules.huggingface_columns import LazyRows, converter, read_column, stack_columns
 from datamodules.natural import NaturalDataModule
@@ -161,12 +161,7 @@ class HuggingFaceDataModule(NaturalDataModule, ImageDataModule):
         """Return the targets, shape (N,), and the names of the classes."""
         values = read_column(whole, self.label)
         if self.regression:
-            if values.dtype.kind not in "biuf":
-                raise ValueError(
-                    f"Column {self.label!r} of {self.path} must hold numbers for `regression=True`, got "
-                    f"{whole.features[self.label]}. For classes give `regression=False`."
-                )
-            return torch.from_numpy(values.astype(np.float32)), None
+            return torch.from_numpy(regression_targets(values, f"Column {self.label!r} of {self.path}")), None
         names = getattr(whole.features[self.label], "names", None)
         if names is None:
             labels, names = encode_classes(values, f"`label` column {self.label!r}")

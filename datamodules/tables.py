@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from datamodules.columns import check_names, encode_classes
+from datamodules.columns import check_names, encode_classes, regression_targets
 from datamodules.files import UNREADABLE, as_path
 from datamodules.natural import NaturalDataModule
 from fl_lightning.arguments import check_bool, check_choice, check_text
@@ -31,7 +32,7 @@ class TableDataModule(NaturalDataModule):
     values, ascending. ``standardize`` changes only the numeric features.
 
     Clients, classes and categorical values of a CSV file are numbers if each is written as that number: where one is
-    ``001``, all of the column are texts, and ``1`` is another one.
+    ``001``, in the file or in the test file, all of the column are texts, and ``1`` is another one.
 
     Args:
         path: The file: ``.csv``, ``.csv.gz``, ``.parquet`` or ``.pq``.
@@ -98,17 +99,25 @@ class TableDataModule(NaturalDataModule):
         keys = {*self.categorical, *([] if self.client is None else [self.client])}
         keys |= set() if self.regression else {self.label}
         keys -= set(self.features or ())  # which are numbers
-        frames = [_read(path, keys) for path in (self.path, self.test_path) if path is not None]
+        paths = [path for path in (self.path, self.test_path) if path is not None]
+        frames = [_read(path, keys) for path in paths]
         features = self._numeric_columns(frames[0])
-        for frame, path in zip(frames, (self.path, self.test_path), strict=False):
+        for frame, path in zip(frames, paths, strict=True):
             self._check_columns(frame, features, str(path))
-        frame = pandas.concat(frames, ignore_index=True)
+        if all(map(_is_csv, paths)):  # a value is the same in both files if it is written alike
+            frame = _with_numbers(pandas.concat(frames, ignore_index=True), keys)
+        else:
+            read = [
+                _with_numbers(each, keys) if _is_csv(path) else each for each, path in zip(frames, paths, strict=True)
+            ]
+            frame = pandas.concat(read, ignore_index=True)
         self._set_clients_by(self.client, partial(_complete, frame))
         target = _complete(frame, self.label)
         x = torch.from_numpy(self._inputs(frame, features))
         test = None if self.test_path is None else np.arange(len(frames[0]), len(frame))
         if self.regression:
-            return Source(TensorDataset(x, torch.from_numpy(_numbers(frame, [self.label])[:, 0].copy())), None, test)
+            numbers = regression_targets(target, f"Column {self.label!r} of {self.path}")
+            return Source(TensorDataset(x, torch.from_numpy(numbers)), None, test)
         labels, names = encode_classes(target, f"`label` column {self.label!r}")
         return Source(TensorDataset(x, torch.from_numpy(labels)), labels, test, names)
 
@@ -178,7 +187,7 @@ def _way_to_one_file(client: str | None) -> str:
 
 
 def _read(path: Path, keys: Set[str]) -> DataFrame:
-    """Return a file's rows; in a CSV file, values of the columns ``keys`` that are written differently differ."""
+    """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
     import pandas
 
     readers = {".csv": pandas.read_csv, ".csv.gz": pandas.read_csv}
@@ -193,11 +202,28 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
     try:
         if reader is not pandas.read_csv:
             return reader(path)
-        frame: DataFrame = reader(path, dtype=dict.fromkeys(keys, str))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            # without `index_col` the first column of rows that are longer than the header would become row numbers
+            frame: DataFrame = reader(path, dtype=dict.fromkeys(keys, str), index_col=False)
+    except pandas.errors.ParserWarning as error:
+        raise ValueError(
+            f"{path} has more values in its rows than names in its header, so it is unknown which name is whose. Give "
+            "each column a name, row numbers too."
+        ) from error
     except UNREADABLE as error:
         raise ValueError(
             f"{path} cannot be read as a table ({str(error).strip()}). Give a whole CSV or Parquet file."
         ) from error
+    return frame
+
+
+def _is_csv(path: Path) -> bool:
+    return path.name.lower().endswith((".csv", ".csv.gz"))
+
+
+def _with_numbers(frame: DataFrame, keys: Set[str]) -> DataFrame:
+    """Return rows of CSV files; values of the columns ``keys`` that are written differently differ."""
     for key in keys & set(frame.columns):
         frame[key] = _as_numbers(frame[key])
     return frame

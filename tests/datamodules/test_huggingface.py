@@ -312,7 +312,7 @@ def test_a_transform_of_changing_type(tmp_path):
 
 
 def test_texts_to_regress_on(tmp_path):
-    with pytest.raises(ValueError, match=r"Column 'text' of .* must hold numbers for `regression=True`, got Value"):
+    with pytest.raises(ValueError, match=r"Column 'text' of .* must hold numbers for `regression=True`, got texts"):
         ready(write(tmp_path, "saved"), label="text", regression=True)
 
 
@@ -352,3 +352,10 @@ def test_an_open_data_set_is_federated_otherwise():
     data.setup("fit")
     (batch,) = data.client_batches(0, generator=torch.Generator(), shuffle=False)
     assert sorted(batch["pair"].tolist()) == [[1.0, -1.0], [4.0, -4.0], [7.0, -7.0]]
+
+
+def test_infinite_targets(tmp_path):
+    content = {**columns(), "half": [0.5, 1e39, *[1.0] * 7]}
+    datasets.Dataset.from_dict(content).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"Column 'half' of .* too large for float32, such as 1e\+39 in row 1"):
+        ready(tmp_path / "saved", "pair", label="half", regression=True)

@@ -319,3 +319,43 @@ def test_row_numbers_that_pandas_wrote_are_no_input(tmp_path):
         ready(tmp_path / "t.csv")
     assert ready(tmp_path / "t.csv", features=["age"]).feature_names == ["age", "colour=blue", "colour=red"]
     assert ready(tmp_path / "t.csv", client="Unnamed: 0", features=["age"]).num_clients == 12
+
+
+def test_values_of_both_files_are_compared_as_they_are_written(tmp_path):
+    """Only the test file shows that a dose, a colour and a class are texts: 0.50 stays 0.50 in the first file, too."""
+    (tmp_path / "t.csv").write_text("dose,age,risk\n0.50,1,1.0\n1.00,2,2.0\n")
+    (tmp_path / "u.csv").write_text("dose,age,risk\n0.50,3,2.0\nhigh,4,none?\n")
+    split = SampleSplit(val=0.0, test="official")
+    options = {"categorical": ["dose"], "partitioner": IIDPartitioner(1), "split": split}
+    data = ready(tmp_path / "t.csv", None, test_path=tmp_path / "u.csv", **options)
+    assert data.feature_names == ["age", "dose=0.50", "dose=1.00", "dose=high"]
+    assert data.class_names == ["1.0", "2.0", "none?"]
+    ((x, y),) = data.test_dataloader()
+    assert x.tolist() == [[3.0, 1.0, 0.0, 0.0], [4.0, 0.0, 0.0, 1.0]]
+    assert y.tolist() == [1, 2]
+
+
+def test_rows_longer_than_the_header(tmp_path):
+    """pandas would take the first column for row numbers, and move all others by one name."""
+    path = tmp_path / "t.csv"
+    path.write_text("risk,age\n1,30,5\n0,40,7\n")
+    with pytest.raises(ValueError, match=r"t.csv has more values in its rows than names in its header"):
+        ready(path, None, categorical=(), partitioner=IIDPartitioner(1))
+    path.write_text("risk,age\n1,30,\n0,40,\n")  # a comma at the end of each row, and no value
+    data = ready(path, None, categorical=(), partitioner=IIDPartitioner(1), split=SampleSplit(val=0.0, test=0.0))
+    ((x, y),) = data.client_batches(0, generator=torch.Generator(), shuffle=False)
+    assert dict(zip(y.tolist(), x.tolist(), strict=True)) == {1: [30.0], 0: [40.0]}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1e39, r"Column 'height' of .*t.csv holds numbers that are infinite or too large for float32, such as 1e\+39"),
+        (-np.inf, r"Column 'height' of .*t.csv holds numbers that are .*, such as -inf in row 0.*Rescale"),
+        ("tall", r"Column 'height' of .*t.csv must hold numbers for `regression=True`, got texts.*`regression=False`"),
+    ],
+)
+def test_targets_that_nothing_can_predict(tmp_path, value, message):
+    path = write(tmp_path / "t.csv", frame().assign(height=[value, *range(11)]))
+    with pytest.raises(ValueError, match=message):
+        ready(path, label="height", features=["age"], categorical=(), regression=True)
