@@ -55,7 +55,7 @@ def converter(feature: Any, column: str, transform: Callable[[Any], Any] | None)
         feature = feature.feature
     kind = getattr(feature, "dtype", "")
     if isinstance(feature, datasets.ClassLabel) or kind.startswith(("int", "uint", "bool")):
-        return partial(_features_by, partial(np.asarray, dtype=np.int64))
+        return partial(_features_by, partial(_whole_numbers, column))
     if kind.startswith("float"):
         return partial(_features_by, partial(np.asarray, dtype=np.float32))
     raise ValueError(
@@ -66,6 +66,17 @@ def converter(feature: Any, column: str, transform: Callable[[Any], Any] | None)
 
 def _features_by(transform: Callable[[Any], Any], value: Any) -> np.ndarray:
     return _as_features(transform(value))
+
+
+def _whole_numbers(column: str, value: Any) -> np.ndarray:
+    """Return whole numbers of a value, int64; where one is missing, ``datasets`` gives NaN or ``None``."""
+    array = np.asarray(value)
+    if array.size and array.dtype.kind not in "iub":
+        raise ValueError(
+            f"Column {column!r} has a list with a missing number, {value}. Filter such rows out, or give a `transform` "
+            "that fills it."
+        )
+    return array.astype(np.int64)
 
 
 def stack_columns(

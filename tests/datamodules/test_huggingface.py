@@ -359,3 +359,13 @@ def test_infinite_targets(tmp_path):
     datasets.Dataset.from_dict(content).save_to_disk(tmp_path / "saved")
     with pytest.raises(ValueError, match=r"Column 'half' of .* too large for float32, such as 1e\+39 in row 1"):
         ready(tmp_path / "saved", "pair", label="half", regression=True)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_whole_numbers_that_are_missing_in_a_list(tmp_path, in_memory):
+    """A missing number was read as -9223372036854775808."""
+    content = {**columns(), "tokens": [[1, 2], [3, None], *[[5, 6]] * 7]}
+    datasets.Dataset.from_dict(content).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"Column 'tokens' has a list with a missing number.*`transform`"):
+        data = ready(tmp_path / "saved", "tokens", in_memory=in_memory)
+        list(data.client_batches(0, generator=torch.Generator()))  # sample 1 is of client w1
