@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Mapping, Sized
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -106,7 +107,7 @@ class SampleSplit(Split):
 
     Raises:
         ValueError: If an argument is out of range; on ``apply``, if there is no official test part, or it holds indices
-            that are no samples.
+            that are no samples, or if there are no classes to stratify by.
     """
 
     def __init__(
@@ -121,6 +122,21 @@ class SampleSplit(Split):
         self.test = test
         self.seed = seed
         self.stratify = stratify
+
+    def apply(
+        self,
+        labels_or_num_samples: Any,
+        partitioner: PartitionFunction,
+        test_indices: np.ndarray | None = None,
+    ) -> FederatedSplit:
+        """Partition a data set and split it; see :meth:`Split.apply`."""
+        if self.stratify and isinstance(labels_or_num_samples, numbers.Integral):
+            raise ValueError(
+                "`stratify=True` draws every class in proportion, but no classes were found. Leave it out, or give the "
+                "class of each sample; of numbers to predict, `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))` "
+                "makes classes."
+            )
+        return super().apply(labels_or_num_samples, partitioner, test_indices)
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None

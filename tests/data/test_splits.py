@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
+from datamodules import TorchDatasetDataModule
 from fl_lightning.data.splits import ClientSplit, FederatedSplit, SampleSplit, Split, WithinClientSplit
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, QPPartitioner
 
@@ -298,3 +301,13 @@ def test_every_other_fold_validates_in_turn() -> None:
 def test_validation_folds_out_of_range(val_fold: int) -> None:
     with pytest.raises(ValueError, match="`val_fold` must be "):
         ClientSplit(fold=1, val_fold=val_fold)
+
+
+def test_stratify_needs_classes() -> None:
+    """Targets of a regression are no classes; the split was drawn as without ``stratify``."""
+    targets = torch.linspace(0, 1, 40)
+    data = TorchDatasetDataModule(
+        TensorDataset(targets[:, None], targets), IIDPartitioner(4), split=SampleSplit(stratify=True)
+    )
+    with pytest.raises(ValueError, match=r"`stratify=True` .* no classes were found\. Leave it out.*`np\.digitize"):
+        data.setup()
