@@ -86,12 +86,17 @@ class PartitionView(ABC):
         clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
         return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {_evaluation(split)}"
 
-    def describe_unused(self) -> str:
-        """Return in a sentence how many samples belong to no client; an empty text if all belong to one."""
+    @property
+    def num_unused(self) -> int:
+        """Number of samples of the source that are in no set, because a partitioner or a split leaves them out."""
         source, split = self._ready()
         given = sum(len(indices) for sets in (split.train, split.val, split.test) for indices in sets.values())
-        unused = len(source) - given
-        if unused <= 0:
+        return max(0, len(source) - given)
+
+    def describe_unused(self) -> str:
+        """Return in a sentence how many samples belong to no client; an empty text if all belong to one."""
+        unused, source = self.num_unused, self._ready()[0]
+        if unused == 0:
             return ""
         partitioner = getattr(self, "partitioner", None)
         cause = f" ({type(partitioner).__name__} leaves them out)" if isinstance(partitioner, Partitioner) else ""

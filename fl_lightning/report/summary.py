@@ -31,7 +31,7 @@ class PartitionSummary:
         data: Class name of the data module.
         partitioner: The partitioner with its arguments.
         split: The split with its arguments; "as given" if the user has made the sets.
-        sets: Clients and samples of the training, validation and test set.
+        sets: Clients and samples of the training, validation and test set, and the samples that are in none, if any.
         statistics: Sizes, C-score and entropy over all clients.
         feature_skew: The C-score of each categorical feature: eq. (52) with the values of the feature as classes.
         fingerprint: SHA-256 of the partition; equal partitions have the same one.
@@ -129,12 +129,13 @@ def _skew(partition: Partition, name: str, values: np.ndarray) -> float:
 
 
 def _sets(datamodule: FederatedDataModule) -> dict[str, str]:
-    sizes = datamodule.client_sizes
-    return {
+    sizes, unused = datamodule.client_sizes, datamodule.num_unused
+    sets = {
         "training": f"{_number(len(sizes), 'client')}, {_number(int(sizes.sum()), 'sample')}",
         "validation": _evaluation_set(datamodule, "val"),
         "test": _evaluation_set(datamodule, "test"),
     }
+    return sets | ({"left out": _number(unused, "sample")} if unused else {})
 
 
 def _evaluation_set(datamodule: FederatedDataModule, stage: Literal["val", "test"]) -> str:

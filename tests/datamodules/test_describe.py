@@ -27,6 +27,7 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     output = capsys.readouterr().out
     # 1,797 samples, floor(1797 / 10) for each client
     assert row("samples of all clients", output) == "1,790"
+    assert row("left out", output) == "7 samples"
     assert row("partitioner", output).startswith("DirichletPartitioner(num_clients=10, seed=4, alpha=0.3, ")
     assert row("training", output) == "6 clients, 1,074 samples"
     assert output.endswith(f"{tmp_path}/partition.png\n{tmp_path}/partition.html\n")
