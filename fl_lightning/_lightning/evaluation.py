@@ -8,6 +8,7 @@ from typing import Self
 
 import lightning.pytorch as pl
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _parse_num_batches
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
@@ -48,6 +49,11 @@ class SharedEvaluation(FederatedEvaluation):
     and 2 samples it divides by 2 instead of 2.5. A limit of batches counts those of all samples, not of one process.
     """
 
+    def run(self) -> list[Mapping[str, float]]:
+        """Evaluate; the check before the first round, too, takes the bare module."""
+        use_bare_module(self.trainer)
+        return super().run()
+
     def setup_data(self) -> None:
         """Let the data module apply the limit of batches to all samples, before they are shared out."""
         trainer, data, before = self.trainer, getattr(self.trainer, "datamodule", None), self._max_batches
@@ -78,6 +84,16 @@ class SharedEvaluation(FederatedEvaluation):
             join_results(self._results, self.trainer.lightning_module, gather, self.trainer.strategy.reduce)
             _settle(self._results)
         super()._store_dataloader_outputs()
+
+
+def use_bare_module(trainer: pl.Trainer) -> None:
+    """Take DDP's wrapper away.
+
+    Processes have unequal numbers of batches, in training and in evaluation: the wrapper's exchange of gradients and
+    buffers would wait forever. It would also leave a `forward` in the module, which could then not be stacked.
+    """
+    if isinstance(trainer.strategy, DDPStrategy):
+        trainer.strategy.model = trainer.lightning_module
 
 
 def validate_round(loop: ClientLoop, round_number: int) -> None:

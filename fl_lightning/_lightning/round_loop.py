@@ -11,7 +11,6 @@ from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.loops import _Loop
 from lightning.pytorch.loops.fit_loop import _FitLoop
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -20,7 +19,7 @@ from torch import Tensor
 from fl_lightning._lightning.client_log import join_results
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.early_stopping import stop_where_stopped
-from fl_lightning._lightning.evaluation import validate_round
+from fl_lightning._lightning.evaluation import use_bare_module, validate_round
 from fl_lightning._lightning.gathering import gather_objects
 from fl_lightning._lightning.gpu_search import no_search_for_gpus
 from fl_lightning._lightning.last_checkpoint import let_checkpoints_save_again
@@ -141,7 +140,7 @@ class RoundLoop(_FitLoop, ABC):
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""
         trainer = self.trainer
-        self._unwrap_model()
+        use_bare_module(trainer)
         self.epoch_loop.prepare(self.batches_per_client)
         refuse_step_plateau(trainer)
         refuse_foreign_parameters(trainer)
@@ -271,14 +270,6 @@ class RoundLoop(_FitLoop, ABC):
         first_ends = [share[1] for share in shares if share[1] is not None]
         loop.optimizers.first_client_end = first_ends[0] if first_ends else None
         join_results(loop._results, trainer.lightning_module, self.gather_objects, trainer.strategy.reduce)
-
-    # ---- details ----
-
-    def _unwrap_model(self) -> None:
-        """Train the bare module: clients need no synchronisation of gradients, and unequal ones would deadlock it."""
-        strategy = self.trainer.strategy
-        if isinstance(strategy, DDPStrategy):
-            strategy.model = self.trainer.lightning_module
 
     # ---- processes ----
 
