@@ -50,7 +50,9 @@ class ClientCall(NamedTuple):
         """Return the value of this call's batch alone, of the metric object or of one in the collection called."""
         args, kwargs = self.arguments()
         alone = deepcopy(metric, without_graphs(metric))
-        alone.sync_on_compute = False
+        for own in alone.modules():
+            if isinstance(own, Metric):
+                own._to_sync = False  # other processes train other clients, and do not compute now
         alone.reset()
         alone.update(*args, **(metric._filter_kwargs(**kwargs)))
         return alone.compute()

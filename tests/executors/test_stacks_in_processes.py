@@ -12,21 +12,24 @@ from helpers.toys import Quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
+from torchmetrics import MeanMetric
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
 
 
 class Measured(Quadratic):
-    """Logs the mean optimum of the batches, and the distance to it in validation."""
+    """Logs the mean optimum of the batches by a metric object, and the distance to it in validation."""
 
     def __init__(self) -> None:
         super().__init__(lr=0.5)
+        self.optimum = MeanMetric()
         self.register_buffer("offset", torch.zeros(1))  # DDP's wrapper would exchange it in each batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         a, c = batch
-        self.log("optimum", c.mean(), on_step=True, on_epoch=True)
+        self.optimum(c.mean())
+        self.log("optimum", self.optimum, on_step=True, on_epoch=True)
         return (0.5 * a * (self.w - c) ** 2).mean()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
