@@ -236,5 +236,6 @@ def _written_at_once(trainer: pl.Trainer) -> Iterator[None]:
 
 def _is_candidate(trainer: pl.Trainer) -> bool:
     loop = trainer.fit_loop
-    # the sanity check comes before the server has a model
-    return not isinstance(loop, RoundLoop) or (not trainer.sanity_checking and loop.aggregated)
+    # before the first round, and after a fit that had none left, the server has no model
+    in_fit = trainer.state.fn == "fit" and not trainer.sanity_checking
+    return in_fit and (not isinstance(loop, RoundLoop) or loop.aggregated)

@@ -51,6 +51,14 @@ def test_every_round_is_kept_though_only_the_first_aggregation_is_best(tmp_path:
     assert [epoch_of(tmp_path / name) for name in ("best.ckpt", "last.ckpt", "last.previous.ckpt")] == [3, 5, 4]
 
 
+def test_a_script_that_is_done_validates_again(tmp_path: Path) -> None:
+    losses = []
+    for _ in range(2):
+        trainer = fit(tmp_path, 1, ckpt_path="last")
+        losses.append(trainer.validate(trainer.lightning_module, datamodule=data(), verbose=False)[0]["val_loss"])
+    assert losses[0] == losses[1]
+
+
 def test_every_second_round_or_none(tmp_path: Path) -> None:
     fit(tmp_path / "two", 5, last_every_n_epochs=2)
     assert [epoch_of(tmp_path / "two" / name) for name in ("last.ckpt", "last.previous.ckpt")] == [4, 2]
