@@ -232,15 +232,15 @@ def join_results(
     order, those that had no client too.
 
     Args:
-        results: This process's results of the round.
+        results: This process's results of the round, or of the evaluation loader that has ended.
         module: The module, which holds the metric objects.
         gather: Returns a list with the given object of every process.
         reduce_fn: The strategy's ``reduce``, with which ``self.log`` registers what it is given.
     """
     mine = {
         key: (*_cpu_values(metric), _description(metric.meta))
-        for key, metric in results.items()
-        if metric.meta.on_epoch and not metric.has_reset
+        for key, metric in results.valid_items()
+        if metric.meta.on_epoch
     }
     joined: dict[str, list[tuple[Tensor | None, Tensor | None, dict[str, Any]]]] = {}
     for share in gather(mine):
@@ -287,7 +287,7 @@ def _cpu(value: Tensor | None) -> Tensor | None:
 
 def _description(meta: _Metadata) -> dict[str, Any]:
     names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx")
-    own = {name: getattr(meta, name) for name in (*names, "metric_attribute")}
+    own = {name: getattr(meta, name) for name in (*names, "dataloader_idx", "metric_attribute")}
     return {**own, "rank_zero_only": meta.sync.rank_zero_only}
 
 

@@ -77,9 +77,15 @@ class SharedEvaluation(FederatedEvaluation):
             for loader, number in loaders
         ]
 
+    def reset(self) -> None:
+        """Prepare an evaluation, and find out whether all processes have batches of each loader."""
+        super().reset()
+        several = self.num_dataloaders > 1
+        self._joins = not several or all(gather_objects(self.trainer, all(self.max_batches)))
+
     def _store_dataloader_outputs(self) -> None:
-        # every process comes here once; of several loaders, one may be empty in some of them
-        if self._combined_loader is not None and len(self._combined_loader.flattened) == 1:
+        # every process comes here once for each loader, unless one is empty in some of them
+        if self._joins:
             gather = partial(gather_objects, self.trainer)
             join_results(self._results, self.trainer.lightning_module, gather, self.trainer.strategy.reduce)
             _settle(self._results)
@@ -115,8 +121,8 @@ def validate_round(loop: ClientLoop, round_number: int) -> None:
 
 def _settle(results: _ResultCollection) -> None:
     """Compute joined numbers here, so that Lightning does not reduce them once more."""
-    for metric in results.values():
-        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset:
+    for _, metric in results.valid_items():
+        if metric.is_tensor and metric.meta.on_epoch:
             is_mean = metric.meta.is_mean_reduction
             metric._computed = metric.value / metric.cumulated_batch_size if is_mean else metric.value
 
