@@ -184,7 +184,7 @@ def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stoc
         | {"run", "state_dict", "load_state_dict"},
         ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
         FederatedEvaluation: {"run"},
-        SharedEvaluation: {"setup_data", "_store_dataloader_outputs"},
+        SharedEvaluation: {"run", "setup_data", "_store_dataloader_outputs"},
     }[ours]
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
     common -= set(dir(object))
