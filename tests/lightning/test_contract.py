@@ -156,7 +156,7 @@ def test_logged_metrics_have_the_state_that_is_updated() -> None:
 
 def test_metric_objects_hold_what_stacks_keep_of_them() -> None:
     metric, collection = SumMetric(), MetricCollection([SumMetric()])
-    names = ("_update_count", "_forward_cache", "_computed", "_defaults")
+    names = ("_update_count", "_forward_cache", "_computed", "_defaults", "_to_sync")
     missing = [name for name in names if name not in vars(metric)]
     groups = ("_groups", "_groups_checked", "_enable_compute_groups", "_state_is_copy")
     missing += [name for name in groups if name not in vars(collection)]
@@ -184,7 +184,7 @@ def test_no_new_private_name_of_lightning_is_replaced_by_chance(ours: type, stoc
         | {"run", "state_dict", "load_state_dict"},
         ClientLoop: {"_should_accumulate", "on_save_checkpoint"},
         FederatedEvaluation: {"run"},
-        SharedEvaluation: {"run", "setup_data", "_store_dataloader_outputs"},
+        SharedEvaluation: {"run", "reset", "setup_data", "_store_dataloader_outputs"},
     }[ours]
     common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
     common -= set(dir(object))
