@@ -100,7 +100,7 @@ class TableDataModule(NaturalDataModule):
         keys |= set() if self.regression else {self.label}
         keys -= set(self.features or ())  # which are numbers
         paths = [path for path in (self.path, self.test_path) if path is not None]
-        frames = [_read(path, keys) for path in paths]
+        frames = [_read(path, keys, self.client) for path in paths]
         features = self._numeric_columns(frames[0])
         for frame, path in zip(frames, paths, strict=True):
             self._check_columns(frame, features, str(path))
@@ -182,11 +182,11 @@ def _way_to_one_file(client: str | None) -> str:
     column = "client" if client is None else client
     return (
         "`path` is one file, with the rows of all clients. To join several: pandas.concat(pandas.read_csv(path).assign("
-        f'{column}=Path(path).stem) for path in paths).to_csv("table.csv", index=False).'
+        f'**{{{column!r}: Path(path).stem}}) for path in paths).to_csv("table.csv", index=False).'
     )
 
 
-def _read(path: Path, keys: Set[str]) -> DataFrame:
+def _read(path: Path, keys: Set[str], client: str | None) -> DataFrame:
     """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
     import pandas
 
@@ -194,7 +194,7 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
     readers |= {".parquet": pandas.read_parquet, ".pq": pandas.read_parquet}
     reader = next((reader for suffix, reader in readers.items() if path.name.lower().endswith(suffix)), None)
     if path.is_dir() or "*" in path.name:
-        raise ValueError(f"{path} is not a file. {_way_to_one_file(None)}")
+        raise ValueError(f"{path} is not a file. {_way_to_one_file(client)}")
     if reader is None:
         raise ValueError(f"{path} must end in one of {', '.join(readers)}, to say what kind of table it is.")
     if not path.is_file():
@@ -208,8 +208,8 @@ def _read(path: Path, keys: Set[str]) -> DataFrame:
             frame: DataFrame = reader(path, dtype=dict.fromkeys(keys, str), index_col=False)
     except pandas.errors.ParserWarning as error:
         raise ValueError(
-            f"{path} has more values in its rows than names in its header, so it is unknown which name is whose. Give "
-            "each column a name, row numbers too."
+            f"{path} has more values in its rows than names in its header, so the columns cannot be matched "
+            "to the names. Give each column a name, row numbers too."
         ) from error
     except UNREADABLE as error:
         raise ValueError(

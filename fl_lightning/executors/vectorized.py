@@ -78,7 +78,7 @@ class VectorizedExecutor(Executor):
         stacked = StackedLoop(training.loop, training.corrector)
         self._steps = make_step_runners(training, training.vector, stacked, Rehearsal(training))
         self._round: int | None = None
-        self._changed = False  # a trial has changed the module
+        self._forgave_a_change = False  # a trial has changed the module
         self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
         #: Clients of a mapped step in the last round without a trial, in the mean; infinite if there was none.
         self.clients_of_step = math.inf
@@ -128,14 +128,13 @@ class VectorizedExecutor(Executor):
         if round_index == self._round or self.cause is not None:
             return
         self._round = round_index
-        now, before = Circumstances(self._training), verdict.circumstances
+        now = Circumstances(self._training)
         if self._circumstances is None:  # the first round of a fit, which may go on from an earlier one
-            other = [name for name, found in now.fingerprints.items() if before.get(name) != found] if before else []
-            changed = bool(other)
-            if other and verdict.proven:
+            changed = (other := now.changed_since(verdict.circumstances)) is not None
+            if changed and verdict.proven:
                 rank_zero_info(
-                    f"Stacks are tried out again, because {other[0]} is not what it was in the last fit. So the "
-                    "results may differ from those of one single fit in the last digits."
+                    f"Stacks are tried out again, because {other} is not what it was in the last fit. So the results "
+                    "may differ from those of one single fit in the last digits."
                 )
         else:
             changed = now.difference(self._circumstances) is not None
@@ -177,8 +176,10 @@ class VectorizedExecutor(Executor):
             trial.train(first, witnesses, algorithm)
             trial.compare()
         except Exception as error:
-            if isinstance(error, ChangesModule) and not self._changed:
-                self._changed = True  # by what a first step makes and keeps, perhaps: then the next change nothing
+            if isinstance(error, ChangesModule) and not self._forgave_a_change:
+                self._forgave_a_change = (
+                    True  # by what a first step makes and keeps, perhaps: then the next change nothing
+                )
                 self._circumstances = now = Circumstances(self._training)
                 self.verdict.circumstances = now.fingerprints
                 places = first_witnesses(rest, self._training.batches.windows) if rest else ()

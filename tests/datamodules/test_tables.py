@@ -245,9 +245,11 @@ def test_wrong_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"There is no file .*none.csv"):
         ready(tmp_path / "none.csv")
     for several in (tmp_path, tmp_path / "*.csv"):
-        with pytest.raises(ValueError, match=r"is not a file\. `path` is one file.* To join several: pandas\.concat"):
+        with pytest.raises(
+            ValueError, match=r"is not a file\. `path` is one file.* To join several: pandas\.concat.*'site'"
+        ):
             TableDataModule(several, "risk", "site").setup()
-    with pytest.raises(TypeError, match=r"`path` must be a path.*\.assign\(site=Path\(path\)\.stem\)"):
+    with pytest.raises(TypeError, match=r"`path` must be a path.*\.assign\(\*\*\{'site': Path\(path\)\.stem\}\)"):
         TableDataModule(["a.csv", "b.csv"], "risk", "site")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"t.xlsx must end in one of .csv, .csv.gz, .parquet, .pq"):
         ready(tmp_path / "t.xlsx")

@@ -30,7 +30,11 @@ def fit(module: Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("step", [1, 4])
-def test_an_interrupt_while_a_step_leaves_a_mode_waits_for_its_end(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_step_leaves_a_mode_waits_for_its_end(
+    step: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     expected = fit(mapped())
     usual, calls = TorchFunctionMode.__exit__, 0
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import pickle
 import sys
 import threading
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,16 @@ def _twice(layer: nn.Module, arguments: Any, options: Any, output: Tensor) -> Te
     return 2 * output
 
 
+class OwnTables(Module):
+    """Has a table whose name is like those of torch, and one of torch's whose entry was taken away."""
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.my_hooks_by_layer = OrderedDict(a=1)
+        self.layers.register_forward_hook(_twice, with_kwargs=True)
+        self.layers._forward_hooks.clear()
+
+
 class Stamped(Module):
     starts = itertools.count()
 
@@ -147,19 +159,40 @@ class MakesScale(Module):
         return self.scale * F.cross_entropy(self.layers(batch[0]), batch[1])
 
 
-def test_what_a_first_step_makes_is_made_again_in_a_resumed_fit(tmp_path: Path) -> None:
-    whole, resumed = MakesScale(linear()), MakesScale(linear())
+class MakesNewScale(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if not hasattr(self, "scale"):
+            self.scale = torch.tensor(0.5)
+        return self.scale * F.cross_entropy(self.layers(batch[0]), batch[1])
+
+
+class KeepsProperty(Module):
+    @functools.cached_property
+    def scale(self) -> Tensor:
+        return torch.tensor(0.5)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.scale * F.cross_entropy(self.layers(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("make", [MakesScale, MakesNewScale, KeepsProperty])
+def test_what_a_first_step_makes_is_made_again_in_a_resumed_fit(
+    make: type[Module], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, resumed = make(linear()), make(linear())
     fit(whole, "sequential", 4 * (8, 6))
-    begun = fit(MakesScale(linear()), "vectorized", 4 * (8, 6), rounds=1)
+    begun = fit(make(linear()), "vectorized", 4 * (8, 6), rounds=1)
     begun.save_checkpoint(tmp_path / "one.ckpt")
     fitter = quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0, seed=1, executor="vectorized")])
     data = TensorDataModule(clients_of((6,), 4 * (8, 6)), batch_size=4)
-    fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "one.ckpt", weights_only=False)
+    with caplog.at_level("INFO"):
+        fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "one.ckpt", weights_only=False)
+    assert "tried out again, because `self.scale` is not what it was" in caplog.text
     assert fitter.fit_loop.executor.cause is None
     assert torch.allclose(weights(whole), weights(resumed), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("make", [Normalised, Hooked])
+@pytest.mark.parametrize("make", [Normalised, Hooked, OwnTables])
 def test_hooks_do_not_cost_a_resumed_fit_its_bits(make: Any, tmp_path: Path) -> None:
     whole = make()
     assert fit(whole, "vectorized").fit_loop.executor.cause is None

@@ -28,7 +28,6 @@ _CAUSES = {
     **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
     **dict.fromkeys(("tolist", "numpy", "__array__"), _TAKES_OUT),
     **dict.fromkeys(("grad", "backward", "requires_grad_"), _GRADIENTS),
-    "data": _DATA,
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "_unique2"), _SELECTS),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
     "_pack_padded_sequence": "a packed sequence has a size of its own for each client",
@@ -44,8 +43,8 @@ def cause_of(function: Any, error: Exception) -> str:
         error: What it has raised.
     """
     name = getattr(function, "__name__", str(function))
-    if name in ("__get__", "__set__"):  # of an attribute
-        name = function.__self__.__name__
+    if name in ("__get__", "__set__") and getattr(function.__self__, "__name__", "") == "data":  # of an attribute
+        return _DATA
     if name not in _CAUSES and _ITEM in str(error):
         return f"`{name}` takes a number out of a tensor, and each client has its own"
     if "dynamic shape" in str(error):  # such as of `torch.where(condition)`

@@ -66,7 +66,7 @@ class MappedStep:
         with interrupts_wait():
             try:
                 return self._outcome(parameters, buffers, batch, batch_idx, draws)
-            except CannotVectorize as error:
+            except Exception as error:
                 failure = error
         try:
             raise failure  # only now: Ctrl-C comes first

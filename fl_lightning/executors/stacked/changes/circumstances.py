@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +56,16 @@ class Circumstances:
         if len(mine) != len(others) or not all(a is b or a == b for a, b in zip(mine, others, strict=True)):
             return _SETTINGS
         return self._module.difference(other._module)
+
+    def changed_since(self, fingerprints: Mapping[str, str]) -> str | None:
+        """Return the name of something that an earlier fit found otherwise; ``None`` if there is nothing."""
+        if not fingerprints:
+            return None
+        own = self.fingerprints
+        names = [*sorted(own.keys() ^ fingerprints.keys()), *own]
+        changed = [name for name in names if own.get(name) != fingerprints.get(name)]
+        # what else has changed may be numbered otherwise alone
+        return next((name for name in changed if name.startswith("`self.")), next(iter(changed), None))
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:

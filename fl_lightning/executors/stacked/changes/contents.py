@@ -11,13 +11,14 @@ from mmap import mmap
 from types import BuiltinFunctionType, MethodType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning.parts.guard import version_of
 
 #: Tensors up to this size may be settings.
 BRIEF_VALUES = 1_000
 _METHODS = (BuiltinFunctionType, MethodType)
+_TABLES = {name for name, value in vars(nn.Module()).items() if isinstance(value, OrderedDict)}  # of hooks
 
 
 def parts_of(value: Any) -> Any:
@@ -38,10 +39,10 @@ def hooks_by_place(held: Mapping[str, Any]) -> dict[str, Any]:
         held: The module's attributes.
     """
     tables = {}
-    for name, table in held.items():
-        if type(table) is OrderedDict and table and "_hooks" in name:
+    for name in _TABLES & held.keys():
+        if table := held[name]:
             places = {key: place for place, key in enumerate(held[name.partition("_hooks")[0] + "_hooks"])}
-            tables[name] = {places[key]: entry for key, entry in table.items()}
+            tables[name] = {places.setdefault(key, len(places)): entry for key, entry in table.items()}
     return tables
 
 
