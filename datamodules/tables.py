@@ -24,6 +24,8 @@ from fl_lightning.data.missing import Imputation
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+_CSV = (".csv", ".csv.gz")
+
 
 class TableDataModule(NaturalDataModule):
     """Serves the rows of a CSV or Parquet file, ``(x, y)``, by the client column or by a partitioner.
@@ -190,8 +192,7 @@ def _read(path: Path, keys: Set[str], client: str | None) -> DataFrame:
     """Return a file's rows; the columns ``keys`` of a CSV file are texts."""
     import pandas
 
-    readers = {".csv": pandas.read_csv, ".csv.gz": pandas.read_csv}
-    readers |= {".parquet": pandas.read_parquet, ".pq": pandas.read_parquet}
+    readers = dict.fromkeys(_CSV, pandas.read_csv) | dict.fromkeys((".parquet", ".pq"), pandas.read_parquet)
     reader = next((reader for suffix, reader in readers.items() if path.name.lower().endswith(suffix)), None)
     if path.is_dir() or "*" in path.name:
         raise ValueError(f"{path} is not a file. {_way_to_one_file(client)}")
@@ -200,7 +201,7 @@ def _read(path: Path, keys: Set[str], client: str | None) -> DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}. Give the path of a CSV or Parquet file.")
     try:
-        if reader is not pandas.read_csv:
+        if not _is_csv(path):
             return reader(path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
@@ -219,7 +220,7 @@ def _read(path: Path, keys: Set[str], client: str | None) -> DataFrame:
 
 
 def _is_csv(path: Path) -> bool:
-    return path.name.lower().endswith((".csv", ".csv.gz"))
+    return path.name.lower().endswith(_CSV)
 
 
 def _with_numbers(frame: DataFrame, keys: Set[str]) -> DataFrame:

@@ -78,6 +78,7 @@ class Split(ShowsArguments, ABC):
         check_partitioner(partitioner)
         if isinstance(labels_or_num_samples, numbers.Integral):
             check_count("labels_or_num_samples", labels_or_num_samples)
+            self.check_without_classes()
             labels = np.zeros(int(labels_or_num_samples), dtype=np.int64)
         else:
             labels = to_array("labels_or_num_samples", labels_or_num_samples)
@@ -91,6 +92,9 @@ class Split(ShowsArguments, ABC):
                     "`labels_or_num_samples` is empty: there are no samples to split. Look at the data set."
                 )
         return self.split(labels, partial(partition_by, partitioner), test_indices)
+
+    def check_without_classes(self) -> None:
+        """Raise ``ValueError`` if the split needs the classes of samples: there are none."""
 
     @abstractmethod
     def split(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Mapping, Sized
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -123,20 +122,14 @@ class SampleSplit(Split):
         self.seed = seed
         self.stratify = stratify
 
-    def apply(
-        self,
-        labels_or_num_samples: Any,
-        partitioner: PartitionFunction,
-        test_indices: np.ndarray | None = None,
-    ) -> FederatedSplit:
-        """Partition a data set and split it; see :meth:`Split.apply`."""
-        if self.stratify and isinstance(labels_or_num_samples, numbers.Integral):
+    def check_without_classes(self) -> None:
+        """Raise ``ValueError`` if classes are to be drawn in proportion."""
+        if self.stratify:
             raise ValueError(
                 "`stratify=True` draws every class in proportion, but no classes were found. Leave it out, or give the "
                 "class of each sample; of numbers to predict, `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))` "
                 "makes classes."
             )
-        return super().apply(labels_or_num_samples, partitioner, test_indices)
 
     def split(
         self, labels: np.ndarray, partitioner: PartitionFunction, test_indices: np.ndarray | None

@@ -177,9 +177,8 @@ class VectorizedExecutor(Executor):
             trial.compare()
         except Exception as error:
             if isinstance(error, ChangesModule) and not self._forgave_a_change:
-                self._forgave_a_change = (
-                    True  # by what a first step makes and keeps, perhaps: then the next change nothing
-                )
+                # what a first step makes and keeps, perhaps: then the next clients change nothing
+                self._forgave_a_change = True
                 self._circumstances = now = Circumstances(self._training)
                 self.verdict.circumstances = now.fingerprints
                 places = first_witnesses(rest, self._training.batches.windows) if rest else ()
