@@ -95,6 +95,12 @@ def test_why_there_is_no_stack_of_two(
     assert told(caplog)[0].startswith(f'executor="auto": clients train one after the other: {why}')
 
 
+def test_why_one_of_several_processes_has_no_stack_of_two() -> None:
+    executor = choices.AutoExecutor()
+    executor._training = SimpleNamespace(trainer=SimpleNamespace(world_size=4))
+    assert executor._why_single(1) == "a process trains one client of a round"
+
+
 @pytest.mark.auto_decides
 def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
