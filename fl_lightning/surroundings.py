@@ -77,7 +77,8 @@ def globals_of(code: CodeType, present: Mapping[str, Any]) -> dict[str, Any]:
     seen: set[int] = set()
     while waiting:
         path, value = waiting.pop()
-        if isinstance(value, ModuleType) and id(value) not in seen and is_users(value.__name__):
+        # not `isinstance`, which asks the value: a proxy of nothing raises
+        if issubclass(type(value), ModuleType) and id(value) not in seen and is_users(value.__name__):
             seen.add(id(value))
             inner = [(f"{path}.{key}", vars(value)[key]) for key in names if key in vars(value)]
             found.update(inner)
@@ -98,12 +99,13 @@ def names_reached(method: Any) -> set[str] | None:
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
-        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if isinstance(value, type) and is_users(value.__module__):
+        kind = type(value)
+        value = value.fget if kind is property else value.__func__ if hasattr(kind, "__func__") else value
+        if issubclass(type(value), type) and is_users(value.__module__):
             waiting += [
                 member for base in value.__mro__ for member in vars(base).values() if not isinstance(member, type)
             ]
-        if not isinstance(value, FunctionType) or id(value) in seen or not is_users(value.__module__):
+        if type(value) is not FunctionType or id(value) in seen or not is_users(value.__module__):
             continue
         seen.add(id(value))
         new = set(names_in(value.__code__))

@@ -37,6 +37,7 @@ from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.trials.trial import Trial
 from fl_lightning.executors.stacked.trials.verdict import Verdict
+from fl_lightning.executors.stacked.trials.way_trial import WayTrial
 from fl_lightning.executors.stacked.trials.witnesses import WITNESSES, first_witnesses, with_neighbour
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
@@ -76,7 +77,8 @@ class VectorizedExecutor(Executor):
         """Prepare the steps of a fit's module."""
         self._training = training
         stacked = StackedLoop(training.loop, training.corrector)
-        self._steps = make_step_runners(training, training.vector, stacked, Rehearsal(training))
+        rehearsal = Rehearsal(training)
+        self._steps = make_step_runners(training, training.vector, stacked, rehearsal, WayTrial(rehearsal))
         self._round: int | None = None
         self._forgave_a_change = False  # a trial has changed the module
         self._mapped, self._batches = 0, 0  # mapped steps of the round, and their clients' batches
@@ -86,11 +88,11 @@ class VectorizedExecutor(Executor):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the trial's verdict, which decides on roundings."""
-        return vars(self.verdict).copy()
+        return self.verdict.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
-        self.verdict = Verdict(**state)
+        self.verdict = Verdict.of(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""
@@ -98,7 +100,7 @@ class VectorizedExecutor(Executor):
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> None:
         """Train the clients of the tasks and give each result to the algorithm."""
-        rest = list(tasks)
+        rest, self._steps.tried = list(tasks), self.verdict.tried
         self._look_for_changes()
         if self.cause is None and rest and not self.verdict.proven:
             rest = self._prove(rest, first_witnesses(rest, training.batches.windows), algorithm)
@@ -165,7 +167,6 @@ class VectorizedExecutor(Executor):
         if len(witnesses) < WITNESSES:
             self._sequential.run(first, self._training, algorithm)
             return rest
-        trial: Trial | None = None
         try:
             self.check()
             trial = Trial(self._training, programs=self.verdict.programs)
@@ -187,9 +188,8 @@ class VectorizedExecutor(Executor):
                 raise  # in earnest: it would be raised without a trial, too
             self.give_up(reason(error), error)
             return [*trial.left, *rest]
-        else:
-            longest = math.inf if trial.by_program else max(map(self._training.batches.number, witnesses))
-            self.verdict.add(trial, longest)
+        longest = math.inf if trial.by_program else max(map(self._training.batches.number, witnesses))
+        self.verdict.add(trial, longest)
         return rest
 
     @property

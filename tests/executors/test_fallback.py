@@ -73,12 +73,6 @@ def keeps_losses_elsewhere() -> Module:
     return KeepsElsewhere(linear())
 
 
-class Branches(Module):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
-        return loss if loss > 0.5 else 2 * loss
-
-
 class Hooked(Module):
     def on_after_backward(self) -> None:
         self.seen = True
@@ -128,7 +122,6 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "metric": (lambda: WithMetric(linear()), [], "calls `compute` of a metric object"),
     "list": (lambda: KeepsLosses(linear()), [], "changes `self.losses`"),
     "closure": (keeps_losses_elsewhere, [], "changes `held`"),
-    "branch": (lambda: Branches(linear()), [], "Python decides by a tensor's value"),
     "hook": (lambda: Hooked(linear()), [], "Hooked overrides `on_after_backward`"),
     "reference": (lambda: KeepsReference(linear()), [], "by another way than as attributes of the module"),
     "last batch": (lambda: EndsHarder(linear()), [], "reads `trainer.is_last_batch`"),
@@ -225,7 +218,6 @@ def test_gradients_inside_of_the_step_are_named(made: type[Module]) -> None:
 @pytest.mark.parametrize(
     ("made", "cause"),
     [
-        (Branches, "Python decides by a tensor's value (`if`, `while`, `and`, `assert`), and each client has its own"),
         (
             TakesANumber,
             "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own",

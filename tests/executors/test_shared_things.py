@@ -179,7 +179,7 @@ def rare() -> TensorDataModule:
         (lambda number: 3.0 if number in {2.0} else 1.0, False),
         (lambda number: {2.0: 3.0}.get(number, 1.0), False),
         (lambda number: 3.0 if str(number) == "2.0" else 1.0, False),
-        (lambda number: 3.0 if number in [2.0] else 1.0, False),
+        (lambda number: 3.0 if number in [2.0] else 1.0, True),
         (lambda number: 1.0 if isinstance(number, float) else 3.0, True),
         (lambda number: abs(-(2 * number) + 1) / 2 - number // 3 + number**2 - (number + 1) % 2, True),
     ],

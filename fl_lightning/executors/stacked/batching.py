@@ -55,6 +55,10 @@ class StackedBatch:
 
         return _with_each(self._template, put)
 
+    def of_places(self, places: Sequence[int]) -> StackedBatch:
+        """Return the batches of some of the clients, whose places ascend."""
+        return StackedBatch([select(tensor, places) for tensor in self.tensors], self._template, self._others)
+
     def kind(self, *, veiled: bool = False) -> Any:
         """Return what is equal for batches that hold the same beside their tensors' shapes and values.
 
@@ -65,7 +69,7 @@ class StackedBatch:
         return _container(self._template), *others
 
     def first(self) -> Any:
-        """Return the first client's batch."""
+        """Return the batch of the first of the clients that were stacked."""
         return self._template
 
 

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
+from fl_lightning.executors.stacked.decisions import DECIDES
 from fl_lightning.executors.stacked.guards.effects import library_folders
 
 # in the words of the headings of docs/your-code.md
-_DECIDES = "Python decides by a tensor's value (`if`, `while`, `and`, `assert`), and each client has its own"
 _TAKES_OUT = "a number is taken out of a tensor (`float`, `int`, `tolist`, `numpy`), and each client has its own"
 _SELECTS = "a selection's size depends on values, and each client has its own"
 _DATA = "`training_step` reads or sets `.data` of a tensor, which a stack keeps elsewhere (`.detach()` reads the same)"
@@ -24,7 +24,7 @@ _GRADIENTS = (
 )
 _RECURRENT = "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"
 _CAUSES = {
-    "__bool__": _DECIDES,
+    "__bool__": DECIDES,
     **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
     **dict.fromkeys(("tolist", "numpy", "__array__"), _TAKES_OUT),
     **dict.fromkeys(("grad", "backward", "requires_grad_"), _GRADIENTS),

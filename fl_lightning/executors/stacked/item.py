@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,13 +14,26 @@ from torch._C import _functorch
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.stand_ins import register_stand_in
+from fl_lightning.executors.stacked.decisions import DECIDES, Decisions, PerClient
 
 _KINDS = (bool, int, float)
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
+class ItemsOfStep(NamedTuple):
+    """What the items of a mapped step have in common.
+
+    Attributes:
+        one: Makes the tensor of one client of a tensor of all clients' numbers, shape ``(K,)``.
+        decide: Decides by the clients' numbers.
+    """
+
+    one: Callable[[Tensor], Tensor]
+    decide: Decisions
+
+
 class Item:
-    """Stands for a number of each client: it may be computed with and logged; other uses raise ``CannotVectorize``.
+    """Stands for a number of each client, to compute with, decide by and log; other uses raise ``CannotVectorize``.
 
     Python computes with the numbers of each client, and so do stacks: where it raises an exception for one of them, or
     returns another kind of number, such as a complex one, the clients have to train one by one.
@@ -29,45 +42,39 @@ class Item:
         kind: What the number is.
         tensor: The numbers, as the tensor of one client; made of ``rows`` if ``None``.
         rows: The clients' numbers; ``None`` while a step is traced, where nobody knows them.
-        one: Makes the tensor of one client of a tensor of all clients' numbers, shape ``(K,)``.
+        step: What the items of a mapped step have in common.
     """
 
-    __slots__ = ("__weakref__", "_one", "_tensor", "kind", "rows")
+    __slots__ = ("__weakref__", "_step", "_tensor", "kind", "rows")
 
     def __init__(
         self,
         kind: type,
         tensor: Tensor | None = None,
         rows: list[Any] | None = None,
-        one: Callable[[Tensor], Tensor] | None = None,
+        step: ItemsOfStep | None = None,
     ) -> None:
-        self.kind, self.rows, self._tensor, self._one = kind, rows, tensor, one
+        self.kind, self.rows, self._tensor, self._step = kind, rows, tensor, step
         register_stand_in(self, lambda item: item.kind() if item.rows is None else item.rows[0])
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Any:
-        """Return what ``tensor.item()`` returns under ``vmap``: a number, if it is the same for all clients."""
-        values, level, batched = tensor.detach(), 0, 0
-        while _functorch.is_functorch_wrapped_tensor(values):
-            if _functorch.is_batchedtensor(values):
-                level, place, batched = (
-                    _functorch.maybe_get_level(values),
-                    _functorch.maybe_get_bdim(values),
-                    batched + 1,
-                )
-                values = _functorch.get_unwrapped(values).movedim(place, 0)
-            else:
-                values = _functorch.get_unwrapped(values)
-        if not batched or tensor.numel() != 1:
-            return (values[0] if batched else values).item()  # which raises what it raises for one client
-        if batched > 1:
-            raise CannotVectorize("`training_step` calls `.item()` in a `vmap` of its own")
-        device = values.device
+    def of(cls, tensor: Tensor, decide: Decisions) -> Any:
+        """Return what ``tensor.item()`` returns under ``vmap``: a number, if it is the same for all clients.
+
+        Args:
+            tensor: The tensor of one client.
+            decide: Decides by the clients' numbers.
+        """
+        found = PerClient.of(tensor, "calls `.item()`")
+        level = found.level
+        if level is None or tensor.numel() != 1:
+            return found.values[0].item()  # which raises what it raises for one client
+        device = found.values.device
 
         def one(numbers: Tensor) -> Tensor:
             return _functorch._add_batch_dim(numbers.to(device), 0, level)
 
-        return cls._of_rows(values.reshape(-1).tolist(), one)
+        return cls._of_rows(found.values.reshape(-1).tolist(), ItemsOfStep(one, decide))
 
     @classmethod
     def traced(cls, tensor: Tensor) -> Item:
@@ -76,20 +83,20 @@ class Item:
         return cls(kind, tensor.detach().double())
 
     @classmethod
-    def _of_rows(cls, rows: list[Any], one: Callable[[Tensor], Tensor] | None) -> Item:
+    def _of_rows(cls, rows: list[Any], step: ItemsOfStep | None) -> Item:
         kinds = {next((kind for kind in _KINDS if isinstance(row, kind)), None) for row in rows}
         kind = kinds.pop()
         if kinds or kind is None:
             raise CannotVectorize("`training_step` computes other kinds of numbers for some clients than for others")
-        return cls(kind, rows=rows, one=one)
+        return cls(kind, rows=rows, step=step)
 
     @property
     def tensor(self) -> Tensor:
         """The numbers, as the tensor of one client."""
         if self._tensor is None:
-            assert self.rows is not None and self._one is not None
+            assert self.rows is not None and self._step is not None
             try:
-                self._tensor = self._one(torch.tensor(self.rows, dtype=_DTYPES[self.kind]))
+                self._tensor = self._step.one(torch.tensor(self.rows, dtype=_DTYPES[self.kind]))
             except (OverflowError, RuntimeError) as error:
                 raise CannotVectorize("`training_step` computes with whole numbers of many digits") from error
         return self._tensor
@@ -111,7 +118,13 @@ class Item:
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         raise CannotVectorize("`training_step` uses what `.item()` returns, of which there is one for each client")
 
-    __bool__ = __index__ = __int__ = __float__ = __complex__ = __array__ = _use
+    def __bool__(self) -> bool:
+        """Decide by the number."""
+        if self.rows is None or self._step is None:
+            raise CannotVectorize(DECIDES)
+        return self._step.decide(self.rows)
+
+    __index__ = __int__ = __float__ = __complex__ = __array__ = _use
     __str__ = __repr__ = __format__ = __hash__ = __reduce_ex__ = _use
     __divmod__ = __rdivmod__ = _use
     real = imag = numerator = denominator = property(_use)
@@ -145,7 +158,7 @@ def _computed(name: str, function: Callable[..., Any], reflected: bool = False) 
                 f"`training_step` computes with what `.item()` returns, and for some clients Python raises "
                 f"{type(error).__name__} ({error})"
             ) from error
-        return Item._of_rows(rows, self._one)
+        return Item._of_rows(rows, self._step)
 
     return compute
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map, tree_map_only
@@ -20,6 +20,7 @@ from fl_lightning._lightning.stopping import interrupts_wait
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import cause_of
+from fl_lightning.executors.stacked.decisions import DECIDED_BY, Decisions, PerClient
 from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import PerClientDraws
 from fl_lightning.executors.stacked.unmapped import called_instead
@@ -34,11 +35,12 @@ class MappedStep:
         stacked: Runs the module's ``training_step`` and records what it logs.
         vector: The federated state of the module.
         always_maps: Whether a stack of one is mapped too, as the second of two clients that are the same. A trial does:
-            what is mapped wrongly is seen then, whatever batches its clients have. Else such a step is just taken.
+            what is mapped wrongly is seen then, whatever batches its clients have. Else such a step is just taken,
+            unless it decides by values.
     """
 
     def __init__(self, stacked: StackedLoop, vector: StateVector, *, always_maps: bool = False) -> None:
-        self._stacked = stacked
+        self._stacked, self._vector = stacked, vector
         self._places = vector.places()
         self._always_maps = always_maps
 
@@ -48,7 +50,8 @@ class MappedStep:
         buffers: Sequence[Tensor],
         batch: StackedBatch,
         batch_idx: int,
-        draws: PerClientDraws | None = None,
+        draws: PerClientDraws | None,
+        decisions: Decisions,
     ) -> StepOutcome:
         """Return the losses, shape ``(K,)``, what was logged, with tensors of shape ``(K, ...)``, and the new buffers.
 
@@ -58,20 +61,27 @@ class MappedStep:
             batch: One batch a client.
             batch_idx: Its position in the clients' local training.
             draws: Draws random numbers; ``None`` where the module draws none.
+            decisions: Decides for all clients where Python decides by a tensor's value.
 
         Raises:
+            BrokenOff: If they do not decide alike, or in a way that was not tried out.
             CannotVectorize: If the step fails on stacked tensors.
         """
         # broken off halfway, it could leave torch's modes behind, and clients' tensors in the module
         with interrupts_wait():
             try:
-                return self._outcome(parameters, buffers, batch, batch_idx, draws)
+                return self._outcome(parameters, buffers, batch, batch_idx, draws, decisions)
             except Exception as error:
                 failure = error
         try:
             raise failure  # only now: Ctrl-C comes first
         finally:
             del failure  # whose traceback holds this frame
+
+    def names_of(self, parts: Iterable[nn.Module]) -> set[str]:
+        """Return the names of parts of the module."""
+        own = set(map(id, parts))
+        return {name for name, part in self._vector.module.named_modules() if id(part) in own} if own else set()
 
     def _outcome(
         self,
@@ -80,20 +90,21 @@ class MappedStep:
         batch: StackedBatch,
         batch_idx: int,
         draws: PerClientDraws | None,
+        decisions: Decisions,
     ) -> StepOutcome:
         number = len(parameters)
 
         def one(state: list[Tensor], tensors: list[Tensor], zero: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             logged.clear()
             _watched([*state, *tensors])
-            with self._places.substituted(state), _OfOneClient(state[:number], zero) as client:
+            with self._places.substituted(state), _OfOneClient(state[:number], zero, decisions) as client:
                 loss = self._stacked.training_step(batch.rebuild(tensors), batch_idx)
                 loss, values, after = client.own((loss, list(logged.tensors), self._places.present(number)))
             return loss.reshape(()), values, after
 
         given = [*parameters, *buffers], batch.tensors, torch.zeros(len(parameters[0]), device=parameters[0].device)
         alone = len(parameters[0]) == 1
-        twins = alone and self._always_maps
+        twins = alone and (self._always_maps or decisions.expected)
         if twins:
             given = tree_map(lambda tensor: torch.cat([tensor, tensor]), given)
         versions = [parameter._version for parameter in given[0][:number]]
@@ -142,20 +153,21 @@ _IN_PLACE = {
 class _OfOneClient(TorchFunctionMode):
     """Lets a step see one client's tensors under ``vmap`` as it sees them without.
 
-    ``tensor.item()`` returns an :class:`Item`, in double precision, as Python computes with numbers. A new tensor that
-    is filled with random numbers, or changed in place by what each client has, becomes one of each client. Parameters
-    are parameters, and whether a tensor requires gradients is what it is for one client. An operation that fails does
-    so for all clients at once, so a step that catches the exception, such as that of a matrix that cannot be inverted,
-    has to see clients one by one.
+    ``tensor.item()`` returns an :class:`Item`, in double precision, as Python computes with numbers. Where Python
+    decides by a tensor's value, all clients must decide alike. A new tensor that is filled with random numbers, or
+    changed in place by what each client has, becomes one of each client. Parameters are parameters, and whether a
+    tensor requires gradients is what it is for one client. An operation that fails does so for all clients at once, so
+    a step that catches the exception, such as that of a matrix that cannot be inverted, has to see clients one by one.
 
     Args:
         parameters: Those of the client.
         zero: A zero of each client.
+        decisions: Decides where Python decides by a tensor's value.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], zero: Tensor) -> None:
+    def __init__(self, parameters: Sequence[Tensor], zero: Tensor, decisions: Decisions) -> None:
         super().__init__()
-        self._parameters, self._zero = set(map(id, parameters)), zero
+        self._parameters, self._zero, self._decisions = set(map(id, parameters)), zero, decisions
         self._filled: dict[int, tuple[Tensor, Tensor]] = {}  # by id: what was filled, and what stands for it
         self._new: dict[int, Tensor] = {}  # by id: made in this step of no other tensor
         self._seen: dict[int, Tensor] = {}  # by id: those of them that something else may see, such as a view
@@ -165,7 +177,7 @@ class _OfOneClient(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = self.own((args, kwargs))
         if function is torch.Tensor.item:
-            return Item.of(args[0])
+            return Item.of(args[0], self._decisions)
         if function is torch.Tensor.__repr__:
             raise CannotVectorize("`training_step` turns a tensor into text, which has the values of one client")
         if function == _REQUIRES_GRAD:
@@ -176,6 +188,8 @@ class _OfOneClient(TorchFunctionMode):
             raise CannotVectorize("`training_step` reads or clears gradients, which a stack keeps elsewhere")
         try:
             kwargs = kwargs or {}
+            if function in DECIDED_BY:
+                return self._decide(DECIDED_BY[function](*args, **kwargs))
             if function in _FILLED and not _functorch.is_batchedtensor(args[0]):
                 return _watched(self._fill(function, *args, **kwargs))
             if function in _IN_PLACE and self._is_alone(args[0]) and _is_any_batched(args, kwargs):
@@ -194,6 +208,14 @@ class _OfOneClient(TorchFunctionMode):
 
     def _standing_for(self, tensor: Tensor) -> Tensor:
         return self._filled.get(id(tensor), (tensor, tensor))[1]
+
+    def _decide(self, value: Any) -> bool:
+        if not isinstance(value, Tensor):
+            return self._decisions([value])
+        values = PerClient.of(value, "decides by a tensor's value").values
+        if value.numel() != 1:
+            return bool(values[0])  # which raises what it raises for one client
+        return self._decisions(values.reshape(-1).tolist())
 
     def _fill(self, function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if tensor._is_view() or id(tensor) in self._seen:

@@ -48,10 +48,24 @@ class ClientGenerators:
             own.set_state(after[0])
             set_global_states(present, self._device)
 
+    def states(self, rows: Sequence[int]) -> list[Any]:
+        """Return the states of clients' generators."""
+        return [(self._torch[row].get_state(), *self._states[row][1:]) for row in rows]
+
+    def rewind(self, rows: Sequence[int], states: Sequence[Any]) -> None:
+        """Put clients' generators back into states in which they have been."""
+        for row, state in zip(rows, states, strict=True):
+            self._states[row] = state
+            self._torch[row].set_state(state[0])
+
+    def resume(self, row: int) -> None:
+        """Put the global generators into the states of a client's."""
+        set_global_states(self.states([row])[0], self._device)
+
     @contextmanager
     def twin(self, row: int) -> Iterator[int]:
         """Yield the row of another client that draws meanwhile what the one in ``row`` draws."""
-        self._states.append((self._torch[row].get_state(), *self._states[row][1:]))
+        self._states += self.states([row])
         self._torch.append(torch.Generator().set_state(self._states[-1][0]))
         try:
             yield len(self._states) - 1

@@ -14,7 +14,6 @@ from fl_lightning._lightning.entries import Entry
 from fl_lightning._lightning.journal import Journal
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.batching import select
 from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer, clip
@@ -23,7 +22,7 @@ from fl_lightning.executors.stacked.program.updates import Gradients, InPlaceSgd
 from fl_lightning.executors.stacked.randomness import nothing_drawn
 from fl_lightning.executors.stacked.sources import Groups
 from fl_lightning.executors.stacked.stack import Stack
-from fl_lightning.executors.stacked.step_runners import StepRunners
+from fl_lightning.executors.stacked.step_runners import Branch, ClientsStep, StepRunners
 
 GradientList = list[Tensor | None]
 
@@ -197,37 +196,33 @@ class StackTraining:
         return [gradient is not None for gradient in gradients]
 
     def _gradients(self, groups: Groups, ends: Sequence[bool], index: int, used: list[set[int]]) -> GradientList:
-        """Return the gradients of the clients' losses on their batches of a number: one pass for each shape."""
-        models, renewed = self._models, []
+        """Return the gradients of the clients' losses on their batches of a number: one pass for each shape and way."""
+        models, taken = self._models, list[Branch]()
         total = torch.zeros((), device=models.parameters[0].device)
-        taken: list[list[Tensor]] = []  # the groups' parameters
-        for rows, batch in groups:
-            # the backward pass wants buffers as the forward pass left them: those of a part are put back after it
-            whole = len(rows) == models.active
-            parameters = [select(parameter, rows) for parameter in models.parameters]
-            buffers = models.buffers if whole else [select(buffer, rows).clone() for buffer in models.buffers]
-            self._steps.try_out(batch, index)
-            self.mapped, self.batches = self.mapped + 1, self.batches + len(rows)
-            draws = None if self._stack.generators is None else self._stack.generators.drawing(rows)
-            losses, logged, after = self._steps.mapped(parameters, buffers, batch, index, draws)
-            if self._steps.rehearsal is None:
-                self.lost += int(losses.isnan().sum())
-            self.drew = self.drew or (draws is not None and draws.drew)
-            steps = dict(zip(sorted(row for own, _ in groups for row in own), ends, strict=True))
-            self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))
-            renewed.append((rows, after))
-            taken.append(parameters)
-            total = total + losses.sum()
+        steps = dict(zip(sorted(row for rows, _ in groups for row in rows), ends, strict=True))
+        tries = self._steps.tries
+        step = ClientsStep(models, index, self._stack.generators)
+        for members, batch in groups:
+            for branch in self._steps.take(step, members, batch):
+                if self._steps.rehearsal is None:
+                    self.lost += int(branch.losses.isnan().sum())
+                rows, logged = branch.rows, branch.logged
+                self._keep(Entry(logged, logged.tensors, self._slots(rows), [steps[row] for row in rows], batch.first))
+                self.drew, self.batches = self.drew or branch.drew, self.batches + len(rows)
+                taken.append(branch)
+                total = total + branch.losses.sum()
+        self.mapped += self._steps.tries - tries
         scaled = total / self._accumulate if self._accumulate > 1 else total
-        found = iter(torch.autograd.grad(scaled, [p for parameters in taken for p in parameters], allow_unused=True))
-        of_groups: list[GradientList] = [[next(found) for _ in parameters] for parameters in taken]
-        for (members, _), own_gradients in zip(groups, of_groups, strict=True):
+        wanted = [parameter for branch in taken for parameter in branch.parameters]
+        found = iter(torch.autograd.grad(scaled, wanted, allow_unused=True))
+        of_branches: list[GradientList] = [[next(found) for _ in branch.parameters] for branch in taken]
+        for branch, own_gradients in zip(taken, of_branches, strict=True):
             for own_rows, gradient in zip(used, own_gradients, strict=True):
-                own_rows.update(members if gradient is not None else ())
-        for rows, after in renewed:
-            models.renew_buffers(rows, after)
-        each = zip(models.parameters, *of_groups, strict=True)
-        return [_joined(parameter, own, [rows for rows, _ in groups]) for parameter, *own in each]
+                own_rows.update(branch.rows if gradient is not None else ())
+        for branch in taken:
+            models.renew_buffers(branch.rows, branch.buffers)
+        each = zip(models.parameters, *of_branches, strict=True)
+        return [_joined(parameter, own, [branch.rows for branch in taken]) for parameter, *own in each]
 
     def _slots(self, rows: Sequence[int]) -> list[int]:
         return [self._stack.slots[row] for row in rows]

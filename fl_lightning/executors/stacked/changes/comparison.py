@@ -19,7 +19,7 @@ class ByIdentity(NamedTuple):
     @classmethod
     def of(cls, value: Any) -> ByIdentity:
         """Return what stands for a value; of a class or function its name is kept."""
-        named = value if isinstance(value, (type, FunctionType)) else type(value)
+        named = value if issubclass(type(value), (type, FunctionType)) else type(value)
         return cls(id(value), f"{named.__module__}.{named.__qualname__}")
 
 

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,9 @@ _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torc
 _PLAIN = frozenset(_NUMBERS)
 _CONTAINERS = (dict, list, tuple)
 #: What has contents beside its attributes, and the types of it that have no attributes.
-_WITH_CONTENTS = (*_NUMBERS, Tensor, np.ndarray, set, frozenset, Mapping, list, tuple, deque, functools.partial)
+_WITH_CONTENTS = (*_NUMBERS, Tensor, np.ndarray, set, frozenset, dict, list, tuple, deque, functools.partial)
 _WITHOUT_ATTRIBUTES = frozenset([*_NUMBERS, np.ndarray, np.memmap, set, frozenset, dict, list, tuple, deque])
+_OWN_ITEMS = (dict.items, OrderedDict.items, MappingProxyType.items)
 _EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 _TRAINING = (Trainer, Logger, LightningDataModule, Optimizer, LRScheduler)
 _OPAQUE = (*_TRAINING, Unusable, logging.Logger, Path, BuiltinFunctionType, ModuleType, RemovableHandle)
@@ -130,6 +131,15 @@ def _is_plain(values: Any) -> bool:
     return (kinds | set(map(type, values.values())) if isinstance(values, dict) else kinds) <= _PLAIN
 
 
+def _items_of(value: Any) -> Any:
+    """Return what a container holds, not what a class of the user's own may load or compute when it is asked."""
+    kind: Any = type(value)
+    if isinstance(value, (dict, MappingProxyType)):
+        return value.items() if kind.items in _OWN_ITEMS else dict.items(value)  # type: ignore[arg-type]
+    base: Any = next(base for base in (list, tuple, deque) if isinstance(value, base))
+    return base.__iter__(value)
+
+
 class Snapshotter:
     """Takes snapshots of values: nested tuples that can be compared later, whatever happens to the values.
 
@@ -157,6 +167,14 @@ class Snapshotter:
             return value
         if kind in _EMPTY and not value:
             return kind
+        depth = self._depth
+        try:
+            return self._look_into(value, kind)
+        except Exception:  # whatever an object raises when it is looked at, such as a proxy of nothing
+            self._depth = depth
+            return ByIdentity.of(value)
+
+    def _look_into(self, value: Any, kind: type) -> Any:
         self._left -= 1
         if isinstance(value, _NUMBERS) and (isinstance(value, Enum) or not getattr(value, "__dict__", None)):
             return value
@@ -210,10 +228,10 @@ class Snapshotter:
                 return self._long(value)
             if _is_plain(value):
                 return _Values(type(value), value.copy() if isinstance(value, dict) else list(value))
-        if isinstance(value, Mapping):
-            return type(value), [(self.snapshot(key), self.snapshot(held)) for key, held in value.items()]
+        if isinstance(value, (dict, MappingProxyType)):
+            return type(value), [(self.snapshot(key), self.snapshot(item)) for key, item in _items_of(value)]
         if isinstance(value, (list, tuple, deque)):
-            return type(value), [self.snapshot(held) for held in value]
+            return type(value), [self.snapshot(item) for item in _items_of(value)]
         if isinstance(value, functools.partial):
             return "partial", self.snapshot(value.func), self.snapshot(value.args), self.snapshot(value.keywords)
         place = self._place_of(value)

@@ -16,6 +16,7 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import register_stand_in, release_stand_ins
 from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
@@ -219,7 +220,11 @@ class ProgramMaker:
         assert form is not None
         if self._rehearsal is None:
             return self._record(form, sizes)
-        found, watched = self._rehearsal(lambda stacked, vector: _record(stacked, vector, vector.places(), form, sizes))
+
+        def record(stacked: StackedLoop, copy: LocalTraining) -> list[_Recorded]:
+            return _record(stacked, copy.vector, copy.vector.places(), form, sizes)
+
+        found, watched = self._rehearsal(record)
         if watched.reads_round or watched.reads_rates:
             raise CannotVectorize("`training_step` reads something of the trainer for some sizes of batches")
         return found

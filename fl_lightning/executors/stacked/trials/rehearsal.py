@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.guards.effects import no_effects
@@ -32,11 +31,11 @@ class Rehearsal:
         """Take a new copy the next time: the module may be another one now."""
         self._copy = None
 
-    def __call__(self, step: Callable[[StackedLoop, StateVector], _Result]) -> tuple[_Result, WatchedTrainer]:
+    def __call__(self, step: Callable[[StackedLoop, LocalTraining], _Result]) -> tuple[_Result, WatchedTrainer]:
         """Return what the step returns, and the trainer that the copy saw.
 
         Args:
-            step: Called with the object that runs the copy's ``training_step``, and with the copy's federated state.
+            step: Called with the object that runs the copy's ``training_step``, and with the training of the copy.
 
         Raises:
             CannotVectorize: If the step changes the module, reads what clients share, prints, logs or writes.
@@ -44,7 +43,7 @@ class Rehearsal:
         copy, watched, stacked, state = self._copy or self._made()
         self._copy = None  # unless nothing changes it
         with nothing_drawn(copy.vector.device, torch_may_draw=True), no_effects():
-            result = step(stacked, copy.vector)
+            result = step(stacked, copy)
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
         self._copy = copy, watched, stacked, state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,17 +22,18 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.corrections import CorrectionState
+from fl_lightning.executors.stacked.decisions import Tried
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
 from fl_lightning.executors.stacked.sources import DrawnBatches
 from fl_lightning.executors.stacked.stack import Stack
-from fl_lightning.executors.stacked.step_runners import make_step_runners
+from fl_lightning.executors.stacked.step_runners import Example, make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import MetricsAlone, compare_metrics
-from fl_lightning.executors.stacked.trials.precise import Example, in_double_precision, largest, of_rounding
+from fl_lightning.executors.stacked.trials.precise import in_double_precision, largest, of_rounding, spoil
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
 from fl_lightning.seeding import preserved_generators
@@ -71,9 +72,9 @@ class Trial:
         self._training = training
         self._copy, self._watched = copy_of(training)
         module: Any = self._copy.vector.module
-        _spoil(self._copy.vector.tensors())
+        spoil(self._copy.vector.tensors())
         stacked = StackedLoop(training.loop, training.corrector, module)
-        self._steps = make_step_runners(training, self._copy.vector, stacked, None)
+        self._steps = make_step_runners(training, self._copy.vector, stacked)
         self._done: list[_Done] = []
         self._programs = programs
         self.trained, self.prepares, self.draws, self.jointly, self.by_program = False, False, False, True, True
@@ -138,7 +139,7 @@ class Trial:
         """
         vector = self._training.vector
         held = vector.read()
-        _spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
+        spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
         try:
             self._compare_both()
             self._compare_precisely()
@@ -183,6 +184,11 @@ class Trial:
             raise CannotVectorize(f"`training_step` changes {changed} of a stack")
         if not self._training.trainer.barebones:  # then nothing is logged
             self._compare_logs(journal)
+
+    @property
+    def tried(self) -> Tried:
+        """What mapped steps did, known after :meth:`compare`."""
+        return self._steps.tried
 
     @property
     def reads_round(self) -> bool:
@@ -309,11 +315,3 @@ def copy_of(training: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
         raise
     except Exception as error:  # whatever a module's attributes raise when they are copied
         raise CannotVectorize(f"the module cannot be copied to try it out ({describe_error(error)})") from error
-
-
-def _spoil(tensors: Iterable[Tensor]) -> None:
-    """Make a module's own tensors useless: a step that takes them in another way than from the stack is then seen."""
-    with torch.no_grad():
-        for tensor in tensors:
-            if tensor.is_floating_point():
-                tensor.fill_(float("nan"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from fl_lightning.executors.stacked.decisions import Tried
 from fl_lightning.executors.stacked.trials.trial import Trial
 
 
@@ -22,6 +24,7 @@ class Verdict:
         prepares: Whether a callback's ``on_client_start`` sets weights or learning rates.
         renewed: Rounds in a row that began under other circumstances than the round before.
         circumstances: The fingerprints of the module and its surroundings, by name, under which this was found.
+        tried: What mapped steps did.
     """
 
     proven: float = 0
@@ -33,6 +36,16 @@ class Verdict:
     prepares: bool = False
     renewed: int = 0
     circumstances: dict[str, str] = field(default_factory=dict)
+    tried: Tried = field(default_factory=Tried)
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Verdict:
+        """Return the one of a state."""
+        return cls(**{**state, "tried": Tried.of(state.get("tried", {}))})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the findings as plain values."""
+        return {**vars(self), "tried": self.tried.state_dict()}
 
     def add(self, trial: Trial, longest: float) -> None:
         """Take what a trial has found, beside that of an earlier one under the same circumstances.
@@ -47,4 +60,5 @@ class Verdict:
         self.draws = self.draws or trial.draws
         self.jointly = self.jointly and trial.jointly
         self.prepares = self.prepares or trial.prepares
+        self.tried.add(trial.tried)
         self.each_round = self.each_round or trial.reads_round or trial.prepares

@@ -1,0 +1,51 @@
+"""A way through ``training_step`` that no trial has seen: where Python decides by values, it may come at any time."""
+
+from __future__ import annotations
+
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
+from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.decisions import Tried
+from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
+from fl_lightning.executors.stacked.step_runners import Example
+from fl_lightning.executors.stacked.trials.precise import StepTrial
+from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
+from fl_lightning.seeding import preserved_generators
+
+_MIXED = 5e-2
+
+
+class WayTrial:
+    """Takes one step of a client that takes the way, on a copy, alone and mapped, and compares.
+
+    Args:
+        rehearsal: Has a copy of the module, and sees whether a step does more than to compute.
+    """
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+
+    def __call__(self, example: Example, draws: bool) -> Tried:
+        """Return what the step did.
+
+        Args:
+            example: The client.
+            draws: Whether the module draws random numbers.
+
+        Raises:
+            CannotVectorize: If anything differs, or if the step does more than to compute.
+        """
+
+        def compare(stacked: StackedLoop, copy: LocalTraining) -> Tried:
+            tolerance = _MIXED if "mixed" in str(copy.trainer.precision_plugin.precision) else None
+            trial = StepTrial(copy, copy.vector, stacked, draws=draws, tolerance=tolerance)
+            held = copy.vector.read()
+            with preserved_generators(copy.vector.device), nothing_kept():
+                trial.compare([example])
+            copy.vector.write(held)
+            return trial.tried
+
+        tried, watched = self._rehearsal(compare)
+        if watched.reads_round or watched.reads_rates:
+            raise CannotVectorize("`training_step` reads something of the trainer for some values of tensors")
+        return tried
