@@ -112,6 +112,38 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
         if error <= _tolerance(rows):
             return optimal
         positive = shifted > 0
+    return _descend(u, v, target, rows, cols)  # full steps can go round in circles
+
+
+def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """Return the exact optimum by Newton steps that are shortened until they lessen the dual, which is convex.
+
+    The dual is ``sum(max(0, target + u_t + v_k)**2) / 2 - u @ rows - v @ cols``; its gradient: margins less sums.
+    """
+
+    def dual(point: np.ndarray) -> float:
+        shifted = target + point[: len(rows), None] + point[len(rows) :]
+        return float((np.maximum(shifted, 0.0) ** 2).sum() / 2 - point @ sums)
+
+    point, sums = np.concatenate([u, v]), np.concatenate([rows, cols])
+    for _ in range(_MAX_ITERATIONS):
+        shifted = target + point[: len(rows), None] + point[len(rows) :]
+        optimal: np.ndarray = np.maximum(shifted, 0.0)
+        gradient = np.concatenate([optimal.sum(axis=1), optimal.sum(axis=0)]) - sums
+        error = np.abs(gradient).max()
+        if error <= _tolerance(rows):
+            return optimal
+        positive = (shifted > 0).astype(np.float64)
+        curvature = np.block(
+            [[np.diag(positive.sum(axis=1)), positive], [positive.T, np.diag(positive.sum(axis=0))]],
+        )
+        # singular where a constant can be moved from u to v, or a row has no positive entry
+        step = -np.linalg.solve(curvature + 1e-10 * np.eye(len(point)), gradient)
+        now, slope = dual(point), float(step @ gradient)
+        length = 1.0
+        while length > 1e-12 and dual(point + length * step) > now + 1e-4 * length * slope:
+            length /= 2
+        point = point + length * step
     raise RuntimeError(
         f"The QP's margins are off by {error:.1e} after {_MAX_ITERATIONS} Newton steps. Try another seed, or a larger "
         "`class_alpha`."

@@ -18,6 +18,9 @@ from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
 TARGET = np.array([[4.0, 1.0], [1.0, 4.0]])
 OPTIMUM = np.array([[4.5, 0.5], [1.5, 3.5]])
 
+CIRCLES = [[9, 0, 0, 0, 0], [0, 4.75, 0, 0, 0], [2, 0, 0, 0, 0], [0] * 5, [0] * 5]
+OUT_OF_CIRCLES = [[5, 0, 0, 0, 0], [0, 3.921875, *[0.359375] * 3], *[[0, 0.359375, *[1.546875] * 3]] * 3]
+
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 5))
 MATRICES = SHAPES.flatmap(
     lambda shape: st.tuples(
@@ -45,6 +48,9 @@ MATRICES = SHAPES.flatmap(
         # sums of 0
         ([[4, 4], [4, 4]], (0, 3), (3, 0), [[0, 0], [3, 0]], 49),
         ([[1, 2]], (0,), (0, 0), [[0, 0]], 5),
+        # full steps of Newton's method go round in circles; the multipliers are u = (-1, a, b, b, b) and
+        # v = (-3, a, b, b, b) with 5 a + 3 b = 0.25 and a + 7 b = 5
+        (CIRCLES, (5,) * 5, (5,) * 5, OUT_OF_CIRCLES, 42.99609375),
     ],
 )
 def test_the_solver_finds_the_nearest_matrix(
