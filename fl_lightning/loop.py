@@ -54,8 +54,7 @@ class FederatedLoop(RoundLoop):
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
         other_settings: What to say of settings that differ from the resumed run's; empty if none do.
-        restored_change: Whether the checkpoint's weights differ from those that its last round left; see
-            :attr:`module_changed`.
+        restored_change: :attr:`module_changed` of the checkpoint that the fit resumes from.
         restored_values: What callbacks monitored when the checkpoint was written.
     """
 
@@ -76,13 +75,11 @@ class FederatedLoop(RoundLoop):
         lightnings = set(vars(self))
         self.algorithm, self.executor, self.settings, self.corrector = algorithm, executor, settings, corrector
         self.past_settings: dict[int, Any] = {}
-        self.invalid_rounds = 0
-        self.max_invalid_rounds = max_invalid_rounds
+        self.invalid_rounds, self.max_invalid_rounds = 0, max_invalid_rounds
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
         self.executor_kind = _kind(executor)
-        self.other_settings = ""
-        self.restored_change = False
+        self.other_settings, self.restored_change = "", False
         self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
         self.restored_values: Mapping[str, Tensor] = {}
         self._own = frozenset(vars(self)) - lightnings  # what no other loop has a say in
@@ -107,6 +104,12 @@ class FederatedLoop(RoundLoop):
 
     # ---- a fit ----
 
+    def run(self) -> None:
+        """Run the rounds; where none is left, the parts take the checkpoint's state all the same."""
+        super().run()
+        if self.loaded_weights is not None:  # no round has begun
+            self._begin_algorithm()
+
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
         refuse_unsupported(self.trainer, self.corrector)
@@ -129,11 +132,9 @@ class FederatedLoop(RoundLoop):
 
     def on_fit_start(self) -> None:
         """Take the module's weights as the server's model, or go on from a checkpoint."""
-        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
-        self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
+        self._begin_algorithm()
         self.epoch_loop.optimizers.past = self.past_settings
         refuse_unknown_steps(self.trainer, type(self.corrector).__name__, self.algorithm.aggregation)
-        self.algorithm.shown = self.training.vector.read()
         if self.loaded_weights is not None:  # what hooks have written since then counts
             self.restored_change |= self.loaded_weights.are_changed(self.training.vector)
             self.loaded_weights = None
@@ -149,6 +150,11 @@ class FederatedLoop(RoundLoop):
         if self.other_settings:
             rank_zero_info(self.other_settings)
             self.other_settings = ""
+
+    def _begin_algorithm(self) -> None:
+        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)
+        self.algorithm.on_fit_start(self.federation(), fresh=self.round_index == 0)
+        self.algorithm.shown = self.training.vector.read()
 
     def federation(self) -> Federation:
         """Return what the parts of an algorithm may know about the run."""
@@ -172,9 +178,8 @@ class FederatedLoop(RoundLoop):
 
     def _local_work(self, kind: str) -> list[int]:
         """Return the samples or batches of each client's local training."""
-        tasks = [Task(0, client, int(size)) for client, size in enumerate(self.data.client_sizes)]
-        batches = self.training.batches
-        return [batches.num_samples(task) if kind == "samples" else batches.number(task) for task in tasks]
+        count = self.training.batches.num_samples if kind == "samples" else self.training.batches.number
+        return [count(Task(0, client, int(size))) for client, size in enumerate(self.data.client_sizes)]
 
     # ---- a round ----
 
@@ -290,10 +295,8 @@ class FederatedLoop(RoundLoop):
         state = {"past": self.past_settings, "invalid_rounds": self.invalid_rounds}
         state |= {"executors": self.executor_states, "executor_kind": self.executor_kind}
         loaded, shown = self.loaded_weights, self.algorithm.shown if self.in_round else None
-        if loaded is not None:  # a fit that resumes may not have begun, or had no round left
-            values = self.restored_values
-        else:
-            values = self._values_before if self.in_round else monitored_values(self)
+        present = self._values_before if self.in_round else monitored_values(self)
+        values = self.restored_values if loaded is not None else present  # it may not have begun, or have no round left
         monitored = {name: value.detach().cpu() for name, value in values.items()}
         buffers = unsaved_buffers(self.training.vector, shown) if loaded is None else loaded.unsaved
         return {**state, "module_changed": self.module_changed, "monitored": monitored, "buffers": buffers}
@@ -301,9 +304,9 @@ class FederatedLoop(RoundLoop):
     def load_boundary_state(self, state: Mapping[str, Any]) -> None:
         """Load the state saved by :meth:`boundary_state`."""
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
-        self.executor_states, self.restored_change = state["executors"], state["module_changed"]
+        self.executor_states = state["executors"]
+        self.restored_change, self.restored_values = state["module_changed"], state["monitored"]
         self.executor_kind = state.get("executor_kind", self.executor_kind)  # unknown to earlier checkpoints
-        self.restored_values = state["monitored"]
         self.loaded_weights = LoadedWeights(self.trainer.lightning_module, state["buffers"])
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:

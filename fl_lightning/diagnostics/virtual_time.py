@@ -70,8 +70,9 @@ class VirtualTime(RoundObserver):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the time so far."""
-        return {"ticks": self._ticks, "worked": self._worked, "tasks": self._tasks}
+        return {"now": self.now, "ticks": self._ticks, "worked": self._worked, "tasks": self._tasks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the time of a checkpoint."""
         self._ticks, self._worked, self._tasks = state_dict["ticks"], state_dict["worked"], state_dict["tasks"]
+        self.now = state_dict.get("now", 0.0)  # earlier checkpoints do not know it; the next round does

@@ -81,6 +81,19 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
     assert mean.values["test"] == {0: 0.75, 1: 0.75}
 
 
+def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_path: Path) -> None:
+    def tested() -> dict[int, float]:
+        fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
+        metrics = ClientMetrics(head_of, "head")
+        callbacks = [fed, metrics, FederatedCheckpoint(tmp_path)]
+        trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, enable_checkpointing=True)
+        trainer.fit(OwnHead(), datamodule=data(), ckpt_path="last")
+        trainer.test(OwnHead(), datamodule=data(), verbose=False)
+        return metrics.values["test"]
+
+    assert tested() == tested() == {0: 3.0, 1: -0.75}
+
+
 def test_clients_that_have_not_trained_have_the_mean() -> None:
     metrics = ClientMetrics(head_of, "head")
     fed = FedAvg(clients_per_round=1, exchange=PersonalParameters("head"))

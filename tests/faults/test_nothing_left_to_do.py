@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data
 from helpers.toys import quiet_trainer
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 from fl_lightning import FedAvg
+from fl_lightning.diagnostics import VirtualTime
+from fl_lightning.parts import DifferentialPrivacy, LocalDifferentialPrivacy, VirtualClock
 
 
 @pytest.mark.parametrize("name", ["RADFed", "FedDyn", "FedAsync"])
@@ -43,3 +47,41 @@ def test_callbacks_see_monitored_values_after_it(tmp_path: Path) -> None:
     after_two = fit(2, "first.ckpt")
     fit(2, "second.ckpt", "first.ckpt")
     assert fit(3, "third.ckpt", "second.ckpt") == after_two > 0
+
+
+def idle_after(tmp_path: Path, callbacks: Callable[[], list[Callback]]) -> tuple[list[Any], list[Any]]:
+    """Return the callbacks of a fit, and those of one that resumes when it is done."""
+    first, idle = callbacks(), callbacks()
+    for name, each in (("first", first), ("idle", idle)):
+        trainer = quiet_trainer(max_epochs=2, callbacks=each)
+        trainer.fit(Net(), datamodule=data(), ckpt_path=None if name == "first" else tmp_path / "first.ckpt")
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+    return first, idle
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        lambda: DifferentialPrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3),
+        lambda: LocalDifferentialPrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3),
+    ],
+)
+def test_the_privacy_spent_is_known_after_it(tmp_path: Path, privacy: Callable[[], Any]) -> None:
+    options: dict[str, Any] = {"weighting": "uniform", "buffers": "server", "seed": 1}
+    first, idle = idle_after(tmp_path, lambda: [FedAvg(1.0, exchange=privacy(), **options)])
+    assert first[0].exchange.spent == idle[0].exchange.spent > 0
+
+
+def test_the_virtual_time_is_known_after_it(tmp_path: Path) -> None:
+    first, idle = idle_after(tmp_path, lambda: [FedAvg(4, seed=1), VirtualTime(VirtualClock(2.0))])
+    assert first[1].now == idle[1].now > 0
+
+
+def test_the_same_callback_begins_anew_after_it(tmp_path: Path) -> None:
+    _, [callback] = idle_after(tmp_path, lambda: [FedAvg(4, seed=1)])
+    weights = []
+    for each in (callback, FedAvg(4, seed=1)):
+        module = Net()
+        quiet_trainer(max_epochs=1, callbacks=[each]).fit(module, datamodule=data())
+        weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert torch.equal(*weights)
