@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from typing import Any
 
 import lightning.pytorch as pl
@@ -166,12 +167,13 @@ def _given_data(trainer: pl.Trainer) -> str:
 
 
 def _refuse_validation_inside_rounds(trainer: pl.Trainer) -> None:
-    interval = trainer.val_check_interval
+    seconds = getattr(trainer, "_val_check_time_interval", None)  # a time, in the place of the trainer's attribute
+    interval = trainer.val_check_interval if seconds is None else timedelta(seconds=seconds)
     # 1 is one batch, 1.0 a whole round
     if trainer.check_val_every_n_epoch is None or isinstance(interval, int) or interval != 1.0:
         raise UnsupportedError(
             "Validation inside a round would see one client's weights, got "
-            f"`val_check_interval={trainer.val_check_interval!r}` and "
+            f"`val_check_interval={interval!r}` and "
             f"`check_val_every_n_epoch={trainer.check_val_every_n_epoch!r}`. Leave `val_check_interval` at 1.0 and "
             "validate every n rounds with `check_val_every_n_epoch=n`."
         )

@@ -86,6 +86,16 @@ def test_validation_inside_a_round(interval: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("interval", ["00:00:00:90", timedelta(seconds=90), {"seconds": 90}])
+@pytest.mark.parametrize("rounds", [1, None])
+def test_validation_by_time(interval: Any, rounds: int | None) -> None:
+    refused(
+        rf"got `val_check_interval=datetime.timedelta\(seconds=90\)` and `check_val_every_n_epoch={rounds}`. Leave",
+        val_check_interval=interval,
+        check_val_every_n_epoch=rounds,
+    )
+
+
 def test_validation_by_steps_across_rounds() -> None:
     refused(
         "got `val_check_interval=2` and `check_val_every_n_epoch=None`.*`check_val_every_n_epoch=n`",
