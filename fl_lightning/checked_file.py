@@ -32,23 +32,36 @@ class CheckedFile:
 
         At its end it becomes the file, and the file becomes the previous one. A damaged file does not take the place of
         the previous one. If the block raises, all stays as it was.
+
+        Raises:
+            RuntimeError: If somebody else removes one of the files meanwhile.
         """
         with temporary_file(self.path) as temporary:
             yield temporary
-            sync(temporary)
-            digest, before = checksum(temporary), (self._known() or [])[1:]
-            is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
-            if is_kept:
-                before = [self._written or checksum(self.path)]
-            # a file has its name only after its checksum is known
-            with atomic_file(self.checksums) as listed:
-                rows = zip([digest, *before], (self.path.name, self.previous.name), strict=False)
-                listed.write_text("".join(f"{checksum}  {name}\n" for checksum, name in rows))
-            if is_kept:
-                os.replace(self.path, self.previous)
-            os.replace(temporary, self.path)
-            sync(self.path.parent)
-            self._written = digest
+            try:
+                self._take(temporary)
+            except FileNotFoundError as error:
+                raise RuntimeError(
+                    f"A file vanished while {self.path} was written: {error.filename}. Another run may write into the "
+                    "same folder. Give each run a folder of its own, and resume from the last file that is there."
+                ) from error
+
+    def _take(self, temporary: Path) -> None:
+        """Let a file that is written take the place of the newest one."""
+        sync(temporary)
+        digest, before = checksum(temporary), (self._known() or [])[1:]
+        is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
+        if is_kept:
+            before = [self._written or checksum(self.path)]
+        # a file has its name only after its checksum is known
+        with atomic_file(self.checksums) as listed:
+            rows = zip([digest, *before], (self.path.name, self.previous.name), strict=False)
+            listed.write_text("".join(f"{checksum}  {name}\n" for checksum, name in rows))
+        if is_kept:
+            os.replace(self.path, self.previous)
+        os.replace(temporary, self.path)
+        sync(self.path.parent)
+        self._written = digest
 
     def is_intact(self, path: Path) -> bool:
         """Return whether a file is as it was written; true if there is no list of checksums."""

@@ -15,6 +15,7 @@ import torch
 from helpers.algorithms import Net, data
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.plugins import TorchCheckpointIO
 
 from datamodules import DigitsDataModule
 from fl_lightning import FedAvg, FederatedCheckpoint, RADFed
@@ -270,6 +271,24 @@ def test_a_kill_between_any_two_steps_leaves_a_whole_file(
         intact = CheckedFile(path).newest_intact()
         assert intact is not None
         assert intact.read_text() in (("three",) if step == 3 else ("two",) if attempt == 0 else ("two", "three"))
+
+
+def test_a_file_that_another_run_removes_while_it_is_written_is_told(tmp_path: Path) -> None:
+    class WrittenByTwo(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            if checkpoint["epoch"] == 1:
+                os.remove(path)
+
+    trainer = quiet_trainer(
+        max_epochs=3,
+        callbacks=[FedAvg(4), FederatedCheckpoint(tmp_path, save_top_k=0)],
+        enable_checkpointing=True,
+        plugins=[WrittenByTwo()],
+    )
+    with pytest.raises(RuntimeError, match=r"while .*last\.ckpt was written: .*Another run.* a folder of its own"):
+        trainer.fit(Net(), datamodule=data())
+    assert epoch_of(tmp_path / "last.ckpt") == 1
 
 
 def test_the_folder_of_the_run_is_no_surprise_when_it_resumes(tmp_path: Path) -> None:
