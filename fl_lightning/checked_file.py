@@ -26,6 +26,16 @@ class CheckedFile:
         self.checksums = path.with_name(f"{path.name}.sha256")
         self._written = ""  # checksum of what this object wrote
 
+    def claim(self) -> bool:
+        """Take the file's name, if no other run has; return whether this one has it now."""
+        if self.path.exists() or self.previous.exists():
+            return False
+        try:
+            self.checksums.open("x").close()
+        except FileExistsError:
+            return False
+        return True
+
     @contextmanager
     def replaced(self) -> Iterator[Path]:
         """Yield the path of a temporary file, to be written in the block.
@@ -34,7 +44,7 @@ class CheckedFile:
         the previous one. If the block raises, all stays as it was.
 
         Raises:
-            RuntimeError: If somebody else removes one of the files meanwhile.
+            RuntimeError: If somebody else writes or removes one of the files meanwhile.
         """
         with temporary_file(self.path) as temporary:
             yield temporary
@@ -49,7 +59,12 @@ class CheckedFile:
     def _take(self, temporary: Path) -> None:
         """Let a file that is written take the place of the newest one."""
         sync(temporary)
-        digest, before = checksum(temporary), (self._known() or [])[1:]
+        digest, known = checksum(temporary), self._known() or []
+        if self._written and known[:1] != [self._written]:
+            raise RuntimeError(
+                f"Another run writes {self.path}, too. Its file stays as it is. Give each run a folder of its own."
+            )
+        before = known[1:]
         is_kept = self.path.exists() and (bool(self._written) or self.is_intact(self.path))
         if is_kept:
             before = [self._written or checksum(self.path)]

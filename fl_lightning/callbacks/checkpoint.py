@@ -156,8 +156,8 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
-            path = trainer.strategy.broadcast(str(self._path_of_last(Path(folder))))
-            self._last = CheckedFile(Path(path))
+            path = self._path_of_last(Path(folder)) if trainer.is_global_zero else None
+            self._last = CheckedFile(Path(trainer.strategy.broadcast(str(path))))
         self.last_model_path = str(self._last.path)  # it is part of the checkpoint
         if not trainer.is_global_zero:
             trainer.save_checkpoint(self._last.path, weights_only=False)  # takes part, and writes nothing
@@ -166,12 +166,12 @@ class FederatedCheckpoint(ShowsSignature, ChoosesLast):
             trainer.save_checkpoint(temporary, weights_only=False)
 
     def _path_of_last(self, folder: Path) -> Path:
-        """Return the file that this run has written already, or one that no other run has."""
+        """Return the file that this run has written already, or one that no other run has, and never will."""
+        folder.mkdir(parents=True, exist_ok=True)
         for version in count():
             name = self.CHECKPOINT_NAME_LAST + (f"-v{version}" if version else "")
             last = CheckedFile(folder / f"{name}{self.FILE_EXTENSION}")
-            is_free = not last.path.exists() and not last.previous.exists()
-            if is_free or str(last.path) == self.last_model_path:
+            if str(last.path) == self.last_model_path or last.claim():
                 return last.path
         raise AssertionError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,42 @@ def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
     assert content["epoch"] + 1 == 3
     assert content["callbacks"]["RADFed"]
     assert trainer.checkpoint_callback.last_model_path == "memory://runs/one/last.ckpt"  # type: ignore[union-attr]
+
+
+class Meanwhile(Callback):
+    """Does something at the end of each round."""
+
+    def __init__(self, act: Callable[[L.Trainer], None]) -> None:
+        self.act = act
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.act(trainer)
+
+
+def test_runs_that_begin_at_once_have_files_of_their_own(tmp_path: Path) -> None:
+    """The second run chooses its file after the first has, and before the first has written it."""
+    first = CheckedFile(tmp_path / "last.ckpt")
+    assert first.claim()
+    trainer = quiet_trainer(
+        max_epochs=2, callbacks=[FedAvg(4), FederatedCheckpoint(tmp_path, save_top_k=0)], enable_checkpointing=True
+    )
+    trainer.fit(Net(), datamodule=data())
+    assert not first.path.exists()
+    assert epoch_of(tmp_path / "last-v1.ckpt") == 2
+
+
+def test_a_file_that_another_run_writes_stays_as_it_is(tmp_path: Path) -> None:
+    """Two processes resume one run: the one that finds the other's file ends."""
+
+    def write(trainer: L.Trainer) -> None:
+        if trainer.current_epoch == 1:
+            with CheckedFile(tmp_path / "last.ckpt").replaced() as temporary:
+                temporary.write_text("the other's")
+
+    checkpoint = FederatedCheckpoint(tmp_path, save_top_k=0)
+    trainer = quiet_trainer(
+        max_epochs=3, callbacks=[Meanwhile(write), FedAvg(4), checkpoint], enable_checkpointing=True
+    )
+    with pytest.raises(RuntimeError, match=r"Another run writes .*last\.ckpt, too.*Give each run a folder of its own"):
+        trainer.fit(Net(), datamodule=data())
+    assert (tmp_path / "last.ckpt").read_text() == "the other's"
