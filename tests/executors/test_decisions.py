@@ -323,6 +323,55 @@ def test_a_rare_way_that_cannot_be_stacked(make: Callable[[], Module], cause: st
     assert cause in executor.cause
 
 
+class CountsInThirdBatch(Decides):
+    """Decides the same in all batches; only what it does then depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        if batch[0][0, 0] > 0.5 and isinstance(batch_idx, int) and batch_idx == 2:
+            self.count += 1
+        return loss
+
+
+class OtherDecisions(Decides):
+    """What is decided in the first batch comes out as what is decided in the third, of another kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        if batch_idx < 2:
+            return loss * 1.1 if loss > 0 else loss
+        if batch[0][0, 0] > 0.5:
+            self.count += 1
+        return loss
+
+
+class KeepsIndices(Decides):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch[0][0, 0] > 0.5:
+            self.count.append(batch_idx)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("make", [CountsInThirdBatch, OtherDecisions, KeepsIndices])
+def test_a_way_that_does_another_thing_in_a_later_batch(make: Callable[[], Module]) -> None:
+    """Several clients take it, none of them in the trial; in earlier batches it may only compute."""
+    executor = compare(make, lambda: clients((3, 5, 6), late=1))
+    assert executor.cause is not None
+    assert "changes `self.count`" in executor.cause
+
+
 def test_what_catches_exceptions_is_stacked_all_the_same() -> None:
     assert compare(Catches).cause is None
 

@@ -97,6 +97,22 @@ class Differing(Unusable):
     __setattr__ = __call__ = Unusable._use
 
 
+class UnknownIndex(Unusable):
+    """Stands for a batch's index; using it is an error."""
+
+    use = "`training_step` uses `batch_idx`"
+
+    @classmethod
+    def given(cls) -> Any:
+        """Return one that is given to a step, after which nobody may have it."""
+        return register_stand_in(cls(), lambda index: 0)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The type of an index, for ``isinstance``."""
+        return int
+
+
 def stack_batches(batches: Sequence[Any]) -> StackedBatch:
     """Stack batches: tensors in any container that Lightning moves to a device.
 

@@ -19,6 +19,11 @@ _MOST = 64  # ways that are tried out for batches of one form, with their beginn
 Way = tuple[bool, ...]
 
 
+def at(form: str, index: int) -> str:
+    """Return the form of batches of one index: a step that uses ``batch_idx`` may do other things in the next."""
+    return f"{form} in batch {index}"
+
+
 class BrokenOff(CannotVectorize):
     """A step was broken off at a decision, and may begin again."""
 
@@ -29,7 +34,7 @@ class Tried:
 
     Attributes:
         ways: The ways through ``training_step`` that they took, all beginnings of ways among them, for batches of each
-            form.
+            form: for any of them, or for those of one index.
         metrics: The names of the metric objects that they called.
     """
 
@@ -80,6 +85,7 @@ class Decisions:
     Args:
         tried: What was tried out.
         form: The form of the clients' batches.
+        index: Their index.
         is_trial: Whether this step is part of trying out. Then a new way is known from now on, and the step is broken
             off even so: what a step leaves behind that is broken off is seen by the trial.
 
@@ -89,8 +95,9 @@ class Decisions:
         way: What was decided so far, by all.
     """
 
-    def __init__(self, tried: Tried, form: str, *, is_trial: bool) -> None:
-        self._tried, self._form, self._is_trial, self._is_broken = tried, form, is_trial, False
+    def __init__(self, tried: Tried, form: str, index: int, *, is_trial: bool) -> None:
+        self._tried, self._is_trial, self._is_broken = tried, is_trial, False
+        self._here, self._anywhere = at(form, index), form
         self.expected = tried.decides
         self.differ: list[bool] | None = None
         self.way: Way = ()
@@ -98,7 +105,7 @@ class Decisions:
     @property
     def is_known(self) -> bool:
         """Whether the way so far was tried out."""
-        return self.way in self._tried.ways.get(self._form, ())
+        return any(self.way in self._tried.ways.get(form, ()) for form in (self._anywhere, self._here))
 
     def __call__(self, values: Sequence[Any]) -> bool:
         """Return what all clients decide.
@@ -119,7 +126,7 @@ class Decisions:
         if not self.is_known:
             self._is_broken = True
             if self._is_trial:
-                self._tried.add_ways(self._form, [self.way])
+                self._tried.add_ways(self._here, [self.way])
             raise BrokenOff(DECIDES)
         return found[0]
 

@@ -16,7 +16,7 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, select
-from fl_lightning.executors.stacked.decisions import BrokenOff, Decisions, Tried
+from fl_lightning.executors.stacked.decisions import BrokenOff, Decisions, Tried, at
 from fl_lightning.executors.stacked.mapped import MappedStep
 from fl_lightning.executors.stacked.program.maker import ProgramMaker
 from fl_lightning.executors.stacked.randomness import ClientGenerators
@@ -76,7 +76,19 @@ class ClientsStep:
     generators: ClientGenerators | None
 
 
-TryWay = Callable[[Example, bool], Tried]
+class TriedWay(NamedTuple):
+    """A step of a client on a copy.
+
+    Attributes:
+        did: What it did.
+        uses_index: Whether it used ``batch_idx``.
+    """
+
+    did: Tried
+    uses_index: bool
+
+
+TryWay = Callable[[Example, bool], TriedWay]
 
 
 @dataclass
@@ -129,7 +141,7 @@ class StepRunners:
         waiting: list[tuple[Sequence[int], StackedBatch]] = [(rows, batch)]
         while waiting:
             own, part = waiting.pop()
-            decisions = Decisions(self.tried, form, is_trial=self.try_way is None)
+            decisions = Decisions(self.tried, form, step.index, is_trial=self.try_way is None)
             branch = self._begin(step, own, part, decisions)
             self.tries += branch is not None or decisions.differ is not None
             if branch is not None:
@@ -179,9 +191,9 @@ class StepRunners:
         seed = partial(generators.resume, row) if generators is not None else _nothing
         single = batch.rebuild([tensor[0] for tensor in batch.tensors])
         example = Example(seed, step.models.vectors()(row), single, step.index)
-        found = self.try_way(example, generators is not None)
+        found, uses_index = self.try_way(example, generators is not None)
         for ways in found.ways.values():
-            self.tried.add_ways(form, ways)
+            self.tried.add_ways(at(form, step.index) if uses_index else form, ways)
         if not decisions.is_known:
             raise CannotVectorize("Python decides otherwise when a step is taken for the second time")
         if found.metrics - self.tried.metrics:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.recording import LogCall, Logged, Unusable
+from fl_lightning._lightning.recording import LogCall, Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
-from fl_lightning._lightning.stand_ins import register_stand_in, release_stand_ins
+from fl_lightning._lightning.stand_ins import release_stand_ins
 from fl_lightning.clients.places import Places
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.batching import UnknownIndex
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
@@ -71,12 +72,6 @@ class TracedStep:
     tensors: list[int | Tensor]
     of_samples: list[bool]
     leaves: list[int]
-
-
-class _BatchIndex(Unusable):
-    """Stands for the batch's index."""
-
-    use = "`training_step` uses `batch_idx`"
 
 
 class NoProgram(CannotVectorize):
@@ -243,8 +238,7 @@ def _record(
 
     def step(weights: list[Traced], tensors: list[Traced]) -> Tensor:
         with places.substituted(weights), torch.enable_grad():
-            index: Any = register_stand_in(_BatchIndex(), lambda index: 0)
-            return stacked.training_step(form.rebuild(list(tensors)), index)
+            return stacked.training_step(form.rebuild(list(tensors)), UnknownIndex.given())
 
     found: list[_Recorded] = []
     with nothing_drawn(vector.device):

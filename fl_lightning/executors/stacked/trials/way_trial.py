@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.decisions import Tried
+from fl_lightning.executors.stacked.batching import UnknownIndex
 from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
-from fl_lightning.executors.stacked.step_runners import Example
+from fl_lightning.executors.stacked.step_runners import Example, TriedWay
 from fl_lightning.executors.stacked.trials.precise import StepTrial
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 from fl_lightning.seeding import preserved_generators
@@ -25,7 +27,7 @@ class WayTrial:
     def __init__(self, rehearsal: Rehearsal) -> None:
         self._rehearsal = rehearsal
 
-    def __call__(self, example: Example, draws: bool) -> Tried:
+    def __call__(self, example: Example, draws: bool) -> TriedWay:
         """Return what the step did.
 
         Args:
@@ -36,16 +38,29 @@ class WayTrial:
             CannotVectorize: If anything differs, or if the step does more than to compute.
         """
 
-        def compare(stacked: StackedLoop, copy: LocalTraining) -> Tried:
+        def compare(stacked: StackedLoop, copy: LocalTraining) -> TriedWay:
             tolerance = _MIXED if "mixed" in str(copy.trainer.precision_plugin.precision) else None
             trial = StepTrial(copy, copy.vector, stacked, draws=draws, tolerance=tolerance)
             held = copy.vector.read()
             with preserved_generators(copy.vector.device), nothing_kept():
                 trial.compare([example])
+                uses_index = _uses_index(stacked, copy, example)
             copy.vector.write(held)
-            return trial.tried
+            return TriedWay(trial.tried, uses_index)
 
         tried, watched = self._rehearsal(compare)
         if watched.reads_round or watched.reads_rates:
             raise CannotVectorize("`training_step` reads something of the trainer for some values of tensors")
         return tried
+
+
+def _uses_index(stacked: StackedLoop, copy: LocalTraining, example: Example) -> bool:
+    """Whether a client's step uses ``batch_idx``: what it does may be another thing in its next batches."""
+    copy.vector.write(example.model)
+    example.seed()
+    try:
+        with stacked.recording(), torch.enable_grad():
+            stacked.training_step(example.batch, UnknownIndex.given())
+    except Exception:  # the same step has just been taken with its index
+        return True
+    return False
