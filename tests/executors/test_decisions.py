@@ -132,6 +132,20 @@ class Holds(Decides):
         return 2 * loss if 1.0 in x or not torch.allclose(zeros, x[0, 0]) else loss
 
 
+class IsTrue(Decides):
+    def weighed(self, loss: Tensor, x: Tensor) -> Tensor:
+        first = x[0, 0]
+        if (first > 0.5).item() is True:
+            loss = 2 * loss
+        if (first.item() > 0.5) is True:
+            loss = 2 * loss
+        match first.isnan().logical_not().item() and first.bool().item():
+            case True:
+                return 2 * loss
+            case _:
+                return loss
+
+
 class Largest(Decides):
     def weighed(self, loss: Tensor, x: Tensor) -> Tensor:
         return max(loss, x[0, 0] * loss.detach() + 0.1 * sum(p.square().sum() for p in self.layers.parameters()))
@@ -160,6 +174,11 @@ def test_optimizers_with_state_clipping_and_accumulation(optimizer: Any) -> None
         return Nested(linear(), optimizer)
 
     assert compare(make, gradient_clip_val=0.5, accumulate_grad_batches=2).cause is None
+
+
+def test_a_truth_value_is_decided_on_before_it_is_compared_with_true() -> None:
+    """Of the trial's clients none has found True."""
+    assert compare(IsTrue, lambda: clients((5, 6), late=1)).cause is None
 
 
 def test_a_way_that_no_trial_has_seen_is_tried_out_on_a_copy() -> None:

@@ -17,7 +17,7 @@ from fl_lightning._lightning.stand_ins import register_stand_in
 from fl_lightning.executors.stacked.decisions import DECIDES, Decisions, PerClient
 
 _KINDS = (bool, int, float)
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
+_DTYPES = {int: torch.int64, float: torch.float64}
 
 
 class ItemsOfStep(NamedTuple):
@@ -33,10 +33,10 @@ class ItemsOfStep(NamedTuple):
 
 
 class Item:
-    """Stands for a number of each client, to compute with, decide by and log; other uses raise ``CannotVectorize``.
+    """Stands for a number of each client, to compute with, compare and log; other uses raise ``CannotVectorize``.
 
     Python computes with the numbers of each client, and so do stacks: where it raises an exception for one of them, or
-    returns another kind of number, such as a complex one, the clients have to train one by one.
+    returns another kind of number, such as a complex one, the clients have to train one by one. Comparisons decide.
 
     Args:
         kind: What the number is.
@@ -78,16 +78,24 @@ class Item:
 
     @classmethod
     def traced(cls, tensor: Tensor) -> Item:
-        """Return what ``tensor.item()`` returns while a step is traced."""
-        kind = float if tensor.is_floating_point() else bool if tensor.dtype is torch.bool else int
+        """Return what ``tensor.item()`` returns while a step is traced.
+
+        Raises:
+            CannotVectorize: If it is a truth value.
+        """
+        if tensor.dtype is torch.bool:
+            raise CannotVectorize(DECIDES)
+        kind = float if tensor.is_floating_point() else int
         return cls(kind, tensor.detach().double())
 
     @classmethod
-    def _of_rows(cls, rows: list[Any], step: ItemsOfStep | None) -> Item:
+    def _of_rows(cls, rows: list[Any], step: ItemsOfStep) -> Any:
         kinds = {next((kind for kind in _KINDS if isinstance(row, kind)), None) for row in rows}
         kind = kinds.pop()
         if kinds or kind is None:
             raise CannotVectorize("`training_step` computes other kinds of numbers for some clients than for others")
+        if kind is bool:  # decided at once: nobody sees `number is True`
+            return step.decide(rows)
         return cls(kind, rows=rows, step=step)
 
     @property
@@ -158,6 +166,7 @@ def _computed(name: str, function: Callable[..., Any], reflected: bool = False) 
                 f"`training_step` computes with what `.item()` returns, and for some clients Python raises "
                 f"{type(error).__name__} ({error})"
             ) from error
+        assert self._step is not None  # as the rows are known
         return Item._of_rows(rows, self._step)
 
     return compute
@@ -165,19 +174,19 @@ def _computed(name: str, function: Callable[..., Any], reflected: bool = False) 
 
 def _of_trace(name: str, item: Item, others: tuple[Any, ...]) -> Any:
     """Compute with an item of a traced step: only what Python computes for all numbers."""
+    if name in _COMPARISONS:
+        raise CannotVectorize(DECIDES)
     divides = name == "__truediv__"
     if (not divides and name not in _TRACED) or (divides and (type(others[0]) is Item or not others[0])):
         raise CannotVectorize(f"whether `{name}` of what `.item()` returns raises an exception depends on values")
     result = getattr(item.tensor, name)(*map(_tensor, others))
     if not isinstance(result, Tensor):
         return result
-    if name in _COMPARISONS:
-        return Item(bool, result)
     return Item(float if divides or any(isinstance(value, float) for value in (item, *others)) else int, result)
 
 
 _COMPARISONS = [f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge")]
-_TRACED = ["__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__neg__", "__abs__", *_COMPARISONS]
+_TRACED = ["__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__neg__", "__abs__"]
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "lshift", "rshift")
 _BINARY_FUNCTIONS = {name: getattr(operator, name) for name in _BINARY}
 _BINARY_FUNCTIONS |= {"pow": pow, "and": operator.and_, "or": operator.or_, "xor": operator.xor}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import UnknownIndex
+from fl_lightning.executors.stacked.decisions import Tried
 from fl_lightning.executors.stacked.guards.nothing_kept import nothing_kept
 from fl_lightning.executors.stacked.step_runners import Example, TriedWay
 from fl_lightning.executors.stacked.trials.precise import StepTrial
@@ -38,20 +42,30 @@ class WayTrial:
             CannotVectorize: If anything differs, or if the step does more than to compute.
         """
 
-        def compare(stacked: StackedLoop, copy: LocalTraining) -> TriedWay:
+        def compare(stacked: StackedLoop, copy: LocalTraining) -> Tried:
             tolerance = _MIXED if "mixed" in str(copy.trainer.precision_plugin.precision) else None
             trial = StepTrial(copy, copy.vector, stacked, draws=draws, tolerance=tolerance)
-            held = copy.vector.read()
-            with preserved_generators(copy.vector.device), nothing_kept():
+            with _undone(copy):
                 trial.compare([example])
-                uses_index = _uses_index(stacked, copy, example)
-            copy.vector.write(held)
-            return TriedWay(trial.tried, uses_index)
+            return trial.tried
+
+        def uses_index(stacked: StackedLoop, copy: LocalTraining) -> bool:
+            with _undone(copy):
+                return _uses_index(stacked, copy, example)
 
         tried, watched = self._rehearsal(compare)
         if watched.reads_round or watched.reads_rates:
             raise CannotVectorize("`training_step` reads something of the trainer for some values of tensors")
-        return tried
+        return TriedWay(tried, self._rehearsal(uses_index)[0])
+
+
+@contextmanager
+def _undone(copy: LocalTraining) -> Iterator[None]:
+    """Put weights and global generators back."""
+    held = copy.vector.read()
+    with preserved_generators(copy.vector.device), nothing_kept():
+        yield
+    copy.vector.write(held)
 
 
 def _uses_index(stacked: StackedLoop, copy: LocalTraining, example: Example) -> bool:
