@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.stacked import Module, linear
@@ -21,8 +23,11 @@ from fl_lightning.executors import VectorizedExecutor
 CLIENTS, SAMPLES, BATCH = 8, 12, 4
 
 
-def clients(rare: tuple[int, ...] = (1, 5, 7), late: int = 0) -> TensorDataModule:
-    """Return clients whose first feature is 1 for the rare ones from their batch ``late`` on, 0 elsewhere."""
+def clients(rare: tuple[int, ...] = (1, 5, 7), late: int = 0, short: tuple[int, ...] = ()) -> TensorDataModule:
+    """Return clients whose first feature is 1 for the rare ones from their batch ``late`` on, 0 elsewhere.
+
+    The last batches of the short ones have three samples instead of four.
+    """
     generator = torch.Generator().manual_seed(0)
     data = []
     for client in range(CLIENTS):
@@ -30,7 +35,8 @@ def clients(rare: tuple[int, ...] = (1, 5, 7), late: int = 0) -> TensorDataModul
         x[:, 0] = 0.0
         if client in rare:
             x[late * BATCH :, 0] = 1.0
-        data.append((x, torch.randint(0, 3, (SAMPLES,), generator=generator)))
+        targets, size = torch.randint(0, 3, (SAMPLES,), generator=generator), SAMPLES - (client in short)
+        data.append((x[:size], targets[:size]))
     return TensorDataModule(data, batch_size=BATCH, shuffle=False)
 
 
@@ -389,6 +395,80 @@ def test_a_way_that_does_another_thing_in_a_later_batch(make: Callable[[], Modul
     executor = compare(make, lambda: clients((3, 5, 6), late=1))
     assert executor.cause is not None
     assert "changes `self.count`" in executor.cause
+
+
+class Settings:
+    """Seen by a training step."""
+
+    seen = 0
+
+
+COUNTS, LISTED, LAST, NUMBERS, TENSOR = {"rare": 0}, [0], deque([0]), np.zeros(()), torch.zeros(())
+COUNTER = 0
+
+
+def count_in_global() -> None:
+    global COUNTER
+    COUNTER += 1
+
+
+def count_in_class() -> None:
+    Settings.seen += 1
+
+
+def count_in_dictionary() -> None:
+    COUNTS["rare"] += 1
+
+
+def count_in_deque() -> None:
+    LAST.append(1)
+
+
+def count_in_array() -> None:
+    NUMBERS[()] += 1
+
+
+def count_in_tensor() -> None:
+    TENSOR.add_(1)
+
+
+def count_in_list() -> None:
+    LISTED.append(1)
+
+
+def counted() -> float:
+    parts = [*COUNTS.values(), *LAST, *LISTED, float(NUMBERS), float(TENSOR)]
+    return COUNTER + Settings.seen + sum(parts)
+
+
+@pytest.mark.parametrize("form", [False, True], ids=["way", "form"])
+@pytest.mark.parametrize(
+    "count",
+    [
+        *(count_in_global, count_in_class, count_in_dictionary, count_in_deque),
+        *(count_in_array, count_in_tensor, count_in_list),
+    ],
+)
+def test_what_is_counted_outside_of_the_module_is_counted_once(count: Callable[[], None], form: bool) -> None:
+    """What is tried on a copy first, a rare way or a batch of another form, leaves nothing behind."""
+
+    class CountsOutside(Decides):
+        def weighed(self, loss: Tensor, x: Tensor) -> Tensor:
+            if (len(x) == 3) if form else (x[0, 0] > 0.5):
+                self.count()
+                loss = 2 * loss
+            return loss
+
+        def count(self) -> None:
+            count()
+
+    times = []
+    for executor in ("sequential", VectorizedExecutor()):
+        before = counted()
+        fit(CountsOutside(), executor, clients((5,), late=1, short=(5,)))
+        times.append(counted() - before)
+    assert executor.cause is not None
+    assert times[0] == times[1] > 0
 
 
 def test_what_catches_exceptions_is_stacked_all_the_same() -> None:

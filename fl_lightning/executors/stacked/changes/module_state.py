@@ -60,28 +60,35 @@ class ModuleState:
         vector: The federated state of the module.
         brief: Whether a quick look is enough: of large tensors only the shape, and not at very many objects.
         samples: Whether a quick look takes samples of large tensors.
+
+    Attributes:
+        vector: The federated state.
+        snapshots: What was seen, by name.
     """
 
     def __init__(self, vector: StateVector, brief: bool = False, samples: bool = False) -> None:
-        self._vector, self._brief, self._samples = vector, brief, samples
-        #: What was seen, by name.
-        self.snapshots = self._look()
+        self.vector, self._brief, self._samples = vector, brief, samples
+        self.snapshots, _ = self._look()
 
     def changed(self) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is."""
-        return changed_name(self.snapshots, self._look())
+        return changed_name(self.snapshots, self._look()[0])
 
     def difference(self, other: ModuleState) -> str | None:
         """Return the name of something that is another in another look at the module, ``None`` if nothing is."""
         return changed_name(self.snapshots, other.snapshots)
 
-    def _look(self) -> dict[str, Any]:
-        """Return a snapshot of everything, by name."""
-        own = {id(tensor) for tensor in self._vector.tensors()}
+    def reached(self) -> list[Any]:
+        """Return the objects into which it looks."""
+        return self._look()[1].visited
+
+    def _look(self) -> tuple[dict[str, Any], Snapshotter]:
+        """Return a snapshot of everything, by name, and what took it."""
+        own = {id(tensor) for tensor in self.vector.tensors()}
         snapshotter = Snapshotter(own, self._brief, _BRIEF_NODES if self._brief else _NODES, self._samples)
         snapshots: dict[str, Any] = {}
         around: dict[str, Any] = {}
-        for prefix, submodule in self._vector.module.named_modules():
+        for prefix, submodule in self.vector.module.named_modules():
             path = f"self.{prefix}." if prefix else "self."
             if isinstance(submodule, (Metric, MetricCollection)):
                 # looked at apart: a stack gives metric objects what its clients would have given them
@@ -99,7 +106,7 @@ class ModuleState:
                 if id(value) in own and vars(value):
                     snapshots[f"{path}{key}.__dict__"] = snapshotter.snapshot(vars(value))
             add_named(around, surroundings(type(submodule)), type(submodule).__qualname__)
-        return {**snapshots, **{key: snapshotter.snapshot(value) for key, value in around.items()}}
+        return {**snapshots, **{key: snapshotter.snapshot(value) for key, value in around.items()}}, snapshotter
 
 
 def described(snapshot: Any) -> str:

@@ -10,6 +10,7 @@ from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
+from fl_lightning.executors.stacked.changes.outside import Outside
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.randomness import nothing_drawn
 
@@ -34,6 +35,8 @@ class Rehearsal:
     def __call__(self, step: Callable[[StackedLoop, LocalTraining], _Result]) -> tuple[_Result, WatchedTrainer]:
         """Return what the step returns, and the trainer that the copy saw.
 
+        What the step changes outside of the copy is put back, but for iterators and generators.
+
         Args:
             step: Called with the object that runs the copy's ``training_step``, and with the training of the copy.
 
@@ -42,9 +45,14 @@ class Rehearsal:
         """
         copy, watched, stacked, state = self._copy or self._made()
         self._copy = None  # unless nothing changes it
-        with nothing_drawn(copy.vector.device, torch_may_draw=True), no_effects():
-            result = step(stacked, copy)
-        if changed := state.changed():
+        outside = Outside(state)
+        try:
+            with nothing_drawn(copy.vector.device, torch_may_draw=True), no_effects():
+                result = step(stacked, copy)
+            changed = state.changed()
+        finally:
+            outside.put_back()
+        if changed:
             raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
         self._copy = copy, watched, stacked, state
         return result, watched

@@ -21,6 +21,7 @@ from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
+from fl_lightning.executors.stacked.changes.outside import Outside
 from fl_lightning.executors.stacked.corrections import CorrectionState
 from fl_lightning.executors.stacked.decisions import Tried
 from fl_lightning.executors.stacked.guards.effects import no_effects
@@ -138,13 +139,14 @@ class Trial:
             CannotVectorize: If anything differs.
         """
         vector = self._training.vector
-        held = vector.read()
+        held, outside = vector.read(), Outside(ModuleState(self._copy.vector))
         spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
         try:
             self._compare_both()
             self._compare_precisely()
         finally:
             vector.write(held)
+            outside.put_back()
 
     def _compare_both(self) -> None:
         self._compare()
