@@ -228,7 +228,7 @@ class AggregationCallback(ShowsSignature, Callback, ABC):
         check_alone(self, AggregationCallback, trainer, "aggregation callbacks", "there is one server")
         loop = FederatedLoop(trainer, self.algorithm, self._executor, self.settings, self, self.max_invalid_rounds)
         if trainer.current_epoch == 0:
-            self.settings.resumed_seed = None  # another run's
+            self.settings.resumed_seed = self.algorithm.restored = None  # another run's
         else:
             loop.past_settings, loop.invalid_rounds = self._carried_over()
         loop.check()

@@ -46,7 +46,7 @@ class Algorithm(Composition, ABC):
         self._showed_other = False  # the same, as a checkpoint says
         #: What the module holds since the last round's end, shape ``(size,)``, rounded to its types.
         self.shown: Tensor | None = None
-        self._restored: dict[str, Any] | None = None
+        self.restored: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
         self._received = ReceivedModels()
         self._model_before: Tensor | None = None  # the server's before hooks of this round changed the module
         #: Whether the state is half updated: a round's end has begun to change it, or failed while it did.
@@ -93,7 +93,7 @@ class Algorithm(Composition, ABC):
                 with the model that an earlier fit left.
             RuntimeError: If an earlier fit failed in the middle of a round's end.
         """
-        restored, self._restored = self._restored, None
+        restored, self.restored = self.restored, None
         if restored is None and self._server is not None and not fresh:
             check_whole(self.is_half_changed, self.all_parts, self.federation)
             self._go_on(federation)
@@ -291,8 +291,8 @@ class Algorithm(Composition, ABC):
         Raises:
             RuntimeError: If a fit failed in the middle of a round's end. For a ``ValueError`` see :func:`check_whole`.
         """
-        if self._server is None or self._restored is not None:
-            return self._restored or {}
+        if self._server is None or self.restored is not None:
+            return self.restored or {}
         check_whole(self.is_half_changed, self.all_parts, self.federation)
         self.unsaved.warn()
         return self._state()
@@ -307,7 +307,7 @@ class Algorithm(Composition, ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a checkpoint's state until the fit begins."""
-        self._restored = state
+        self.restored = state
 
     def _restore(self, state: dict[str, Any]) -> None:
         server = self.server

@@ -1,4 +1,4 @@
-"""A fit that has no round left keeps what it resumed from."""
+"""A fit that has no round left keeps what it resumed from; one that fails before its first round leaves nothing."""
 
 from __future__ import annotations
 
@@ -83,5 +83,29 @@ def test_the_same_callback_begins_anew_after_it(tmp_path: Path) -> None:
     for each in (callback, FedAvg(4, seed=1)):
         module = Net()
         quiet_trainer(max_epochs=1, callbacks=[each]).fit(module, datamodule=data())
+        weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("name", ["RADFed", "Scaffold", "FedAsync"])
+def test_the_same_callback_begins_anew_after_a_fit_that_failed_before_its_first_round(
+    tmp_path: Path, name: str
+) -> None:
+    class Fails(Net):
+        def on_fit_start(self) -> None:
+            raise ValueError("not yet")
+
+    first = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](seed=1)])
+    first.fit(Net(), datamodule=data())
+    first.save_checkpoint(tmp_path / "first.ckpt")
+    failed = ALGORITHMS[name](seed=1)
+    with pytest.raises(ValueError, match="not yet"):
+        quiet_trainer(max_epochs=4, callbacks=[failed]).fit(
+            Fails(), datamodule=data(), ckpt_path=tmp_path / "first.ckpt"
+        )
+    weights = []
+    for each in (failed, ALGORITHMS[name](seed=1)):
+        module = Net()
+        quiet_trainer(max_epochs=2, callbacks=[each]).fit(module, datamodule=data())
         weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
     assert torch.equal(*weights)
