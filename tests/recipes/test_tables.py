@@ -24,6 +24,7 @@ CELLS = {
     "dmoz_paper": (9, "cc50d9de9219c371"),
     "dmoz_small": (5, "3d95b89a5ebe2a9c"),
     "feddyn_cifar": (8, "cbcd73540465e12e"),
+    "feddyn_cifar_short": (4, "a1a0b26c61751cb2"),
     "feddyn_paper": (172, "e3eb2ff4cb01017e"),
     "feddyn_reduced": (100, "45cc6ea8a5931e6c"),
     "feddyn_small": (64, "4ab471b1c7a6d4a2"),
@@ -193,7 +194,7 @@ def test_radfeds_table_on_the_open_demo(real_data: Path, tmp_path: Path) -> None
     ("recipe", "names"),
     [
         ("radfed_table", ["small", "reduced", "long", "probe", "steps_short", "steps", "rounds", "paper"]),
-        ("feddyn_communication", ["small", "reduced", "cifar", "paper"]),
+        ("feddyn_communication", ["small", "reduced", "cifar_short", "cifar", "paper"]),
         ("dmoz_distributions", ["small", "paper"]),
     ],
 )
