@@ -65,8 +65,9 @@ class LocalSettings:
     @property
     def seed(self) -> int:
         """Seed of client draws, shuffling and everything random inside clients."""
-        seeds = (self.resumed_seed, self.own_seed, default_seed())
-        return next(seed for seed in seeds if seed is not None)
+        if self.resumed_seed is not None:
+            return self.resumed_seed
+        return default_seed() if self.own_seed is None else self.own_seed
 
     def change(self, **work: int | None) -> None:
         """Take another amount of work, ``local_epochs`` or ``local_steps``, once it is checked."""

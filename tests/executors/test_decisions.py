@@ -436,8 +436,13 @@ def count_in_list() -> None:
     LISTED.append(1)
 
 
+def count_in_function() -> None:
+    count_in_global.calls = vars(count_in_global).get("calls", 0) + 1  # type: ignore[attr-defined]
+
+
 def counted() -> float:
-    parts = [*COUNTS.values(), *LAST, *LISTED, float(NUMBERS), float(TENSOR)]
+    calls = vars(count_in_global).get("calls", 0)
+    parts = [*COUNTS.values(), *LAST, *LISTED, float(NUMBERS), float(TENSOR), calls]
     return COUNTER + Settings.seen + sum(parts)
 
 
@@ -446,7 +451,7 @@ def counted() -> float:
     "count",
     [
         *(count_in_global, count_in_class, count_in_dictionary, count_in_deque),
-        *(count_in_array, count_in_tensor, count_in_list),
+        *(count_in_array, count_in_tensor, count_in_list, count_in_function),
     ],
 )
 def test_what_is_counted_outside_of_the_module_is_counted_once(count: Callable[[], None], form: bool) -> None:
@@ -468,6 +473,40 @@ def test_what_is_counted_outside_of_the_module_is_counted_once(count: Callable[[
         fit(CountsOutside(), executor, clients((5,), late=1, short=(5,)))
         times.append(counted() - before)
     assert executor.cause is not None
+    assert times[0] == times[1] > 0
+
+
+class CountsInClass(Decides):
+    """Counts its rare steps in its class, whose name it does not need for that."""
+
+    seen = 0
+
+    def weighed(self, loss: Tensor, x: Tensor) -> Tensor:
+        if len(x) == 3 or x[0, 0] > 0.5:
+            type(self).seen += 1
+            loss = 2 * loss
+        return loss
+
+
+class CountsInMethod(Decides):
+    """Counts its rare steps in an attribute of its method."""
+
+    def weighed(self, loss: Tensor, x: Tensor) -> Tensor:
+        if len(x) == 3 or x[0, 0] > 0.5:
+            vars(type(self).weighed)["seen"] = vars(type(self).weighed).get("seen", 0) + 1
+            loss = 2 * loss
+        return loss
+
+
+@pytest.mark.parametrize("form", [False, True], ids=["way", "form"])
+@pytest.mark.parametrize("kind", [CountsInClass, CountsInMethod])
+def test_what_is_counted_in_the_modules_class_is_counted_once(kind: type[Decides], form: bool) -> None:
+    holder: Any = kind if kind is CountsInClass else kind.weighed
+    times = []
+    for executor in ("sequential", VectorizedExecutor()):
+        holder.seen = 0
+        fit(kind(), executor, clients(() if form else (5,), late=1, short=(5,) if form else ()))
+        times.append(holder.seen)
     assert times[0] == times[1] > 0
 
 

@@ -231,7 +231,8 @@ def make_step_runners(
     """
     precision = str(training.trainer.precision_plugin.precision)
     mapped = MappedStep(stacked, vector, always_maps=rehearsal is None)
-    return StepRunners(stacked, mapped, ProgramMaker(stacked, vector, precision, rehearsal), rehearsal, try_way)
+    programs = ProgramMaker(stacked, vector, precision, rehearsal, training.batches.sizes)
+    return StepRunners(stacked, mapped, programs, rehearsal, try_way)
 
 
 def _nothing() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.object_attributes import attributes_of
@@ -35,13 +35,16 @@ class Outside:
         module = state.vector.module
         inside = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
         reached = state.reached()
-        functions = [*_functions(module), *(value for value in reached if type(value) is FunctionType)]
+        classes = {base for part in module.modules() for base in type(part).__mro__ if is_users(base.__module__)}
+        functions = [*_functions(classes), *(value for value in reached if type(value) is FunctionType)]
         namespaces = {id(function.__globals__): function.__globals__ for function in functions}
         for names in list(namespaces.values()):
             held = (value for value in names.values() if type(value) is ModuleType and is_users(value.__name__))
             namespaces |= {id(vars(value)): vars(value) for value in held}
         cells = {id(cell): cell for function in functions for cell in function.__closure__ or ()}
         self._entries = [_names(names) for names in namespaces.values()]
+        self._entries += [_attributes(kind, dict(vars(kind))) for kind in classes]
+        self._entries += [_attributes(function, attributes_of(function)) for function in functions]
         self._entries += [_cell(cell) for cell in cells.values()]
         for value in reached:
             with suppress(Exception):  # whatever an object raises when it is looked at
@@ -55,13 +58,12 @@ class Outside:
                 entry()
 
 
-def _functions(module: nn.Module) -> Iterator[FunctionType]:
-    """Yield the functions in the module's classes of the user's own."""
-    for kind in {base for part in module.modules() for base in type(part).__mro__ if is_users(base.__module__)}:
-        for member in vars(kind).values():
-            for function in (member, *(getattr(member, name, None) for name in ("__func__", "fget", "fset"))):
-                if type(function) is FunctionType:
-                    yield function
+def _functions(classes: Iterable[type]) -> Iterator[FunctionType]:
+    """Yield the functions that classes define."""
+    for member in (member for kind in classes for member in vars(kind).values()):
+        for function in (member, *(getattr(member, name, None) for name in ("__func__", "fget", "fset"))):
+            if type(function) is FunctionType:
+                yield function
 
 
 def _content(value: Any) -> _PutBack | None:

@@ -30,6 +30,7 @@ _EVENTS = {
     **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"), "uses the network"),
     **dict.fromkeys(("subprocess.Popen", "os.system", "os.fork", "os.posix_spawn", "os.exec"), "starts a process"),
     "sqlite3.connect": "opens a database",
+    "open": "writes to a file",
 }
 _watching = threading.local()  # `refuse`: called with what this thread does, where that is not allowed
 
@@ -83,12 +84,10 @@ def _listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    refuse = getattr(_watching, "refuse", None)
-    if refuse is None:
+    if event not in _EVENTS:  # most events are others: each call of `id` makes one
         return
-    if event == "open" and arguments[2] & _WRITING:
-        refuse("writes to a file")
-    elif event in _EVENTS:
+    refuse = getattr(_watching, "refuse", None)
+    if refuse is not None and (event != "open" or arguments[2] & _WRITING):
         refuse(_EVENTS[event])
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.recording import LogCall, Logged
+from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import release_stand_ins
 from fl_lightning.clients.places import Places
@@ -20,10 +20,10 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import UnknownIndex
 from fl_lightning.executors.stacked.causes import log_why
 from fl_lightning.executors.stacked.guards.effects import SideEffect
+from fl_lightning.executors.stacked.program.logs import joint_logs, leaves_needed, log_key
 from fl_lightning.executors.stacked.program.plan import Plan, make_plan
 from fl_lightning.executors.stacked.program.trace import (
     DEPENDS_ON_SIZE,
-    RESHAPES,
     Graph,
     Traced,
     custom_functions,
@@ -88,10 +88,19 @@ class ProgramMaker:
         vector: The federated state of the module.
         precision: The trainer's precision, such as ``"32-true"``.
         rehearsal: Tries batches of other sizes on a copy of the module; ``None`` if it is one already.
+        likely_sizes: Returns the sizes that batches may have, the likely ones first.
     """
 
-    def __init__(self, stacked: StackedLoop, vector: StateVector, precision: str, rehearsal: Rehearsal | None) -> None:
+    def __init__(
+        self,
+        stacked: StackedLoop,
+        vector: StateVector,
+        precision: str,
+        rehearsal: Rehearsal | None,
+        likely_sizes: Callable[[], Sequence[int]],
+    ) -> None:
         self._stacked, self._vector, self._rehearsal = stacked, vector, rehearsal
+        self._likely_sizes = likely_sizes
         self._places = vector.places()
         self._possible = precision in ("32-true", "64-true") and len(vector.tensors()) == len(vector.parameters)
         self._step: TracedStep | None = None
@@ -103,6 +112,7 @@ class ProgramMaker:
         self._first: Any = None
         self._first_size = 0
         self._sizes: set[int] = set()
+        self._looks_ahead = rehearsal is not None
 
     def forget(self) -> None:
         """Trace the step anew: the module may be another one now."""
@@ -140,17 +150,39 @@ class ProgramMaker:
             SideEffect: If it has side effects.
         """
         new = sorted(sizes - self._sizes)
-        if not new:
+        if not new or self._looked_ahead(new):
             return
         try:
-            for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
-                plan, first = self._first
-                _check_plan(plan, other, loss, self._first_size, size)
-                self._joint(first, logged, self._first_size, size)
+            self._check_sizes(new)
         except SideEffect:
             raise
         except Exception as error:
             self.refuse(DEPENDS_ON_SIZE, error)
+
+    def _looked_ahead(self, new: Sequence[int]) -> bool:
+        """Check sizes together with as many others as are known, which batches are likely to have later.
+
+        With clients of unequal sizes nearly every round has new ones, and a rehearsal costs more than a trace does.
+
+        Returns:
+            Whether the step does the same for all of them. If not, others are not looked at any more before they come:
+            it may be one of those that never comes.
+        """
+        known = {*self._sizes, *new}
+        others = [size for size in self._likely_sizes() if size not in known][: len(known)] if self._looks_ahead else []
+        if not others:
+            return False
+        try:
+            self._check_sizes([*new, *others])
+        except Exception:  # whatever a step raises that is given another batch than it will ever have
+            self._looks_ahead = False
+        return self._looks_ahead
+
+    def _check_sizes(self, new: Sequence[int]) -> None:
+        for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
+            plan, first = self._first
+            _check_plan(plan, other, loss, self._first_size, size)
+            joint_logs(first, logged, self._first_size, size)
         self._sizes.update(new)
 
     def refuse(self, cause: str, error: Exception | None = None) -> NoReturn:
@@ -170,15 +202,15 @@ class ProgramMaker:
             traced.plan.graph.check_like(graph, size, size)
         except CannotVectorize:
             return False
-        return bool(self._logs == _log_key(logged))
+        return bool(self._logs == log_key(logged))
 
     def _make(self, form: BatchForm, size: int, graph: Graph, loss: int, logged: Logged) -> TracedStep:
         other = size - 1 if size > 1 else 2
         [(again, loss_again, logged_again)] = self._record(form, [other])
         plan = make_plan(graph, loss)
         _check_plan(plan, again, loss_again, size, other)
-        self._logs = _log_key(logged)
-        calls, tensors, of_samples = self._joint(logged, logged_again, size, other)
+        self._logs = log_key(logged)
+        calls, tensors, of_samples = joint_logs(logged, logged_again, size, other)
         self._form, self._first, self._first_size, self._sizes = form, (plan, logged), size, {size, other}
         if self._vector.parameters[0].dtype not in (torch.float32, torch.float64):
             raise CannotVectorize("weights in half precision")
@@ -186,28 +218,6 @@ class ProgramMaker:
         leaves_needed(plan, [plan.source, plan.target], size)  # they may be computed, too
         joint = Logged(calls, logged.metric_calls, [])
         return TracedStep(plan, joint, tensors, of_samples, sorted(leaves | {plan.target}))
-
-    def _joint(
-        self, logged: Logged, other: Logged, size: int, other_size: int
-    ) -> tuple[list[LogCall], list[int | Tensor], list[bool]]:
-        """Return what a step logs for batches of any size, from what it logs for batches of two sizes.
-
-        The last list says which tensors have a row for each sample.
-        """
-        calls = [_without_size(*calls, size, other_size) for calls in zip(logged.calls, other.calls, strict=True)]
-        if [call.leaves for call in logged.metric_calls] != [call.leaves for call in other.metric_calls]:
-            raise CannotVectorize("metric objects take numbers that depend on a batch's size")
-        tensors: list[int | Tensor] = []
-        of_samples = []
-        for value, second in zip(logged.tensors, other.tensors, strict=True):
-            of_samples.append(_is_of_samples(value.shape, second.shape, size, other_size))
-            if isinstance(value, Traced):
-                tensors.append(value.number)
-            elif torch.equal(value, second):
-                tensors.append(value)
-            else:
-                raise CannotVectorize("a number that depends on a batch's size is logged")
-        return calls, tensors, of_samples
 
     def _record_apart(self, sizes: Sequence[int]) -> list[_Recorded]:
         """Trace sizes that no trial has seen."""
@@ -257,57 +267,3 @@ def _check_plan(plan: Plan, other: Graph, loss: int, size: int, other_size: int)
     plan.graph.check_like(other, size, other_size)
     if not make_plan(other, loss).is_like(plan):
         raise CannotVectorize(DEPENDS_ON_SIZE)
-
-
-def _is_of_samples(shape: Sequence[int], other: Sequence[int], size: int, other_size: int) -> bool:
-    """Return whether a tensor that is logged for batches of two sizes has a row for each sample."""
-    if list(shape) == list(other):
-        return False
-    if [*shape[:1], *other[:1]] != [size, other_size] or list(shape[1:]) != list(other[1:]):
-        raise CannotVectorize("what is logged has a batch's samples along another dimension than the first")
-    return True
-
-
-def _log_key(logged: Logged) -> Any:
-    """Return what makes two steps' logs the same."""
-    tensors = [value.number if isinstance(value, Traced) else float(value) for value in logged.tensors]
-    calls = [(call.fx, call.name, call.options, call.value) for call in logged.calls]
-    metrics = [(id(call.metric), call.method, call.leaves) for call in logged.metric_calls]
-    return tensors, calls, metrics
-
-
-def _without_size(call: LogCall, other: LogCall, size: int, other_size: int) -> LogCall:
-    """Return a call of ``self.log`` whose batch size, if that is the batch's, is left to each batch."""
-    options, others = dict(call.options), dict(other.options)
-    weight, other_weight = options.get("batch_size"), others.pop("batch_size", None)
-    if weight is not None and (weight, other_weight) == (size, other_size):
-        del options["batch_size"]
-    elif weight != other_weight:
-        raise CannotVectorize("what is logged depends on a batch's size")
-    rest = {key: value for key, value in options.items() if key != "batch_size"}
-    if rest != others or (call.fx, call.name, call.value) != (other.fx, other.name, other.value):
-        raise CannotVectorize("what is logged depends on a batch's size")
-    return replace(call, options=options)
-
-
-def leaves_needed(plan: Plan, wanted: Sequence[int], size: int) -> set[int]:
-    """Return the batch's tensors on which values depend beside the network's output and the loss.
-
-    Raises:
-        CannotVectorize: If they depend on anything else, or on the batch's size.
-    """
-    found, waiting = set(), list(wanted)
-    while waiting:
-        number = waiting.pop()
-        if number == plan.result:
-            found.add(plan.target)
-        elif number < plan.graph.parameters:
-            raise CannotVectorize("what is logged depends on weights")
-        elif number < plan.graph.leaves:
-            found.add(number)
-        elif number != plan.output:
-            node = plan.graph.nodes[number]
-            if node.function in RESHAPES and size in node.leaves:
-                raise CannotVectorize("what is logged is shaped by a batch's size")
-            waiting += node.inputs
-    return found
