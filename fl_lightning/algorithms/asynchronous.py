@@ -60,7 +60,6 @@ class AsynchronousCallback(AggregationCallback):
             raise ValueError("Give `speeds` or a `clock`, not both: a VirtualClock has its own speeds.")
         self.clock = VirtualClock(100 if speeds is None else speeds) if clock is None else clock
         self.speeds, self.concurrency, self.lookahead = speeds, concurrency, lookahead
-        self._dispatch: dict[str, Any] = {"concurrency": concurrency, "lookahead": lookahead}
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
     def make_sampler(self, clients_per_round: int | float | None, sampler: ClientSampler | None) -> ClientSampler:
@@ -77,7 +76,7 @@ class AsynchronousCallback(AggregationCallback):
 
     def schedule(self, **how: Any) -> Asynchronous:
         """Return the schedule; ``how`` is for :class:`~fl_lightning.parts.Asynchronous`."""
-        return Asynchronous(self.clock, **self._dispatch, **how)
+        return Asynchronous(self.clock, concurrency=self.concurrency, lookahead=self.lookahead, **how)
 
     def compose(
         self,

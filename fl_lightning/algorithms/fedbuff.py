@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 from fl_lightning.algorithms.asynchronous import AsynchronousCallback, AsynchronousOptions
 from fl_lightning.algorithms.options import check_beside_aggregation
@@ -91,23 +91,24 @@ class FedBuff(AsynchronousCallback):
         self.divide_by, self.average_staleness = divide_by, average_staleness
         self.wait_for_flush, self.once_per_buffer, self.flush_rounds = wait_for_flush, once_per_buffer, flush_rounds
         self.broadcast_threshold = broadcast_threshold
-        self._deltas = StalenessWeightedDeltas(staleness, weighting, divide_by, average_staleness)
-        self._server = Mixing(1.0 if server_lr is None else server_lr, name="server_lr") if server is None else server
-        self._objective = proximal(mu)
-        self._how: dict[str, Any] = {
-            "buffer_size": buffer_size,
-            "max_staleness": max_staleness,
-            "stamp": stamp,
-            "wait_for_flush": wait_for_flush,
-            "once_per_buffer": once_per_buffer,
-            "flush_rounds": flush_rounds,
-            "broadcast_threshold": broadcast_threshold,
-        }
         super().__init__(clients_per_round, aggregation=aggregation, **options)
 
     def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
-        return self.compose(self._deltas, self._server, self._objective, **self._how)
+        deltas = StalenessWeightedDeltas(self.staleness, self.weighting, self.divide_by, self.average_staleness)
+        own_rate = Mixing(1.0 if self.server_lr is None else self.server_lr, name="server_lr")
+        return self.compose(
+            deltas,
+            own_rate if self.server is None else self.server,
+            proximal(self.mu),
+            buffer_size=self.buffer_size,
+            max_staleness=self.max_staleness,
+            stamp=self.stamp,
+            wait_for_flush=self.wait_for_flush,
+            once_per_buffer=self.once_per_buffer,
+            flush_rounds=self.flush_rounds,
+            broadcast_threshold=self.broadcast_threshold,
+        )
 
 
 class DynamicWeightFedBuff(AsynchronousCallback):
@@ -155,15 +156,6 @@ class DynamicWeightFedBuff(AsynchronousCallback):
     ) -> None:
         check_beside_aggregation(aggregation, staleness_at=(staleness_at, "receipt"), frequency=(frequency, "flush"))
         check_interval("alpha", alpha, "It is the exponent of staleness and the mixing weight.", within="(0, 1]")
-        self._mean = DynamicWeightMean(alpha, staleness_at, frequency)
-        self._server = Mixing(alpha)
-        self._objective = proximal(mu)
-        self._how: dict[str, Any] = {
-            "buffer_size": buffer_size,
-            "max_staleness": max_staleness,
-            "stamp": stamp,
-            "broadcast_threshold": broadcast_threshold,
-        }
         self.buffer_size, self.alpha, self.mu, self.stamp = buffer_size, alpha, mu, stamp
         self.staleness_at, self.frequency = staleness_at, frequency
         self.broadcast_threshold, self.max_staleness = broadcast_threshold, max_staleness
@@ -171,4 +163,12 @@ class DynamicWeightFedBuff(AsynchronousCallback):
 
     def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
-        return self.compose(self._mean, self._server, self._objective, **self._how)
+        return self.compose(
+            DynamicWeightMean(self.alpha, self.staleness_at, self.frequency),
+            Mixing(self.alpha),
+            proximal(self.mu),
+            buffer_size=self.buffer_size,
+            max_staleness=self.max_staleness,
+            stamp=self.stamp,
+            broadcast_threshold=self.broadcast_threshold,
+        )
