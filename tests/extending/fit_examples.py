@@ -19,11 +19,12 @@ from helpers.forking import in_child  # noqa: E402
 from huber_anchor import HuberAnchor  # noqa: E402
 from normalized_mean import NormalizedMean  # noqa: E402
 from personal_head import PersonalHead  # noqa: E402
+from quorum import Quorum  # noqa: E402
 from round_robin import RoundRobin  # noqa: E402
 from top_k import TopK  # noqa: E402
 
 from fl_lightning import Federated, TensorDataModule  # noqa: E402
-from fl_lightning.parts import Asynchronous, Redistribution, Synchronous, VirtualClock  # noqa: E402
+from fl_lightning.parts import Asynchronous, Participation, Redistribution, Synchronous, VirtualClock  # noqa: E402
 
 #: The schedules of FedAvg, RADFed and FedBuff.
 SCHEDULES = {
@@ -38,9 +39,10 @@ PARTS = {
     "PersonalHead": lambda: {"exchange": PersonalHead()},
     "RoundRobin": lambda: {"sampler": RoundRobin(4)},
     "HuberAnchor": lambda: {"objective": HuberAnchor(0.1)},
+    "Quorum": lambda: {"schedule": Quorum(2), "participation": Participation(dropout=0.5)},
 }
-#: Clients of an asynchronous algorithm train whenever they are free.
-REFUSED = {("RoundRobin", "FedBuff")}
+#: Clients of an asynchronous algorithm train whenever they are free; a schedule is there instead of FedAvg's.
+LEFT_OUT = {("RoundRobin", "FedBuff"), ("Quorum", "RADFed"), ("Quorum", "FedBuff")}
 
 
 class Net(L.LightningModule):
@@ -83,9 +85,9 @@ class Save(L.Callback):
 
 def fit(part: str, schedule: str, path: Path, devices: int = 1) -> None:
     """Train four rounds."""
-    own = PARTS[part]()
+    own = {"schedule": SCHEDULES[schedule](), **PARTS[part]()}
     clients = None if "sampler" in own else 4
-    callback = Federated(clients, schedule=SCHEDULES[schedule](), **own, seed=1, executor="sequential")
+    callback = Federated(clients, **own, seed=1, executor="sequential")
     trainer = L.Trainer(
         max_epochs=4,
         accelerator="cpu",
@@ -104,7 +106,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     for part in PARTS:
         for schedule in SCHEDULES:
-            if (part, schedule) not in REFUSED:
+            if (part, schedule) not in LEFT_OUT:
                 for devices in (1, 2):
                     status = in_child(fit, part, schedule, folder / f"{part}-{schedule}-{devices}.pt", devices)
                     if status:

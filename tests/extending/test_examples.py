@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedBuff, Federated, TensorDataModule
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import Momentum, Proximal, WeightedMean
+from fl_lightning.parts import ClientResult, Momentum, Participation, Proximal, WeightedMean
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -117,7 +118,7 @@ def test_heads_stay_with_their_clients() -> None:
     assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 2 * 2 * 8
 
 
-# ---- a sampler, an objective, a server optimizer, an executor, an algorithm ----
+# ---- a sampler, a schedule, an objective, a server optimizer, an executor, an algorithm ----
 
 
 def test_clients_train_in_turn() -> None:
@@ -146,6 +147,50 @@ def test_clients_with_the_largest_losses_train(tmp_path: Path) -> None:
     power_of_choice(1)[1].save_checkpoint(tmp_path / "last.ckpt")
     weight, trainer = power_of_choice(2, tmp_path / "last.ckpt")
     assert (weight, trainer.callback_metrics["fed/models_sent"]) == (0.5, 16)
+
+
+class Reported(L.Callback):
+    """Notes the clients that report in each round, and the weight after it; may break off a round once."""
+
+    def __init__(self, breaks_off_at: int | None = None) -> None:
+        self.breaks_off_at = breaks_off_at
+        self.clients: list[int] = []
+        self.rounds: list[tuple[list[int], float]] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.clients = []
+
+    def on_client_end(self, trainer: L.Trainer, pl_module: L.LightningModule, result: ClientResult) -> None:
+        self.clients.append(result.task.client)
+        if trainer.current_epoch == self.breaks_off_at and len(self.clients) == 2:
+            self.breaks_off_at = None
+            raise ArithmeticError
+
+    def on_round_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.rounds.append((self.clients, float(pl_module.w)))
+
+
+def test_the_server_waits_for_a_quorum() -> None:
+    optima, reported, weight = [1.0, 2.0, 4.0, 8.0], Reported(), 0.0
+    schedule, participation = example("quorum").Quorum(3), Participation(dropout=0.5)
+    callback = Federated(1.0, schedule=schedule, participation=participation, seed=1)
+    trainer = quiet_trainer(max_epochs=8, callbacks=[callback, reported])
+    trainer.fit(Quadratic(1.0), datamodule=TensorDataModule(quadratic_clients([1.0] * 4, optima), batch_size=None))
+    # one step takes a client to its optimum
+    for clients, shown in reported.rounds:
+        weight = sum(optima[client] for client in clients) / len(clients) if len(clients) >= 3 else weight
+        assert shown == pytest.approx(weight, abs=1e-12)
+    assert {len(clients) >= 3 for clients, _ in reported.rounds} == {True, False}
+
+
+def test_a_round_that_breaks_off_counts_for_no_quorum() -> None:
+    data = TensorDataModule(quadratic_clients([1.0] * 3, [1.0, 2.0, 6.0]), batch_size=None)
+    callback, reported = Federated(1.0, schedule=example("quorum").Quorum(3), executor="sequential"), Reported(1)
+    module, trainer = Quadratic(1.0), quiet_trainer(max_epochs=3, callbacks=[callback, reported])
+    with pytest.raises(ArithmeticError):
+        trainer.fit(module, datamodule=data)
+    trainer.fit(module, datamodule=data)
+    assert [weight for _, weight in reported.rounds] == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
@@ -246,7 +291,7 @@ def test_every_part_under_every_schedule_on_one_process_and_on_two(tmp_path: Pat
     run = subprocess.run([sys.executable, FIT, tmp_path], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "ended with" not in run.stdout, run.stdout + run.stderr
     alone = sorted(tmp_path.glob("*-1.pt"))
-    assert len(alone) == 6 * 3 - 1
+    assert len(alone) == 7 * 3 - 3
     for path in alone:
         one, two = torch.load(path), torch.load(path.with_name(path.name.replace("-1.pt", "-2.pt")))
         for name, value in one.items():
