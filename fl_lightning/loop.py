@@ -224,7 +224,7 @@ class FederatedLoop(RoundLoop):
     def _adopt_changes(self, *, in_round: bool = False) -> None:
         """Take what hooks have written into the module since the last round as the server's model.
 
-        What those of the round's start have written is taken back if the round breaks off, and they are called again.
+        If the round breaks off, changes by hooks of the round's start are undone, because these hooks run again.
         """
         algorithm, present = self.algorithm, self.training.vector.read()
         if self.restored_change or (algorithm.shown is not None and not same_values(present, algorithm.shown)):
@@ -306,7 +306,7 @@ class FederatedLoop(RoundLoop):
         self.past_settings, self.invalid_rounds = state["past"], state["invalid_rounds"]
         self.executor_states = state["executors"]
         self.restored_change, self.restored_values = state["module_changed"], state["monitored"]
-        self.executor_kind = state.get("executor_kind", self.executor_kind)  # unknown to earlier checkpoints
+        self.executor_kind = state["executor_kind"]
         self.loaded_weights = LoadedWeights(self.trainer.lightning_module, state["buffers"])
 
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def with_clients_per_round(sampler: ClientSampler, clients_per_round: int | floa
     """Return a copy of a sampler with another number of clients.
 
     Raises:
-        AttributeError: If the user gave the sampler, which then sets the number of clients itself.
+        AttributeError: If the sampler is neither a :class:`UniformSampler` nor the number of arrivals.
         ValueError: If the number is out of its range.
     """
     if type(sampler) is Arrivals:

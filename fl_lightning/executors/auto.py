@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -243,6 +243,14 @@ def adjustable_threads() -> int | None:
     return present if present > 1 and present in (cores, cores // 2) else None
 
 
+#: What makes an executor by its name, with the largest number of clients at once.
+_NAMED: dict[str, Callable[[int | None], Executor]] = {
+    "auto": AutoExecutor,
+    "sequential": lambda _: SequentialExecutor(),
+    "vectorized": VectorizedExecutor,
+}
+
+
 def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None = None) -> Executor:
     """Return the executor of a name; an executor as it is.
 
@@ -261,15 +269,8 @@ def make_executor(executor: ExecutorName | Executor, clients_at_once: int | None
     if not isinstance(executor, str):
         hint = f" Call it: {executor.__name__}()." if isinstance(executor, type) else ""
         raise TypeError(
-            f"`executor` must be one of {', '.join(map(repr, _NAMES))}, or an Executor of fl_lightning.executors, got "
+            f"`executor` must be one of {', '.join(map(repr, _NAMED))}, or an Executor of fl_lightning.executors, got "
             f"{executor!r}.{hint}"
         )
-    check_choice("executor", executor, tuple(_NAMES))
-    return SequentialExecutor() if executor == "sequential" else _NAMES[executor](clients_at_once)
-
-
-_NAMES: dict[str, Any] = {
-    "auto": AutoExecutor,
-    "sequential": SequentialExecutor,
-    "vectorized": VectorizedExecutor,
-}
+    check_choice("executor", executor, tuple(_NAMED))
+    return _NAMED[executor](clients_at_once)
