@@ -1,4 +1,4 @@
-"""What one ``training_step`` of several clients logs and gives to metric objects, kept until Lightning is told."""
+"""Records what one ``training_step`` of several clients logs and gives to metrics, until Lightning receives it."""
 
 from __future__ import annotations
 

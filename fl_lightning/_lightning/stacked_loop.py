@@ -1,4 +1,4 @@
-"""Several clients' steps at once in the eyes of Lightning: whether they can be, the training step, progress bars."""
+"""Steps of several clients at once, as Lightning sees them: whether they can be, the training step, progress bars."""
 
 from __future__ import annotations
 

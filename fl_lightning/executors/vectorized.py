@@ -135,8 +135,8 @@ class VectorizedExecutor(Executor):
             changed = (other := now.changed_since(verdict.circumstances)) is not None
             if changed and verdict.proven:
                 rank_zero_info(
-                    f"Stacks are tried out again, because {other} is not what it was in the last fit. So the results "
-                    "may differ from those of one single fit in the last digits."
+                    f"Stacks are tested again, because {other} has changed since the last fit. So the results may "
+                    "differ from those of one single fit in the last digits."
                 )
         else:
             changed = now.difference(self._circumstances) is not None
@@ -185,7 +185,7 @@ class VectorizedExecutor(Executor):
                 places = first_witnesses(rest, self._training.batches.windows) if rest else ()
                 return self._prove(rest, places, algorithm) if rest else rest
             if not isinstance(error, CannotVectorize) and not trial.trained:
-                raise  # in earnest: it would be raised without a trial, too
+                raise  # it would be raised without a trial, too
             self.give_up(reason(error), error)
             return [*trial.left, *rest]
         longest = math.inf if trial.by_program else max(map(self._training.batches.number, witnesses))
@@ -246,7 +246,7 @@ class VectorizedExecutor(Executor):
                     raise
                 except NoProgram:  # once a fit at most; the next round tries out mapped steps
                     self.verdict.proven, self.verdict.programs = 0, False
-                except Exception as error:  # a mistake of the user's own is raised again in earnest
+                except Exception as error:  # a mistake of the user's own is raised again without a stack
                     self.give_up(reason(error), error)
                 journal.cut(length)
             results.add_untrained(members)

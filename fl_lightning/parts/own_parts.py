@@ -128,7 +128,7 @@ def _refuse_hidden_methods(part: Part) -> None:
 def _refuse_unknown(part: Part, name: str, held: Part) -> None:
     raise TypeError(
         f"`{type(part).__name__}` holds a {type(held).__name__} in `self.{name}`, whose hooks would not be called and "
-        f"whose state would not be saved. Tell of it in {type(part).__name__}:\n"
+        f"whose state would not be saved. Name it in {type(part).__name__}:\n"
         "    @property\n"
         "    def held_parts(self):\n"
         f"        return [self.{name}]"

@@ -39,7 +39,7 @@ class UnsavedState:
 
     @contextmanager
     def set_anew(self) -> Iterator[None]:
-        """Regard what is set within it as set anew in each round."""
+        """Ignore attributes that are set inside this block: each round sets them again."""
         watched = [each for each in self._watched if each.new]
         before = [each.marks() for each in watched]
         yield

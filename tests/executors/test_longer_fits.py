@@ -187,7 +187,7 @@ def test_what_a_first_step_makes_is_made_again_in_a_resumed_fit(
     data = TensorDataModule(clients_of((6,), 4 * (8, 6)), batch_size=4)
     with caplog.at_level("INFO"):
         fitter.fit(resumed, datamodule=data, ckpt_path=tmp_path / "one.ckpt", weights_only=False)
-    assert "tried out again, because `self.scale` is not what it was" in caplog.text
+    assert "tested again, because `self.scale` has changed since the last fit" in caplog.text
     assert fitter.fit_loop.executor.cause is None
     assert torch.allclose(weights(whole), weights(resumed), rtol=0, atol=1e-10)
 
@@ -208,12 +208,10 @@ def test_rounds_with_a_trial_are_counted_beyond_a_resumed_fit(tmp_path: Path) ->
     assert torch.equal(weights(whole), resumed)
 
 
-def test_a_resumed_fit_names_what_makes_it_try_stacks_out_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_resumed_fit_names_what_makes_it_test_stacks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         resumed_after_two_rounds(Stamped, tmp_path / "two.ckpt")
-    assert "tried out again, because `self.begun` is not what it was in the last fit" in caplog.text
+    assert "tested again, because `self.begun` has changed since the last fit" in caplog.text
 
 
 def test_a_second_fit_looks_for_changes_in_its_first_round() -> None:

@@ -302,7 +302,7 @@ def _of_first(tensor: Tensor) -> Tensor:
 
 
 def _tried(step: Callable[[], Any]) -> Any:
-    """Run a step, whose errors are reasons not to stack; an error of the user's own is raised again in earnest."""
+    """Run a step, whose errors are reasons not to stack; an error of the user's own is raised again without a stack."""
     try:
         return step()
     except CannotVectorize:

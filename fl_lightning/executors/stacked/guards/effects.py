@@ -46,7 +46,7 @@ def no_effects() -> Iterator[None]:
     Also for environment variables, ``sys.modules`` and the context of ``decimal`` that are changed, databases, the
     network, processes that are started, loggers of Lightning's kind, and packages that track experiments. Only for what
     this thread does: loggers and checkpoints may be written by others meanwhile. Warnings are left out: the step has
-    been taken in earnest before.
+    been taken normally before.
     """
     mine = threading.get_ident()
 

@@ -49,7 +49,7 @@ _BY_ANOTHER_WAY = (
 
 
 class Trial:
-    """Trains the first clients of a fit one after the other, in earnest, and the same clients as a stack on a copy.
+    """Trains the first clients of a fit normally, one after the other, and the same clients as a stack on a copy.
 
     Compared are weights, buffers, logged values, metric objects, numbers of steps, and the module's state of any other
     kind. Nothing of the copy comes back: neither logs, nor counters, nor random numbers, nor reads of the data.
@@ -62,7 +62,7 @@ class Trial:
         CannotVectorize: If the module cannot be copied.
 
     Attributes:
-        trained: Whether all clients were trained in earnest.
+        trained: Whether all clients were trained normally.
         prepares: Whether ``on_client_start`` sets weights or learning rates, known after :meth:`train`.
         draws: Whether the module draws random numbers, known after :meth:`compare`.
         jointly: Whether metric objects may be given all clients' batches at once, known after :meth:`compare`.
@@ -83,7 +83,7 @@ class Trial:
         self.left: Sequence[Task] = []
 
     def train(self, tasks: Sequence[Task], witnesses: Sequence[Task], algorithm: Algorithm) -> None:
-        """Train clients one after the other, in earnest.
+        """Train clients normally, one after the other.
 
         Args:
             tasks: The clients.
@@ -297,7 +297,7 @@ class Trial:
 
 @dataclass
 class _Done:
-    """A client that was trained in earnest."""
+    """A client that was trained normally."""
 
     begun: StartedClient
     result: ClientResult
