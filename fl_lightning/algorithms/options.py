@@ -11,9 +11,9 @@ from typing import Any, TypedDict
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.checks import check_part
 from fl_lightning.parts.composition import Invalid
 from fl_lightning.parts.exchange import Buffers, Exchange
+from fl_lightning.parts.guards.types_of_parts import check_part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler, UniformSampler
 

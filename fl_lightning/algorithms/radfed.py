@@ -8,7 +8,7 @@ from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.algorithms.cycles import warn_of_open_cycle
 from fl_lightning.algorithms.options import FederatedOptions
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
-from fl_lightning.parts.checks import check_part
+from fl_lightning.parts.guards.types_of_parts import check_part
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.redistribution import Evaluate, Redistribution, Unequal
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer

@@ -14,7 +14,7 @@ from fl_lightning._lightning.other_processes import ends_with_fit
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
-from fl_lightning.parts.saved_state import CLIENT_STATES, HELD_PARTS
+from fl_lightning.parts.guards.saved_state import CLIENT_STATES, HELD_PARTS
 
 OwnValues = dict[int, dict[str, Tensor]]  # by client id and by the tensor's name
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.parts.federation import ClientResult, Task, same_values
-from fl_lightning.parts.guard import unchanged
+from fl_lightning.parts.guards.changes_in_place import unchanged
 from fl_lightning.seeding import Stream, seed_global_generators
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

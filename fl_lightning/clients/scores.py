@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fl_lightning._lightning.progress_bars import with_progress
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
-from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import Task
+from fl_lightning.parts.guards.seeded_draws import Moment
 
 
 def score_clients(training: LocalTraining, round_index: int) -> None:

@@ -24,9 +24,9 @@ from fl_lightning.clients.started import FinalState, StartedClient
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.contracts import are_finite
-from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, LocalClient, Task, same_values
+from fl_lightning.parts.guards.contracts import are_finite
+from fl_lightning.parts.guards.seeded_draws import Moment
 from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
 

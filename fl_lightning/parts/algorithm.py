@@ -10,15 +10,16 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.parts.boundary import check_adoption, check_clients, check_size, check_whole, warn_of_other_weights
 from fl_lightning.parts.composition import Composition
-from fl_lightning.parts.contracts import are_finite, call_for_vector
-from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task, same_values
-from fl_lightning.parts.guard import call
+from fl_lightning.parts.guards.changes_in_place import call
+from fl_lightning.parts.guards.contracts import are_finite, call_for_vector
+from fl_lightning.parts.guards.other_weights import check_adoption, warn_of_other_weights
+from fl_lightning.parts.guards.own_parts import keep_late_vectors
+from fl_lightning.parts.guards.received_models import ReceivedModels, check_start, refuse_result
+from fl_lightning.parts.guards.resumable_states import check_clients, check_size, check_whole
+from fl_lightning.parts.guards.seeded_draws import Moment
 from fl_lightning.parts.logged_values import counts, joined_values
-from fl_lightning.parts.own_parts import keep_late_vectors
-from fl_lightning.parts.received import ReceivedModels, check_start, refuse_result
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import RoundReport, Traffic
@@ -310,8 +311,7 @@ class Algorithm(Composition, ABC):
         self.restored = state
 
     def _restore(self, state: dict[str, Any]) -> None:
-        server = self.server
-        saved: Tensor = state["model"]
+        server, saved = self.server, state["model"]
         server.model = saved.to(device=server.model.device, dtype=server.model.dtype)
         server.aggregations = state["aggregations"]
         self.traffic = Traffic(**state["traffic"])

@@ -14,7 +14,7 @@ from torch import Tensor
 from fl_lightning.arguments import got
 from fl_lightning.atomic_file import reserve
 from fl_lightning.parts.federation import Federation, accumulator
-from fl_lightning.parts.guard import version_of
+from fl_lightning.parts.guards.changes_in_place import version_of
 
 
 class VectorStore(Protocol):

@@ -9,27 +9,27 @@ from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.checks import as_list, check_part
-from fl_lightning.parts.draws import Moment, OwnDraws
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
 from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation, LocalClient
-from fl_lightning.parts.objectives import Correction, LocalObjective
-from fl_lightning.parts.own_parts import (
+from fl_lightning.parts.guards.compared_processes import SameEverywhere
+from fl_lightning.parts.guards.own_parts import (
     check_attributes,
     refuse_held_sums,
     refuse_idle,
     refuse_own_exchange,
     refuse_twice,
 )
+from fl_lightning.parts.guards.seeded_draws import Moment, OwnDraws
+from fl_lightning.parts.guards.types_of_parts import check_part
+from fl_lightning.parts.guards.unsaved_state import UnsavedState
+from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.same_everywhere import SameEverywhere
 from fl_lightning.parts.sampling import ClientSampler
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.summed_updates import of_sums
-from fl_lightning.parts.unsaved import UnsavedState
 from fl_lightning.signatures import ShowsSignature
 
 Invalid = Literal["skip", "raise"]
@@ -66,7 +66,7 @@ class Composition(ShowsSignature):
         self.objective = LocalObjective() if objective is None else objective
         self.aggregation = aggregation
         self.server_optimizer = server
-        self.exchange: Chain = Chain(as_list(exchange))
+        self.exchange: Chain = Chain(_as_list(exchange))
         self.participation = Participation()
         self.invalid_updates: Invalid = "skip"
         self.changing_buffers = ChangingBuffers()
@@ -100,7 +100,7 @@ class Composition(ShowsSignature):
         given = Participation() if participation is None else participation
         self.participation = check_part("participation", given, Participation)
         self.invalid_updates = invalid_updates
-        self.exchange = Chain([BufferExchange(buffers), *self.exchange.members, *as_list(exchange)])
+        self.exchange = Chain([BufferExchange(buffers), *self.exchange.members, *_as_list(exchange)])
         self.aggregation = self.aggregation if aggregation is None else aggregation
         check_part("sampler", self.sampler, ClientSampler)
         check_part("objective", self.objective, LocalObjective)
@@ -255,3 +255,10 @@ class Composition(ShowsSignature):
     def __repr__(self) -> str:
         parts = [f"{name}={type(part).__name__}" for name, part in self.parts.items() if name != "changing_buffers"]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:
+    """Return none, one or several exchanges as a list."""
+    if exchange is None:
+        return []
+    return list(exchange) if isinstance(exchange, (list, tuple)) else [exchange]  # type: ignore[list-item]

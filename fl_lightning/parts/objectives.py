@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_choice, check_count, check_fraction, check_not_negative, check_positive, plain
 from fl_lightning.parts.client_states import ClientStates, states_of_fit
-from fl_lightning.parts.contracts import returns
 from fl_lightning.parts.correction import Correction as Correction
 from fl_lightning.parts.federation import ClientResult, Federation, LocalClient, Task
 from fl_lightning.parts.fednova_norm import fednova_norm
+from fl_lightning.parts.guards.checked_returns import checked_correction, checked_loss
+from fl_lightning.parts.guards.contracts import returns
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.of_held import flag_of_held, vectors_of_held
 from fl_lightning.parts.part import Part, passes_on
-from fl_lightning.parts.returned import checked_correction, checked_loss
 
 
 class LocalObjective(Part):

@@ -9,13 +9,11 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from fl_lightning.parts.attributes import held_in
 from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.contracts import keep_contracts
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.hyperparameter import Hyperparameter
-from fl_lightning.parts.misspelt import refuse_misspelt
-from fl_lightning.parts.saved_state import (
+from fl_lightning.parts.guards.contracts import keep_contracts
+from fl_lightning.parts.guards.misspelt_hooks import refuse_misspelt
+from fl_lightning.parts.guards.saved_state import (
     CLIENT_STATES,
     HELD_PARTS,
     defines,
@@ -23,6 +21,8 @@ from fl_lightning.parts.saved_state import (
     refuse_half_state,
     refuse_lost_state,
 )
+from fl_lightning.parts.hyperparameter import Hyperparameter
+from fl_lightning.parts.of_held import held_in
 from fl_lightning.plain_copies import plain_copy, same_content
 from fl_lightning.representation import ShowsArguments, keep_arguments
 from fl_lightning.super_calls import is_of_library, keep_super_calls, relied_on, rely_on, user_classes

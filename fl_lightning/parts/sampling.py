@@ -16,11 +16,11 @@ from fl_lightning.arguments import (
     plain,
 )
 from fl_lightning.parts.clients_per_round import fraction_or_number
-from fl_lightning.parts.contracts import raise_flags, returns
 from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.guards.checked_returns import checked_score, checked_size
+from fl_lightning.parts.guards.contracts import raise_flags, returns
 from fl_lightning.parts.of_held import flag_of_held
 from fl_lightning.parts.part import Part, passes_on
-from fl_lightning.parts.returned import checked_score, checked_size
 from fl_lightning.representation import who_train
 
 Rounding = Literal["floor", "round", "ceil"]

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.contracts import call_for_merged, call_for_vector
-from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import ChangingBuffers
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.guard import call
+from fl_lightning.parts.guards.changes_in_place import call
+from fl_lightning.parts.guards.contracts import call_for_merged, call_for_vector
+from fl_lightning.parts.guards.put_back import Undo
+from fl_lightning.parts.guards.seeded_draws import Moment
+from fl_lightning.parts.guards.taken_results import TakenResults
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.server_optimizers import ServerOptimizer
-from fl_lightning.parts.taken_results import TakenResults
-from fl_lightning.parts.undo import Undo
 
 
 class Server:

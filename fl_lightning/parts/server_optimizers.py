@@ -18,8 +18,8 @@ from fl_lightning.arguments import (
     check_positive,
     plain,
 )
-from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.guards.contracts import is_finite
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.objectives import DynamicRegularizer
 from fl_lightning.parts.part import Part

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.aggregation import Aggregation, WeightedMean
-from fl_lightning.parts.contracts import call_for_sum
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator, same_values
+from fl_lightning.parts.guards.contracts import call_for_sum
 from fl_lightning.parts.running_mean import RunningMean
 
 

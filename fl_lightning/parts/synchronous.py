@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.parts.algorithm import Algorithm
-from fl_lightning.parts.checks import draw_cohort
-from fl_lightning.parts.contracts import call_for_vector
-from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.received import check_due, note_missing, refuse_missing
-from fl_lightning.parts.returned import checked_slots
+from fl_lightning.parts.guards.checked_returns import checked_slots
+from fl_lightning.parts.guards.contracts import call_for_vector
+from fl_lightning.parts.guards.drawn_cohorts import draw_cohort
+from fl_lightning.parts.guards.received_models import check_due, note_missing, refuse_missing
+from fl_lightning.parts.guards.seeded_draws import Moment
 from fl_lightning.parts.schedules import Schedule
 from fl_lightning.parts.traffic import Payload, RoundReport
 from fl_lightning.seeding import Stream, numpy_generator

@@ -15,11 +15,11 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.asynchronous.flights import Flight
 from fl_lightning.parts.asynchronous.report import ArrivalRecord, ArrivalReport, Outcome
 from fl_lightning.parts.asynchronous.schedule import Asynchronous
-from fl_lightning.parts.draws import Moment
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.guards.received_models import check_due, refuse_missing
+from fl_lightning.parts.guards.seeded_draws import Moment
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
-from fl_lightning.parts.received import check_due, refuse_missing
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
 from fl_lightning.parts.saved_results import numbers_of, with_models
 from fl_lightning.parts.traffic import Traffic

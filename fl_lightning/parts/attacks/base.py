@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import got_number, is_number, plain, to_clients
-from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.guards.contracts import call_for_vector
 from fl_lightning.seeding import Stream, numpy_generator, torch_generator
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.contracts import raise_flags
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.guards.contracts import raise_flags
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.traffic import Payload
 

@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fl_lightning.parts.contracts import are_finite, call_for_result, call_for_vector, check_results
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.guard import call
+from fl_lightning.parts.guards.changes_in_place import call
+from fl_lightning.parts.guards.contracts import are_finite, call_for_result, call_for_vector, check_results
+from fl_lightning.parts.guards.saved_state import HELD_PARTS
 from fl_lightning.parts.saved_results import other_class
-from fl_lightning.parts.saved_state import HELD_PARTS
 from fl_lightning.parts.traffic import Payload
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_bool, check_choice
 from fl_lightning.parts.client_states import ClientStates
-from fl_lightning.parts.contracts import call_for_vector
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import ClientResult, Federation, Task
+from fl_lightning.parts.guards.contracts import call_for_vector
 from fl_lightning.parts.traffic import Payload
 from fl_lightning.seeding import Stream, torch_generator
 

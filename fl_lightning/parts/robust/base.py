@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fl_lightning.arguments import check_instance, got
 from fl_lightning.parts.aggregation import Aggregation
-from fl_lightning.parts.contracts import call_for_vector, returns
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator
-from fl_lightning.parts.guard import call
+from fl_lightning.parts.guards.changes_in_place import call
+from fl_lightning.parts.guards.contracts import call_for_vector, returns
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.robust.updates import Updates
 from fl_lightning.representation import counted

@@ -1,4 +1,4 @@
-"""The models that clients received and train on."""
+"""Checks of the models that clients receive, and of the results that executors hand in for them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.federation import ClientResult, Task
-from fl_lightning.parts.guard import version_of
+from fl_lightning.parts.guards.changes_in_place import version_of
+from fl_lightning.parts.guards.contracts import is_finite
 from fl_lightning.representation import counted
 from fl_lightning.sentences import joined
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_lightning.arguments import got
-from fl_lightning.parts.attributes import held_in
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.chain import Chain
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.objectives import LocalObjective
+from fl_lightning.parts.of_held import held_in
 from fl_lightning.parts.part import Part
 from fl_lightning.super_calls import is_of_library, user_classes
 

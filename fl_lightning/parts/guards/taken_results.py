@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.arguments import got, is_whole
-from fl_lightning.parts.checked_numbers import with_checked_numbers
-from fl_lightning.parts.contracts import are_finite
 from fl_lightning.parts.federation import ClientResult, Federation
+from fl_lightning.parts.guards.checked_numbers import with_checked_numbers
+from fl_lightning.parts.guards.contracts import are_finite
 
 
 class TakenResults:

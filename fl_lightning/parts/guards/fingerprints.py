@@ -1,4 +1,4 @@
-"""Small marks of values, which differ, nearly always, if the values do."""
+"""Small fingerprints of values, which differ, nearly always, if the values do."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 _DEPTH = 3  # of attributes of attributes
 
 
-def mark(value: Any, depth: int = _DEPTH) -> Any:
+def fingerprint(value: Any, depth: int = _DEPTH) -> Any:
     """Return something small that differs, nearly always, if a value does; of what lies too deep only the type."""
     if isinstance(value, (np.ndarray, np.generic)) or _is_of_pandas(value):
         values = np.asarray(value)
         if values.dtype.hasobject:
-            return mark(values.tolist(), depth)
+            return fingerprint(values.tolist(), depth)
         return values.shape, str(values.dtype), hashlib.sha1(np.ascontiguousarray(values).tobytes()).hexdigest()
     if isinstance(value, Tensor) and value.layout is torch.strided:
         return tuple(value.shape), str(value.dtype), *_sums(value.detach())
     if isinstance(value, dict):
-        return {repr(key): mark(item, depth) for key, item in value.items()}
+        return {repr(key): fingerprint(item, depth) for key, item in value.items()}
     if isinstance(value, (list, tuple, deque)):
-        return [mark(item, depth) for item in value]
+        return [fingerprint(item, depth) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, value))
     if isinstance(value, (bytearray, array)):
@@ -50,7 +50,7 @@ def mark(value: Any, depth: int = _DEPTH) -> Any:
     closed = (type, ModuleType, FunctionType, Part)  # other parts are looked at by themselves
     if state is None and depth and not isinstance(value, closed) and not is_of_library(type(value)):
         state = _attributes(value)
-    return type(value).__name__ if state is None else mark(state, depth - 1)
+    return type(value).__name__ if state is None else fingerprint(state, depth - 1)
 
 
 def _is_of_pandas(value: Any) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fl_lightning.parts.marks import mark
+from fl_lightning.parts.guards.fingerprints import fingerprint
 from fl_lightning.parts.part import Part
 from fl_lightning.super_calls import is_of_library
 
@@ -41,10 +41,10 @@ class UnsavedState:
     def set_anew(self) -> Iterator[None]:
         """Ignore attributes that are set inside this block: each round sets them again."""
         watched = [each for each in self._watched if each.new]
-        before = [each.marks() for each in watched]
+        before = [each.fingerprints() for each in watched]
         yield
-        for each, marks in zip(watched, before, strict=True):
-            each.leave_out_changes_of(marks)
+        for each, fingerprints in zip(watched, before, strict=True):
+            each.leave_out_changes_of(fingerprints)
 
     def on_round_end(self, parts: Iterable[Part], aggregations: int) -> None:
         """Compare the parts' attributes with those at the end of the first round that had them.
@@ -85,13 +85,13 @@ class _Watched:
         kind: Any = type(part)
         self._left_out = {*_PRIVATE, *_of_library(kind)}
 
-    def marks(self) -> dict[str, Any]:
-        """Return the marks of the present values."""
-        return {name: mark(value) for name, value in vars(self.part).items() if name not in self._left_out}
+    def fingerprints(self) -> dict[str, Any]:
+        """Return the fingerprints of the present values."""
+        return {name: fingerprint(value) for name, value in vars(self.part).items() if name not in self._left_out}
 
     def compare(self) -> list[str]:
         """Return the names of attributes that have changed, and know those that are new."""
-        now = self.marks()
+        now = self.fingerprints()
         changed = _changed(self._known, now)
         self.new = now.keys() - self._known.keys()
         self._known = {**now, **self._known}
@@ -99,7 +99,7 @@ class _Watched:
 
     def leave_out_changes_of(self, before: dict[str, Any]) -> None:
         """Compare no more what is new and not as it was before."""
-        self._left_out |= self.new & {*_changed(before, self.marks())}
+        self._left_out |= self.new & {*_changed(before, self.fingerprints())}
         self._known = {name: value for name, value in self._known.items() if name not in self._left_out}
         self.new = set()
 

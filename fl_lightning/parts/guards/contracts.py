@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.arguments import got, is_number
-from fl_lightning.parts.checked_numbers import NUMBERS, checked_number, with_checked_numbers
 from fl_lightning.parts.federation import ClientResult, accumulator
-from fl_lightning.parts.guard import call
+from fl_lightning.parts.guards.changes_in_place import call
+from fl_lightning.parts.guards.checked_numbers import NUMBERS, checked_number, with_checked_numbers
 from fl_lightning.parts.traffic import Payload
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

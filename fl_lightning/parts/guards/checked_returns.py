@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fl_lightning.arguments import got, got_number, is_number, is_sequence, plain
-from fl_lightning.parts.contracts import is_finite
 from fl_lightning.parts.correction import Correction
 from fl_lightning.parts.federation import LocalClient
+from fl_lightning.parts.guards.contracts import is_finite
 from fl_lightning.representation import who_train
 
 

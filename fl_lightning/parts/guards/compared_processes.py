@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.marks import mark
-from fl_lightning.parts.own_parts import of_users
+from fl_lightning.parts.guards.fingerprints import fingerprint
+from fl_lightning.parts.guards.own_parts import of_users
 from fl_lightning.parts.part import Part
 
 #: So many rounds of a fit are compared.
@@ -76,14 +76,14 @@ class SameEverywhere:
         for part in own:
             if part.defines_state:
                 _check_state(part, federation)
-        if number := _different(federation, mark(model)):
+        if number := _different(federation, fingerprint(model)):
             raise RuntimeError(
                 f"The server's model differs between the {number} processes, each of which trains some of the clients. "
                 f"Look at {' and '.join(type(part).__name__ for part in own)}: an aggregation with "
                 "`reduces_over_ranks = True` must return sums over all processes, by `self.federation.sum_over_ranks`; "
                 f"`merge`, `merged` and `step` {_MUST}"
             )
-        if number := _different(federation, mark(published)):
+        if number := _different(federation, fingerprint(published)):
             raise RuntimeError(
                 f"The published model, which is validated and checkpointed, differs between the {number} processes. "
                 f"Look at {' and '.join(type(part).__name__ for part in own)}: `published` of an exchange and "
@@ -94,7 +94,7 @@ class SameEverywhere:
 def _check_state(part: Part, federation: Federation) -> None:
     state = None
     with suppress(AttributeError):  # what the server's first move makes is not there yet
-        state = mark(part.state_dict())
+        state = fingerprint(part.state_dict())
     if number := _different(federation, state):
         raise RuntimeError(
             f"The state of {type(part).__name__} differs between the {number} processes, each of which trains "

@@ -1,40 +1,14 @@
-"""Checks of parts that users give."""
+"""Draws the clients of a round by a sampler, and checks that they are distinct and can be reached."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 from typing import Any
 
 import numpy as np
 
 from fl_lightning.arguments import got
-from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.sampling import ClientSampler
-
-_EXAMPLES = {
-    "Aggregation": "Median()",
-    "ClientSampler": "UniformSampler(0.1)",
-    "LocalObjective": "Proximal(0.01)",
-    "Participation": "Participation(available=0.5)",
-    "ServerOptimizer": "Momentum(0.9)",
-}
-
-
-def check_part(name: str, part: Any, kind: type) -> Any:
-    """Return a part; raise ``TypeError`` if it has the wrong type."""
-    if not isinstance(part, kind):
-        hint = f" Call it: {part.__name__}(...)." if isinstance(part, type) and issubclass(part, kind) else ""
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        such = f", such as {_EXAMPLES[kind.__name__]}" if kind.__name__ in _EXAMPLES else ""
-        raise TypeError(f"`{name}` must be {article} {kind.__name__} of fl_lightning.parts{such}, got {part!r}.{hint}")
-    return part
-
-
-def as_list(exchange: Exchange | Sequence[Exchange] | None) -> list[Exchange]:
-    """Return none, one or several exchanges as a list."""
-    if exchange is None:
-        return []
-    return list(exchange) if isinstance(exchange, (list, tuple)) else [exchange]  # type: ignore[list-item]
 
 
 def draw_cohort(
