@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -80,7 +81,7 @@ _OF_FIT = frozenset(
 class WatchedTrainer:
     """Stands in for the trainer of a copied module: what may depend on the order of clients raises an error.
 
-    The error is ``CannotVectorize``.
+    The error is ``CannotVectorize``. The objects that it gives are the trainer's own: the copy must not change them.
 
     Args:
         trainer: The trainer.
@@ -91,7 +92,11 @@ class WatchedTrainer:
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self.__dict__.update(_trainer=trainer, reads_round=False, reads_rates=False)
+        self.__dict__.update(_trainer=trainer, reads_round=False, reads_rates=False, _look=None)
+
+    def tell(self, look: Callable[[str, Any], object] | None) -> None:
+        """Call a function with the name and the value of each attribute, before it is given."""
+        self.__dict__["_look"] = look
 
     def __getattr__(self, name: str) -> Any:
         if name in _LOGGERS:
@@ -102,7 +107,10 @@ class WatchedTrainer:
             self.__dict__["reads_rates"] = True
         elif name not in _OF_FIT and (not name.startswith("_") or name == "_results"):
             raise CannotVectorize(f"`training_step` reads `trainer.{name}`, which all clients share")
-        return getattr(self._trainer, name)
+        value = getattr(self._trainer, name)
+        if self._look is not None:
+            self._look(name, value)
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise CannotVectorize(f"`training_step` sets `trainer.{name}`, which all clients share")

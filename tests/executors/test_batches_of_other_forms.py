@@ -278,7 +278,7 @@ def test_data_whose_reading_changes_what_clients_share(kind: type[Rows], shared:
         end, cause = fit_rows(kind, shared(), executor)
         ends.append(end)
     assert torch.equal(*ends)
-    assert cause is not None and f"reading the data changes `{name}" in cause
+    assert cause is not None and f"reading the data, or `training_step`, changes `{name}" in cause
 
 
 def test_data_that_keep_what_they_have_read_are_stacked() -> None:

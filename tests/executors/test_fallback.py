@@ -7,6 +7,7 @@ import logging
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.stacked import Module, clients_of
@@ -14,6 +15,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, TensorDataModule
@@ -115,6 +117,41 @@ class Watching(Callback):
         assert batch is not None
 
 
+class Checkpoints(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        output: Any = checkpoint(self.layers, batch[0], use_reentrant=False)
+        return F.cross_entropy(output, batch[1]) + output.square().mean()
+
+
+class MarksInputs(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.layers(batch[0].requires_grad_()), batch[1])
+
+
+class SetsRates(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.optimizers().param_groups[0]["lr"] = 0.01 if batch_idx else 0.3
+        return F.cross_entropy(self.layers(batch[0]), batch[1])
+
+
+class TakesTheNumber(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return loss * torch.tensor(loss.item())
+
+
+class GivesTheNumberToNumpy(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+        return loss * float(np.exp(-loss.item()))
+
+
+class LearnsVariances(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        output = self.layers(batch[0])
+        return F.gaussian_nll_loss(output[:, 0], batch[0][:, 0], F.softplus(output[:, 1]))
+
+
 STARTS = ["`training_step` is no program of batched products", "Clients are not stacked"]
 
 CASES: dict[str, tuple[Any, list[Callback], str]] = {
@@ -132,6 +169,12 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
         [],
         "the optimizer LBFGS may look at more than one value",
     ),
+    "checkpoints": (lambda: Checkpoints(linear()), [], "activation checkpointing"),
+    "marked inputs": (lambda: MarksInputs(linear()), [], "tensors of a batch require gradients"),
+    "rates": (lambda: SetsRates(linear()), [], "reads or sets something of the optimizer"),
+    "number": (lambda: TakesTheNumber(linear()), [], "a number that `.item()` took out of a tensor"),
+    "numpy": (lambda: GivesTheNumberToNumpy(linear()), [], "a number that `.item()` took out of a tensor"),
+    "variances": (lambda: LearnsVariances(linear()), [], "`gaussian_nll_loss` decides by a tensor's values"),
     "no optimizer": (lambda: WithoutOptimizer(linear()), [], "WithoutOptimizer.configure_optimizers` returns None"),
     "momentum": (
         lambda: Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))),

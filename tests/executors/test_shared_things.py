@@ -825,3 +825,68 @@ def test_trials_of_every_round_are_weighed() -> None:
     causes = [trainer.fit_loop.executor.state_dict()["vectorized"]["cause"] for trainer in (few, many)]
     assert "rounds are too short to check it each time" in causes[0]
     assert causes[1] is None
+
+
+# ---- what the trainer gives ----
+
+
+class CountsInTheTrainer(Base):
+    """Counts its steps, or those of small batches, in an object that it gets from the trainer."""
+
+    def __init__(self, name: str, rarely: bool) -> None:
+        super().__init__()
+        self.name, self.rarely = name, rarely
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if self.rarely and len(batch[1]) == 4:
+            return loss
+        holder = getattr(self.trainer, self.name)
+        holder = holder[0] if isinstance(holder, list) else holder
+        holder.count = getattr(holder, "count", 0) + 1
+        return loss * min(2.0, 1 + holder.count / 100)
+
+
+@pytest.mark.parametrize("rarely", [False, True])
+@pytest.mark.parametrize("name", ["datamodule", "state", "strategy", "accelerator", "optimizers"])
+def test_objects_of_the_trainer_are_counted_in_once(name: str, rarely: bool) -> None:
+    """A step on a copy gets the trainer's own objects; the fit counts as clients alone do."""
+    samples = [(x[:15], y[:15]) if place == 5 else (x, y) for place, (x, y) in enumerate(arrays())]
+    found = []
+    for executor in ("sequential", "vectorized"):
+        module, weights, cause = fit(
+            lambda: CountsInTheTrainer(name, rarely), lambda: TensorDataModule(samples, batch_size=4), executor
+        )
+        holder = getattr(module.trainer, name)
+        found.append(((holder[0] if isinstance(holder, list) else holder).count, weights))
+    assert found[0][0] == found[1][0] == (3 if rarely else 3 * 4 * len(SIZES))
+    assert torch.allclose(found[0][1], found[1][1], rtol=0, atol=1e-10)
+    assert cause is None or f"trainer.{name}" in cause or "`TensorDataModule.count`" in cause
+
+
+class CurriculumInData(Base):
+    """Notes losses in a list that the data module holds."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.trainer.datamodule.losses.append(1)
+        return loss
+
+
+def test_a_list_that_the_data_module_holds_is_appended_to_once() -> None:
+    lengths = []
+    for executor in ("sequential", "vectorized"):
+        data = TensorDataModule(arrays(), batch_size=4)
+        data.losses = []  # type: ignore[attr-defined]
+        fit(CurriculumInData, lambda data=data: data, executor)
+        lengths.append(len(data.losses))  # type: ignore[attr-defined]
+    assert lengths == [3 * 4 * len(SIZES)] * 2
+
+
+def test_reading_the_data_module_and_the_strategy_is_no_reason_not_to_stack() -> None:
+    class Reads(Base):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            trainer: Any = self.trainer
+            return self.loss(batch) * (len(trainer.datamodule.client_sizes) + trainer.world_size)
+
+    assert assert_same(Reads) is None

@@ -550,3 +550,23 @@ def test_a_total_that_is_changed_in_place_is_returned_and_logged_as_each_clients
         assert module.w.tolist() == [-2 / 8, -17 / 8, -13 / 8]
         assert trainer.callback_metrics["ids"] == 4 * 4 + 3 * 8 + 3
     assert stacks.cause is None
+
+
+class Smoothed(Module):
+    """Has weights of classes and smoothed labels; samples of class 2 are ignored."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        weights = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+        return F.cross_entropy(self.layers(batch[0]), batch[1], weights, ignore_index=2, label_smoothing=0.1)
+
+
+def test_weighted_classes_with_smoothed_labels_are_stacked() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    weights = []
+    for own, executor in zip(layers, ("sequential", stacks := VectorizedExecutor()), strict=True):
+        module = fit(Smoothed(own), TensorDataModule(clients_of((6,)), batch_size=8), executor)
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in module.parameters()]))
+    assert stacks.cause is None
+    assert torch.allclose(weights[0], weights[1], rtol=1e-10, atol=1e-13)

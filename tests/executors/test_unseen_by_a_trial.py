@@ -236,7 +236,7 @@ def test_a_counter_of_the_data_outside_of_python(make_counter: Callable[[], Any]
         counter = make_counter()
         return ClientDatasetsModule([Drawn(client, counter) for client in range(CLIENTS)], batch_size=1)
 
-    check(Slope, "reading the data changes", data)
+    check(Slope, "reading the data, or `training_step`, changes", data)
 
 
 # ---- batches, hooks, copies ----

@@ -139,10 +139,14 @@ def stack_batches(batches: Sequence[Any]) -> StackedBatch:
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Stack tensors that are nothing beside their values; each keeps its strides, which are equal."""
     for tensor in tensors:
-        if type(tensor) is not Tensor or tensor.requires_grad or tensor.__dict__:
+        if tensor.requires_grad:
             raise CannotVectorize(
-                "batches hold tensors of a subclass, with attributes of their own or that require gradients; a stack "
-                "holds plain ones"
+                "tensors of a batch require gradients, by `requires_grad_` in `training_step` or before it; a stack "
+                "takes gradients after the step (`torch.func.grad` computes the same, in a stack too)"
+            )
+        if type(tensor) is not Tensor or tensor.__dict__:
+            raise CannotVectorize(
+                "batches hold tensors of a subclass or with attributes of their own; a stack holds plain ones"
             )
     shape, strides = tensors[0].shape, tensors[0].stride()
     if tensors[0].is_contiguous() or 0 in shape:

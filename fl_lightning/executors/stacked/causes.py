@@ -22,7 +22,13 @@ _GRADIENTS = (
     "gradients are taken inside of `training_step`, and a stack takes those of all clients after it (`torch.func.grad` "
     "computes the same, in a stack too)"
 )
+_OF_ITEM = "a number that `.item()` took out of a tensor is given to other code, and each client has its own"
 _RECURRENT = "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"
+#: Why activation checkpointing, and what else hooks into tensors that are saved for the backward pass, fails.
+SAVED_HOOKS = (
+    "activation checkpointing (`torch.utils.checkpoint`) computes a part of the step again in the backward pass, which "
+    "a stack takes later, for all clients"
+)
 _CAUSES = {
     "__bool__": DECIDES,
     **dict.fromkeys(("__float__", "__int__", "__index__", "__complex__"), _TAKES_OUT),
@@ -49,7 +55,23 @@ def cause_of(function: Any, error: Exception) -> str:
         return f"`{name}` takes a number out of a tensor, and each client has its own"
     if "dynamic shape" in str(error):  # such as of `torch.where(condition)`
         return _SELECTS
+    if "data-dependent control flow" in str(error):
+        return f"`{name}` decides by a tensor's values inside of torch, and each client has its own"
+    if is_of_item(error):
+        return _OF_ITEM
     return _CAUSES.get(name) or f"{name} fails on stacked models ({describe_error(error)})"
+
+
+def is_of_item(error: Exception) -> bool:
+    """Whether an error tells that what stands for ``tensor.item()`` is no number."""
+    return any(text in str(error) for text in ("dtype of Item", "operand 'Item'"))
+
+
+def cause_of_step(error: Exception) -> str:
+    """Return why a step does not work for several clients, where no function of torch is to blame."""
+    if SAVED_HOOKS in str(error):
+        return SAVED_HOOKS
+    return _OF_ITEM if is_of_item(error) else f"`training_step` fails on stacked models ({describe_error(error)})"
 
 
 def log_why(log: logging.Logger, message: str, error: Exception) -> None:

@@ -12,14 +12,14 @@ from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map, tree_map_only
 
-from fl_lightning._lightning.cannot_vectorize import CannotVectorize, describe_error
+from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.recording import Logged
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning._lightning.stand_ins import register_stand_in
 from fl_lightning._lightning.stopping import interrupts_wait
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.stacked.batching import StackedBatch
-from fl_lightning.executors.stacked.causes import cause_of
+from fl_lightning.executors.stacked.causes import SAVED_HOOKS, cause_of, cause_of_step
 from fl_lightning.executors.stacked.decisions import DECIDED_BY, Decisions, PerClient
 from fl_lightning.executors.stacked.item import Item
 from fl_lightning.executors.stacked.randomness import PerClientDraws
@@ -304,8 +304,9 @@ def _of_first(tensor: Tensor) -> Tensor:
 def _tried(step: Callable[[], Any]) -> Any:
     """Run a step, whose errors are reasons not to stack; an error of the user's own is raised again without a stack."""
     try:
-        return step()
+        with torch.autograd.graph.disable_saved_tensors_hooks(SAVED_HOOKS):
+            return step()
     except CannotVectorize:
         raise
     except Exception as error:  # whatever a layer raises when it is given stacked tensors
-        raise CannotVectorize(f"`training_step` fails on stacked models ({describe_error(error)})") from error
+        raise CannotVectorize(cause_of_step(error)) from error

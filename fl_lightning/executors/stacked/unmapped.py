@@ -78,6 +78,32 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     return input.mul_(kept) if inplace else input * kept
 
 
+def _cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Compute a cross-entropy; torch's own cannot be mapped with weights and smoothing together."""
+    is_usual = weight is None or not label_smoothing or reduction != "mean" or target.is_floating_point()
+    options = {"size_average": size_average, "ignore_index": ignore_index, "reduce": reduce, "reduction": reduction}
+    smoothing = label_smoothing if is_usual else 0.0
+    usual = F.cross_entropy(input, target, weight, label_smoothing=smoothing, **options)  # type: ignore[arg-type]
+    if weight is None or is_usual:
+        return usual
+    along = 1 if input.dim() > 1 else 0  # classes lie along this dimension
+    shape = [-1 if dim == along else 1 for dim in range(input.dim())]
+    counts = target != ignore_index
+    missing = -(F.log_softmax(input, along) * weight.view(shape)).sum(along)
+    total = torch.where(counts, weight[torch.where(counts, target, 0)], 0).sum()
+    smooth = torch.where(counts, missing, 0).sum() / total
+    return (1 - label_smoothing) * usual + label_smoothing / input.shape[along] * smooth
+
+
 def _check_range(name: str, indices: Tensor, rows: int) -> None:
     """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
     if not _functorch.is_batchedtensor(indices):
@@ -114,6 +140,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.embedding: _embedding_of_table,
     F.one_hot: _one_hot,
     F.dropout: _dropout,
+    F.cross_entropy: _cross_entropy,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),

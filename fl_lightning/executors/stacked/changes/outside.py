@@ -19,7 +19,8 @@ from fl_lightning.parts.guards.changes_in_place import version_of
 from fl_lightning.surroundings import is_users
 
 _MISSING = object()
-_PutBack = Callable[[], object]
+#: Puts back what was kept.
+PutBack = Callable[[], object]
 
 
 class Outside:
@@ -43,12 +44,12 @@ class Outside:
             namespaces |= {id(vars(value)): vars(value) for value in held}
         cells = {id(cell): cell for function in functions for cell in function.__closure__ or ()}
         self._entries = [_names(names) for names in namespaces.values()]
-        self._entries += [_attributes(kind, dict(vars(kind))) for kind in classes]
-        self._entries += [_attributes(function, attributes_of(function)) for function in functions]
+        self._entries += [kept_attributes(kind, dict(vars(kind))) for kind in classes]
+        self._entries += [kept_attributes(function, attributes_of(function)) for function in functions]
         self._entries += [_cell(cell) for cell in cells.values()]
         for value in reached:
             with suppress(Exception):  # whatever an object raises when it is looked at
-                if id(value) not in inside and (entry := _content(value)) is not None:
+                if id(value) not in inside and (entry := kept_content(value)) is not None:
                     self._entries.append(entry)
 
     def put_back(self) -> None:
@@ -66,7 +67,7 @@ def _functions(classes: Iterable[type]) -> Iterator[FunctionType]:
                 yield function
 
 
-def _content(value: Any) -> _PutBack | None:
+def kept_content(value: Any) -> PutBack | None:
     """Return what puts the content of an object back; ``None`` if it has none."""
     if isinstance(value, Tensor):
         return _tensor(value)
@@ -74,14 +75,14 @@ def _content(value: Any) -> _PutBack | None:
         saved = value.copy()
         return lambda: np.copyto(value, saved)
     if isinstance(value, type):
-        return _attributes(value, dict(vars(value)))
+        return kept_attributes(value, dict(vars(value)))
     if isinstance(value, random.Random):
         state = value.getstate()
         return lambda: value.setstate(state)
     if isinstance(value, torch.Generator):
         own = value.get_state()
         return lambda: value.set_state(own)
-    parts = [_attributes(value, attributes_of(value))] if attributes_of(value) else []
+    parts = [kept_attributes(value, attributes_of(value))] if attributes_of(value) else []
     if isinstance(value, dict):
         parts.append(_entries(value))
     for kind in (list, deque, set, bytearray):
@@ -90,7 +91,7 @@ def _content(value: Any) -> _PutBack | None:
     return (lambda: [part() for part in parts]) if parts else None
 
 
-def _tensor(tensor: Tensor) -> _PutBack:
+def _tensor(tensor: Tensor) -> PutBack:
     saved, version = tensor.detach().clone(), version_of(tensor)
 
     def put_back() -> None:
@@ -101,7 +102,7 @@ def _tensor(tensor: Tensor) -> _PutBack:
     return put_back
 
 
-def _names(names: dict[str, Any]) -> _PutBack:
+def _names(names: dict[str, Any]) -> PutBack:
     """Return what puts back the names of a file, which other threads may use meanwhile."""
     saved = dict(names)
 
@@ -115,7 +116,7 @@ def _names(names: dict[str, Any]) -> _PutBack:
     return put_back
 
 
-def _entries(value: dict[Any, Any]) -> _PutBack:
+def _entries(value: dict[Any, Any]) -> PutBack:
     saved = list(dict.items(value))
     kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
 
@@ -129,7 +130,7 @@ def _entries(value: dict[Any, Any]) -> _PutBack:
     return put_back
 
 
-def _items(value: Any, kind: Any) -> _PutBack:
+def _items(value: Any, kind: Any) -> PutBack:
     saved = list(kind.__iter__(value))
 
     def put_back() -> None:
@@ -141,7 +142,8 @@ def _items(value: Any, kind: Any) -> _PutBack:
     return put_back
 
 
-def _attributes(value: Any, saved: dict[str, Any]) -> _PutBack:
+def kept_attributes(value: Any, saved: dict[str, Any]) -> PutBack:
+    """Return what puts an object's attributes back."""
     write = type.__setattr__ if isinstance(value, type) else object.__setattr__
     delete = type.__delattr__ if isinstance(value, type) else object.__delattr__
 
@@ -156,7 +158,7 @@ def _attributes(value: Any, saved: dict[str, Any]) -> _PutBack:
     return put_back
 
 
-def _cell(cell: Any) -> _PutBack:
+def _cell(cell: Any) -> PutBack:
     try:
         saved = cell.cell_contents
     except ValueError:  # it is empty

@@ -11,6 +11,7 @@ from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.outside import Outside
+from fl_lightning.executors.stacked.changes.through_trainer import ThroughTrainer
 from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.randomness import nothing_drawn
 
@@ -45,11 +46,12 @@ class Rehearsal:
         """
         copy, watched, stacked, state = self._copy or self._made()
         self._copy = None  # unless nothing changes it
-        outside = Outside(state)
+        outside, given = Outside(state), ThroughTrainer(watched)
         try:
-            with nothing_drawn(copy.vector.device, torch_may_draw=True), no_effects():
-                result = step(stacked, copy)
-            changed = state.changed()
+            with given.looked_at():
+                with nothing_drawn(copy.vector.device, torch_may_draw=True), no_effects():
+                    result = step(stacked, copy)
+                changed = state.changed() or given.changed()
         finally:
             outside.put_back()
         if changed:

@@ -22,6 +22,7 @@ from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.outside import Outside
+from fl_lightning.executors.stacked.changes.through_trainer import ThroughTrainer
 from fl_lightning.executors.stacked.corrections import CorrectionState
 from fl_lightning.executors.stacked.decisions import Tried
 from fl_lightning.executors.stacked.guards.effects import no_effects
@@ -121,7 +122,9 @@ class Trial:
         if kept is not None:
             raise CannotVectorize(kept)
         if read := reads.changed():
-            raise CannotVectorize(f"reading the data changes `{read}`, of which there is one for all clients")
+            raise CannotVectorize(
+                f"reading the data, or `training_step`, changes `{read}`, of which there is one for all clients"
+            )
         if changed := rates.changed():
             raise CannotVectorize(
                 f"a learning-rate schedule changes `{changed}`, of which there is one for all clients"
@@ -141,12 +144,28 @@ class Trial:
         vector = self._training.vector
         held, outside = vector.read(), Outside(ModuleState(self._copy.vector))
         spoil(vector.tensors())  # a step that takes the module's own, such as from the optimizer, is seen
+        given = ThroughTrainer(self._watched)
         try:
-            self._compare_both()
-            self._compare_precisely()
+            with given.looked_at():
+                error = self._found_to_differ()
+                if changed := given.changed():
+                    raise CannotVectorize(
+                        f"`training_step` changes {changed}, of which there is one for all clients"
+                    ) from error
+            if error is not None:
+                raise error
         finally:
             vector.write(held)
             outside.put_back()
+
+    def _found_to_differ(self) -> Exception | None:
+        """Compare; return what is raised where anything differs."""
+        try:
+            self._compare_both()
+            self._compare_precisely()
+        except Exception as error:  # whatever a module raises on stacked tensors
+            return error
+        return None
 
     def _compare_both(self) -> None:
         self._compare()
@@ -256,14 +275,19 @@ class Trial:
                         "take SGD"
                     )
                 types = [parameter.dtype for parameter in vector.parameters]
-                cause = of_rounding(types, models[1][: len(types)], largest(apart)) or (
-                    "the step depends on something that a stack does not keep for each client"
-                    + (", such as the order in which random numbers are drawn" if self.draws else "")
-                )
+                cause = of_rounding(types, models[1][: len(types)], largest(apart)) or self._unkept
                 raise CannotVectorize(
                     f"{name!r} differs by {largest(apart):.1g} after a client's training in a stack, where training "
                     f"moves it by {move:.1g}: {cause}"
                 )
+
+    @property
+    def _unkept(self) -> str:
+        """What a stack may not keep for each client."""
+        if self._watched.reads_rates:
+            return "the step reads or sets something of the optimizer, of which there is one for all clients"
+        order = ", such as the order in which random numbers are drawn" if self.draws else ""
+        return f"the step depends on something that a stack does not keep for each client{order}"
 
     def _compare_steps(self, result: ClientResult, steps: int, summed_lr: Sequence[float]) -> None:
         if result.num_steps != steps:
