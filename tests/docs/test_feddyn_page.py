@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from helpers.result_pages import claim, rows_of, text_of
+from helpers.result_pages import cells, claim, read, rows_of, text_of
 from scipy.stats import binomtest
 
 FEDDYN = "reproduction/feddyn.md"
@@ -105,3 +105,22 @@ def test_what_is_said_of_the_synthetic_sets_is_true() -> None:
     row = claim("the same, convex synthetic data")
     assert f"in {won} of {len(best)} sets" in row["here"]
     assert f"p = {p:.2g}" in row["verdict"]
+
+
+def test_cifar10_is_that_of_the_file() -> None:
+    curves = read("feddyn_cifar_50.csv")
+    ours, theirs = curves["FedDyn"], curves["FedAvg"]
+    assert curves["round"] == [float(number) for number in range(1, 51)]
+
+    def until(curve: list[float], target: float) -> int | None:
+        return next((number for number, value in enumerate(curve, 1) if value >= target), None)
+
+    for target in (0.4, 0.5, 0.6, 0.65):
+        own, other = until(ours, target), until(theirs, target)
+        assert own is not None
+        shown = "50+" if other is None else f"{other} ({other / own:.2f} \N{MULTIPLICATION SIGN})"
+        assert cells(FEDDYN, f"{target:.2f} on CIFAR-10") == [str(own), shown]
+    last = [f"{100 * curve[-1]:.2f}" for curve in (ours, theirs)]
+    assert cells(FEDDYN, "accuracy after 50 rounds, %") == last
+    here = f"FedDyn reaches 60 % after {until(ours, 0.6)} rounds, FedAvg after {until(theirs, 0.6)}"
+    assert claim("CIFAR-10 by Dirichlet .3, 50 rounds")["here"] == f"{here}; {last[0]} and {last[1]} % after 50"
