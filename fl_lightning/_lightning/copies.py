@@ -13,6 +13,7 @@ from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import without_graphs
 
 _LOGGERS = ("logger", "loggers")
+_MODULES = ("lightning_module", "model")
 #: What is the same for all clients of a round, and may be another thing in the next.
 _OF_ROUND = frozenset(
     [
@@ -47,8 +48,6 @@ _OF_FIT = frozenset(
         "is_global_zero",
         "num_devices",
         "device_ids",
-        "lightning_module",
-        "model",
         "training",
         "validating",
         "testing",
@@ -92,13 +91,19 @@ class WatchedTrainer:
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self.__dict__.update(_trainer=trainer, reads_round=False, reads_rates=False, _look=None)
+        self.__dict__.update(_trainer=trainer, reads_round=False, reads_rates=False, _look=None, _copy=None)
+
+    def show(self, copy: Any) -> None:
+        """Give the copy where the trainer would give its module."""
+        self.__dict__["_copy"] = copy
 
     def tell(self, look: Callable[[str, Any], object] | None) -> None:
         """Call a function with the name and the value of each attribute, before it is given."""
         self.__dict__["_look"] = look
 
     def __getattr__(self, name: str) -> Any:
+        if name in _MODULES:
+            return self._copy
         if name in _LOGGERS:
             raise CannotVectorize("`training_step` calls the logger itself, which sees one client at a time")
         if name in _OF_ROUND:
@@ -135,6 +140,7 @@ def copied(module: Any, trainer: pl.Trainer) -> tuple[Any, WatchedTrainer]:
     shared = _memory_of(module) & _memory_of(copy)
     if shared:
         raise CannotVectorize("the module cannot be copied to try it out (a copy shares parameters or buffers with it)")
+    watched.show(copy)
     for part in copy.modules():
         if isinstance(part, pl.LightningModule):
             part.__dict__["_trainer"] = watched  # Lightning leaves it out of copies

@@ -105,16 +105,6 @@ class ClientBatches:
         """Return the largest number of samples in a batch of some tasks."""
         return self.data.batch_size or max(task.num_samples for task in tasks)
 
-    def sizes(self) -> list[int]:
-        """Return the numbers of samples that clients' batches may have, those of most clients first."""
-        size, samples = self.data.batch_size, self.data.client_sizes
-        last = (
-            samples if size is None else np.where(samples < size, samples, 0 if self.data.drop_last else samples % size)
-        )
-        found, clients = np.unique(last[last > 0], return_counts=True)
-        sizes: list[int] = found[np.argsort(-clients, kind="stable")].tolist()
-        return sizes if size is None or size in sizes else [size, *sizes]
-
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through, repeated ones counted again."""
         size, n = self.data.batch_size, task.num_samples

@@ -476,6 +476,76 @@ def test_what_is_counted_outside_of_the_module_is_counted_once(count: Callable[[
     assert times[0] == times[1] > 0
 
 
+class Bare:
+    """Has no attributes at first."""
+
+
+class ReadOnly:
+    """Keeps its total where a property of the same name hides it."""
+
+    def __init__(self) -> None:
+        vars(self).update(first=0, total=0)
+
+    @property
+    def total(self) -> int:
+        return int(vars(self)["total"])
+
+    def add(self) -> None:
+        vars(self)["total"] += 1
+
+
+EMPTY, EMPTY_BY_NAME, BARE, READ_ONLY = list[int](), dict[str, int](), Bare(), ReadOnly()
+DRAWN = np.random.default_rng(0)
+
+
+def fill_list() -> int:
+    EMPTY.append(1)
+    return len(EMPTY)
+
+
+def fill_dictionary() -> int:
+    EMPTY_BY_NAME["rare"] = EMPTY_BY_NAME.get("rare", 0) + 1
+    return EMPTY_BY_NAME["rare"]
+
+
+def fill_object() -> int:
+    vars(BARE)["calls"] = vars(BARE).get("calls", 0) + 1
+    return int(vars(BARE)["calls"])
+
+
+def add_behind_a_property() -> int:
+    READ_ONLY.add()
+    return READ_ONLY.total
+
+
+def draw_by_numpy() -> int:
+    return int(DRAWN.integers(1000))
+
+
+@pytest.mark.parametrize("act", [fill_list, fill_dictionary, fill_object, add_behind_a_property, draw_by_numpy])
+def test_what_holds_nothing_at_first_is_put_back(act: Callable[[], int]) -> None:
+    """A rare client's batches are of another form, which is tried on a copy first."""
+
+    class ActsRarely(Decides):
+        def weighed(self, loss: Tensor, x: Tensor) -> Tensor:
+            return loss * self.act() if len(x) == 3 else loss
+
+        def act(self) -> int:
+            return act()
+
+    ends = []
+    for executor in ("sequential", VectorizedExecutor()):
+        EMPTY.clear()
+        EMPTY_BY_NAME.clear()
+        vars(BARE).clear()
+        vars(READ_ONLY)["total"] = 0
+        DRAWN.bit_generator.state = np.random.default_rng(0).bit_generator.state
+        weights, _ = fit(ActsRarely(), executor, clients((), short=(5,)))
+        ends.append((weights, len(EMPTY), dict(EMPTY_BY_NAME), dict(vars(BARE)), READ_ONLY.total, DRAWN.integers(1000)))
+    assert ends[0][1:] == ends[1][1:]
+    assert torch.allclose(ends[0][0], ends[1][0], rtol=1e-9, atol=1e-12)
+
+
 class CountsInClass(Decides):
     """Counts its rare steps in its class, whose name it does not need for that."""
 

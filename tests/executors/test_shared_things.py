@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import random
 import sys
 from collections.abc import Callable
 from functools import cached_property, lru_cache, wraps
@@ -883,10 +884,62 @@ def test_a_list_that_the_data_module_holds_is_appended_to_once() -> None:
     assert lengths == [3 * 4 * len(SIZES)] * 2
 
 
+class CountsInLongList(Base):
+    """Counts in a list of which a brief look would see the length alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.trainer.datamodule.counts[137] += 1
+        return self.loss(batch)
+
+
+@pytest.mark.parametrize("counts", [[0] * 2_000, np.zeros(5_000), torch.zeros(5_000)], ids=["list", "array", "tensor"])
+def test_a_count_in_a_long_list_of_the_data_module_is_found(counts: Any) -> None:
+    data = TensorDataModule(arrays(), batch_size=4)
+    data.counts = counts  # type: ignore[attr-defined]
+    *_, cause = fit(CountsInLongList, lambda: data, "vectorized")
+    assert data.counts[137] == 3 * 4 * len(SIZES)  # type: ignore[attr-defined]
+    assert cause is not None and "trainer.datamodule" in cause
+
+
+class NotesRarely(Base):
+    """Notes small batches in a list that it finds by way of the trainer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        module: Any = self.trainer.lightning_module
+        if len(batch[1]) == 3:
+            module.history.append(1)
+        return self.loss(batch)
+
+
+def test_the_trainers_module_is_the_module_on_a_copy_too() -> None:
+    samples = [(x[:15], y[:15]) if place == 5 else (x, y) for place, (x, y) in enumerate(arrays())]
+    for executor in ("sequential", "vectorized"):
+        module, *_ = fit(NotesRarely, lambda: TensorDataModule(samples, batch_size=4), executor)
+        assert len(module.history) == 3
+
+
+def test_a_data_module_that_holds_what_cannot_be_looked_at_is_no_reason_not_to_stack() -> None:
+    def data() -> TensorDataModule:
+        module = TensorDataModule(arrays(), batch_size=4)
+        module.dice = random.SystemRandom()  # type: ignore[attr-defined]
+        return module
+
+    class Reads(Base):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return self.loss(batch) * len(self.trainer.datamodule.client_sizes)
+
+    assert assert_same(Reads, data) is None
+
+
 def test_reading_the_data_module_and_the_strategy_is_no_reason_not_to_stack() -> None:
     class Reads(Base):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             trainer: Any = self.trainer
-            return self.loss(batch) * (len(trainer.datamodule.client_sizes) + trainer.world_size)
+            size = trainer.strategy.world_size + len(trainer.datamodule.client_sizes)
+            return self.loss(batch) * size if trainer.lightning_module is self else None
 
     assert assert_same(Reads) is None

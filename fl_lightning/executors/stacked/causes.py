@@ -26,8 +26,8 @@ _OF_ITEM = "a number that `.item()` took out of a tensor is given to other code,
 _RECURRENT = "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"
 #: Why activation checkpointing, and what else hooks into tensors that are saved for the backward pass, fails.
 SAVED_HOOKS = (
-    "activation checkpointing (`torch.utils.checkpoint`) computes a part of the step again in the backward pass, which "
-    "a stack takes later, for all clients"
+    "activation checkpointing (`torch.utils.checkpoint`), or another hook on saved tensors, works in the backward "
+    "pass, which a stack takes after the step, for all clients"
 )
 _CAUSES = {
     "__bool__": DECIDES,

@@ -231,8 +231,7 @@ def make_step_runners(
     """
     precision = str(training.trainer.precision_plugin.precision)
     mapped = MappedStep(stacked, vector, always_maps=rehearsal is None)
-    programs = ProgramMaker(stacked, vector, precision, rehearsal, training.batches.sizes)
-    return StepRunners(stacked, mapped, programs, rehearsal, try_way)
+    return StepRunners(stacked, mapped, ProgramMaker(stacked, vector, precision, rehearsal), rehearsal, try_way)
 
 
 def _nothing() -> None:

@@ -89,7 +89,8 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Compute a cross-entropy; torch's own cannot be mapped with weights and smoothing together."""
-    is_usual = weight is None or not label_smoothing or reduction != "mean" or target.is_floating_point()
+    by_mean = reduction == "mean" and size_average is None and reduce is None
+    is_usual = weight is None or not label_smoothing or not by_mean or target.is_floating_point()
     options = {"size_average": size_average, "ignore_index": ignore_index, "reduce": reduce, "reduction": reduction}
     smoothing = label_smoothing if is_usual else 0.0
     usual = F.cross_entropy(input, target, weight, label_smoothing=smoothing, **options)  # type: ignore[arg-type]

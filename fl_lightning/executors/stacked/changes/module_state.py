@@ -160,12 +160,13 @@ class Snapshotter:
     def __init__(self, own: set[int], brief: bool, nodes: int, samples: bool = False) -> None:
         self._own, self._brief, self._left, self._samples = own, brief, nodes, samples
         self._seen: dict[int, tuple[int, Any]] = {}
+        self._empty: list[Any] = []  # containers that held nothing
         self._depth = 0
 
     @property
     def visited(self) -> list[Any]:
-        """The objects into which it has looked."""
-        return [value for _, value in self._seen.values()]
+        """The objects into which it has looked, and empty containers."""
+        return [*(value for _, value in self._seen.values()), *self._empty]
 
     def snapshot(self, value: Any) -> Any:
         """Return a snapshot of a value."""
@@ -173,6 +174,7 @@ class Snapshotter:
         if kind in _PLAIN:
             return value
         if kind in _EMPTY and not value:
+            self._empty.append(value)
             return kind
         depth = self._depth
         try:

@@ -26,7 +26,8 @@ PutBack = Callable[[], object]
 class Outside:
     """What the methods of a module can reach: containers, objects, tensors, classes, globals, variables of closures.
 
-    What cannot be put back is how far iterators and generators have come.
+    What cannot be put back is how far iterators and generators have come, and what writes past Python, such as by
+    ``.data``.
 
     Args:
         state: What a copy of the module holds.
@@ -44,8 +45,8 @@ class Outside:
             namespaces |= {id(vars(value)): vars(value) for value in held}
         cells = {id(cell): cell for function in functions for cell in function.__closure__ or ()}
         self._entries = [_names(names) for names in namespaces.values()]
-        self._entries += [kept_attributes(kind, dict(vars(kind))) for kind in classes]
-        self._entries += [kept_attributes(function, attributes_of(function)) for function in functions]
+        self._entries += [kept_attributes(kind) for kind in classes]
+        self._entries += [kept_attributes(function) for function in functions]
         self._entries += [_cell(cell) for cell in cells.values()]
         for value in reached:
             with suppress(Exception):  # whatever an object raises when it is looked at
@@ -72,23 +73,35 @@ def kept_content(value: Any) -> PutBack | None:
     if isinstance(value, Tensor):
         return _tensor(value)
     if isinstance(value, np.ndarray):
-        saved = value.copy()
-        return lambda: np.copyto(value, saved)
+        return _array(value)
     if isinstance(value, type):
-        return kept_attributes(value, dict(vars(value)))
+        return kept_attributes(value)
     if isinstance(value, random.Random):
         state = value.getstate()
         return lambda: value.setstate(state)
+    if isinstance(value, np.random.Generator):
+        held = value.bit_generator.state
+        return lambda: setattr(value.bit_generator, "state", held)
     if isinstance(value, torch.Generator):
         own = value.get_state()
         return lambda: value.set_state(own)
-    parts = [kept_attributes(value, attributes_of(value))] if attributes_of(value) else []
+    parts = [kept_attributes(value)] if hasattr(value, "__dict__") or attributes_of(value) else []
     if isinstance(value, dict):
         parts.append(_entries(value))
     for kind in (list, deque, set, bytearray):
         if isinstance(value, kind):
             parts.append(_items(value, kind))
     return (lambda: [part() for part in parts]) if parts else None
+
+
+def _array(array: Any) -> PutBack:
+    saved = array.copy()
+
+    def put_back() -> None:
+        if array.tobytes() != saved.tobytes():  # others may write to it meanwhile
+            np.copyto(array, saved)
+
+    return put_back
 
 
 def _tensor(tensor: Tensor) -> PutBack:
@@ -142,20 +155,41 @@ def _items(value: Any, kind: Any) -> PutBack:
     return put_back
 
 
-def kept_attributes(value: Any, saved: dict[str, Any]) -> PutBack:
-    """Return what puts an object's attributes back."""
-    write = type.__setattr__ if isinstance(value, type) else object.__setattr__
-    delete = type.__delattr__ if isinstance(value, type) else object.__delattr__
+def kept_attributes(value: Any) -> PutBack:
+    """Return what puts an object's or a class's attributes back; no code of the user's own, such as a setter, runs."""
+    is_class = isinstance(value, type)
+    own = None if is_class else getattr(value, "__dict__", None)
+    saved = dict(vars(value)) if is_class else attributes_of(value)
+    in_dictionary = set(own) if isinstance(own, dict) else set()
 
     def put_back() -> None:
-        present = dict(vars(value)) if isinstance(value, type) else attributes_of(value)
-        for key in saved.keys() | present.keys():
-            if key not in saved:
-                delete(value, key)
-            elif present.get(key, _MISSING) is not saved[key]:
-                write(value, key, saved[key])
+        present = dict(vars(value)) if is_class else attributes_of(value)
+        for key in (*saved, *(key for key in present if key not in saved)):
+            before = saved.get(key, _MISSING)
+            if present.get(key, _MISSING) is before:
+                continue
+            with suppress(Exception):  # such as of an attribute that is computed; the others are put back
+                if isinstance(own, dict) and (key in own or key in in_dictionary):
+                    _put_entry(own, key, before)
+                else:
+                    _put_attribute(value, key, before)
 
     return put_back
+
+
+def _put_entry(held: dict[str, Any], key: str, before: Any) -> None:
+    if before is _MISSING:
+        del held[key]
+    else:
+        held[key] = before
+
+
+def _put_attribute(value: Any, key: str, before: Any) -> None:
+    kind = type if isinstance(value, type) else object
+    if before is _MISSING:
+        kind.__delattr__(value, key)
+    else:
+        kind.__setattr__(value, key, before)
 
 
 def _cell(cell: Any) -> PutBack:

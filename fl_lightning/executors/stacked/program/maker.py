@@ -88,19 +88,10 @@ class ProgramMaker:
         vector: The federated state of the module.
         precision: The trainer's precision, such as ``"32-true"``.
         rehearsal: Tries batches of other sizes on a copy of the module; ``None`` if it is one already.
-        likely_sizes: Returns the sizes that batches may have, the likely ones first.
     """
 
-    def __init__(
-        self,
-        stacked: StackedLoop,
-        vector: StateVector,
-        precision: str,
-        rehearsal: Rehearsal | None,
-        likely_sizes: Callable[[], Sequence[int]],
-    ) -> None:
+    def __init__(self, stacked: StackedLoop, vector: StateVector, precision: str, rehearsal: Rehearsal | None) -> None:
         self._stacked, self._vector, self._rehearsal = stacked, vector, rehearsal
-        self._likely_sizes = likely_sizes
         self._places = vector.places()
         self._possible = precision in ("32-true", "64-true") and len(vector.tensors()) == len(vector.parameters)
         self._step: TracedStep | None = None
@@ -112,7 +103,6 @@ class ProgramMaker:
         self._first: Any = None
         self._first_size = 0
         self._sizes: set[int] = set()
-        self._looks_ahead = rehearsal is not None
 
     def forget(self) -> None:
         """Trace the step anew: the module may be another one now."""
@@ -150,39 +140,17 @@ class ProgramMaker:
             SideEffect: If it has side effects.
         """
         new = sorted(sizes - self._sizes)
-        if not new or self._looked_ahead(new):
+        if not new:
             return
         try:
-            self._check_sizes(new)
+            for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
+                plan, first = self._first
+                _check_plan(plan, other, loss, self._first_size, size)
+                joint_logs(first, logged, self._first_size, size)
         except SideEffect:
             raise
         except Exception as error:
             self.refuse(DEPENDS_ON_SIZE, error)
-
-    def _looked_ahead(self, new: Sequence[int]) -> bool:
-        """Check sizes together with as many others as are known, which batches are likely to have later.
-
-        With clients of unequal sizes nearly every round has new ones, and a rehearsal costs more than a trace does.
-
-        Returns:
-            Whether the step does the same for all of them. If not, others are not looked at any more before they come:
-            it may be one of those that never comes.
-        """
-        known = {*self._sizes, *new}
-        others = [size for size in self._likely_sizes() if size not in known][: len(known)] if self._looks_ahead else []
-        if not others:
-            return False
-        try:
-            self._check_sizes([*new, *others])
-        except Exception:  # whatever a step raises that is given another batch than it will ever have
-            self._looks_ahead = False
-        return self._looks_ahead
-
-    def _check_sizes(self, new: Sequence[int]) -> None:
-        for size, (other, loss, logged) in zip(new, self._record_apart(new), strict=True):
-            plan, first = self._first
-            _check_plan(plan, other, loss, self._first_size, size)
-            joint_logs(first, logged, self._first_size, size)
         self._sizes.update(new)
 
     def refuse(self, cause: str, error: Exception | None = None) -> NoReturn:

@@ -147,25 +147,16 @@ class Trial:
         given = ThroughTrainer(self._watched)
         try:
             with given.looked_at():
-                error = self._found_to_differ()
-                if changed := given.changed():
-                    raise CannotVectorize(
-                        f"`training_step` changes {changed}, of which there is one for all clients"
-                    ) from error
-            if error is not None:
-                raise error
+                try:
+                    self._compare_both()
+                    self._compare_precisely()
+                except Exception:  # whatever a module raises on stacked tensors
+                    _refuse_changes(given)  # which are the cause
+                    raise
+                _refuse_changes(given)
         finally:
             vector.write(held)
             outside.put_back()
-
-    def _found_to_differ(self) -> Exception | None:
-        """Compare; return what is raised where anything differs."""
-        try:
-            self._compare_both()
-            self._compare_precisely()
-        except Exception as error:  # whatever a module raises on stacked tensors
-            return error
-        return None
 
     def _compare_both(self) -> None:
         self._compare()
@@ -327,6 +318,11 @@ class _Done:
     result: ClientResult
     witness: Witness
     metrics_before: MetricStates
+
+
+def _refuse_changes(given: ThroughTrainer) -> None:
+    if changed := given.changed():
+        raise CannotVectorize(f"`training_step` changes {changed}, of which there is one for all clients")
 
 
 def copy_of(training: LocalTraining) -> tuple[LocalTraining, WatchedTrainer]:
