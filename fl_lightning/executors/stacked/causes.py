@@ -24,6 +24,11 @@ _GRADIENTS = (
 )
 _OF_ITEM = "a number that `.item()` took out of a tensor is given to other code, and each client has its own"
 _RECURRENT = "`nn.LSTM`, `nn.GRU` and `nn.RNN` compute one model at a time"
+#: Why weights of the copy that a trial makes useless are seen.
+BY_ANOTHER_WAY = (
+    "`training_step` takes parameters or buffers by another way than as attributes of the module, such as a list of "
+    "them that was kept"
+)
 #: Why activation checkpointing, and what else hooks into tensors that are saved for the backward pass, fails.
 SAVED_HOOKS = (
     "activation checkpointing (`torch.utils.checkpoint`), or another hook on saved tensors, works in the backward "

@@ -19,6 +19,7 @@ from fl_lightning._lightning.metric_replay import MetricStates, metric_states
 from fl_lightning._lightning.stacked_loop import StackedLoop
 from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
+from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY
 from fl_lightning.executors.stacked.changes.module_state import ModuleState
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.outside import Outside
@@ -35,6 +36,7 @@ from fl_lightning.executors.stacked.step_runners import Example, make_step_runne
 from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import MetricsAlone, compare_metrics
+from fl_lightning.executors.stacked.trials.numbers import compare_logs, compare_steps
 from fl_lightning.executors.stacked.trials.precise import in_double_precision, largest, of_rounding, spoil
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
@@ -43,10 +45,6 @@ from fl_lightning.seeding import preserved_generators
 #: Relative to how far training moves a tensor: rounding stays far below, another function far above.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3}
 _MIXED = 5e-2
-_BY_ANOTHER_WAY = (
-    "`training_step` takes parameters or buffers by another way than as attributes of the module, such as a list of "
-    "them that was kept"
-)
 
 
 class Trial:
@@ -195,7 +193,7 @@ class Trial:
         if changed := state.changed():
             raise CannotVectorize(f"`training_step` changes {changed} of a stack")
         if not self._training.trainer.barebones:  # then nothing is logged
-            self._compare_logs(journal)
+            compare_logs([done.witness for done in self._done], journal, self._tolerance)
 
     @property
     def tried(self) -> Tried:
@@ -232,11 +230,11 @@ class Trial:
             summed = stack_training.run()
         self.draws, self.by_program = self.draws or stack_training.drew, self.by_program and stack_training.by_program
         if stack_training.lost > sum(member.witness.lost for member in members):  # by weights that are hidden
-            raise CannotVectorize(_BY_ANOTHER_WAY)
+            raise CannotVectorize(BY_ANOTHER_WAY)
         vector_of = stack.models.vectors()
         for row, member in enumerate(members):
             self._compare_models(member, vector_of(row))
-            self._compare_steps(member.result, len(stack.windows[row]), summed[row])
+            compare_steps(member.result, len(stack.windows[row]), summed[row])
 
     @property
     def _is_mixed(self) -> bool:
@@ -258,7 +256,7 @@ class Trial:
             same = (alone == at_once) | (alone.isnan() & at_once.isnan()) | (apart <= bound)
             if not bool(same.all()):
                 if bool((at_once.isnan() & ~alone.isnan()).any()):
-                    raise CannotVectorize(_BY_ANOTHER_WAY)
+                    raise CannotVectorize(BY_ANOTHER_WAY)
                 if name in vector.names and not isinstance(optimizer, SGD) and self._is_noise(name, done):
                     raise CannotVectorize(
                         f"the gradient of {name!r} is zero but for rounding, as that of a bias before normalisation, "
@@ -280,34 +278,11 @@ class Trial:
         order = ", such as the order in which random numbers are drawn" if self.draws else ""
         return f"the step depends on something that a stack does not keep for each client{order}"
 
-    def _compare_steps(self, result: ClientResult, steps: int, summed_lr: Sequence[float]) -> None:
-        if result.num_steps != steps:
-            raise CannotVectorize(f"a client makes {result.num_steps} steps alone, and {steps} in a stack")
-        pairs = zip(result.summed_lr, summed_lr, strict=False)
-        if any(abs(alone - at_once) > 1e-6 * max(abs(alone), 1e-12) for alone, at_once in pairs):
-            raise CannotVectorize("a client's learning rates are others in a stack")
-
     def _compare_metrics(self, journal: Journal) -> None:
         copy, origin = self._copy.vector, self._training.vector
         clients = [MetricsAlone(done.begun.task.slot, done.metrics_before, done.witness.metrics) for done in self._done]
         with self._training.trainer.precision_plugin.train_step_context():
             self.jointly = compare_metrics(clients, journal, copy, origin, self._done[0].begun.model, self._is_mixed)
-
-    def _compare_logs(self, journal: Journal) -> None:
-        alone: dict[Any, tuple[int, float]] = {}
-        for done in self._done:
-            for key, (count, total) in done.witness.logged.items():
-                before = alone.get(key, (0, 0.0))
-                alone[key] = before[0] + count, before[1] + total
-        at_once = journal.logged_sums()
-        for key in {**alone, **at_once}:
-            (n, a), (m, b) = alone.get(key, (0, 0.0)), at_once.get(key, (0, 0.0))
-            if b != b and a == a:
-                raise CannotVectorize(_BY_ANOTHER_WAY)
-            if n != m or not (
-                a == b or abs(a - b) <= 10 * self._tolerance * (abs(a) + 1e-3 * n) or (a != a and b != b)
-            ):
-                raise CannotVectorize(f"what is logged as {key[1]!r} is another value in a stack")
 
 
 @dataclass
