@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,37 @@ def test_the_cause_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fit(Speaks(prints), "vectorized")
     assert "not stacked: `training_step` prints" in caplog.text
+
+
+AT_THE_END = """
+import json
+import logging
+import os
+
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+
+from fl_lightning import FedAvg, TensorDataModule
+
+trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor="vectorized", seed=0)])
+trainer.fit(Module(linear()), datamodule=TensorDataModule(clients_of((6,)), batch_size=4))
+assert trainer.fit_loop.executor.cause is None
+
+
+class EndsLate:
+    def __del__(self, ask=id):  # of which there is an audit event
+        ask(self)
+
+
+for module in (json, logging, os):
+    module.ends_late = EndsLate()
+"""
+
+
+def test_nothing_is_said_of_the_watch_when_python_ends() -> None:
+    """Objects that end late make audit events when the names of the watch's module are gone."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "audit hook" not in done.stderr

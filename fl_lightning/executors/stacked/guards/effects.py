@@ -83,12 +83,13 @@ def _listen() -> None:
     sys.addaudithook(_hear)
 
 
-def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in _EVENTS:  # most events are others: each call of `id` makes one
+def _hear(event: str, arguments: tuple[Any, ...], events: dict[str, str] = _EVENTS) -> None:
+    # an argument holds the events: when Python ends, a module's names are None, and the hook is called even so
+    if event not in events:  # most events are others: each call of `id` makes one
         return
     refuse = getattr(_watching, "refuse", None)
     if refuse is not None and (event != "open" or arguments[2] & _WRITING):
-        refuse(_EVENTS[event])
+        refuse(events[event])
 
 
 @contextmanager
