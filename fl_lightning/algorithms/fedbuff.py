@@ -96,10 +96,10 @@ class FedBuff(AsynchronousCallback):
     def configure_algorithm(self) -> AsynchronousAlgorithm:
         """Return the parts."""
         deltas = StalenessWeightedDeltas(self.staleness, self.weighting, self.divide_by, self.average_staleness)
-        own_rate = Mixing(1.0 if self.server_lr is None else self.server_lr, name="server_lr")
+        lr = 1.0 if self.server_lr is None else self.server_lr
         return self.compose(
             deltas,
-            own_rate if self.server is None else self.server,
+            Mixing(lr, name="server_lr") if self.server is None else self.server,
             proximal(self.mu),
             buffer_size=self.buffer_size,
             max_staleness=self.max_staleness,

@@ -1,4 +1,4 @@
-"""What parts hold in their attributes, and class attributes whose values follow from the parts that they hold."""
+"""Finds the parts in a part's attributes, and gives class attributes the values that follow from these parts."""
 
 from __future__ import annotations
 

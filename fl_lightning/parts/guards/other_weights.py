@@ -1,4 +1,4 @@
-"""What becomes of weights that somebody else wrote into the module between two rounds, or between two fits."""
+"""Weights that somebody else wrote into the module between two rounds or two fits: they are taken, or refused."""
 
 from __future__ import annotations
 

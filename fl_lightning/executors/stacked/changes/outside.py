@@ -23,7 +23,31 @@ _MISSING = object()
 PutBack = Callable[[], object]
 
 
-class Outside:
+class Kept:
+    """The contents and attributes of objects, which are put back later."""
+
+    def __init__(self) -> None:
+        self._entries: list[PutBack] = []
+
+    def add(self, *entries: PutBack) -> None:
+        """Add functions that put something back."""
+        self._entries += entries
+
+    def add_contents(self, values: Iterable[Any]) -> None:
+        """Keep what objects hold."""
+        for value in values:
+            with suppress(Exception):  # whatever an object raises when it is looked at
+                if (entry := _content(value)) is not None:
+                    self._entries.append(entry)
+
+    def put_back(self) -> None:
+        """Put back what has changed since."""
+        for entry in self._entries:
+            with suppress(Exception):  # such as of an object that cannot be written to
+                entry()
+
+
+class Outside(Kept):
     """What the methods of a module can reach: containers, objects, tensors, classes, globals, variables of closures.
 
     What cannot be put back is how far iterators and generators have come, and what writes past Python, such as by
@@ -44,20 +68,11 @@ class Outside:
             held = (value for value in names.values() if type(value) is ModuleType and is_users(value.__name__))
             namespaces |= {id(vars(value)): vars(value) for value in held}
         cells = {id(cell): cell for function in functions for cell in function.__closure__ or ()}
-        self._entries = [_names(names) for names in namespaces.values()]
-        self._entries += [kept_attributes(kind) for kind in classes]
-        self._entries += [kept_attributes(function) for function in functions]
-        self._entries += [_cell(cell) for cell in cells.values()]
-        for value in reached:
-            with suppress(Exception):  # whatever an object raises when it is looked at
-                if id(value) not in inside and (entry := kept_content(value)) is not None:
-                    self._entries.append(entry)
-
-    def put_back(self) -> None:
-        """Put back what has changed since."""
-        for entry in self._entries:
-            with suppress(Exception):  # such as of an object that cannot be written to
-                entry()
+        super().__init__()
+        self.add(*map(_names, namespaces.values()))
+        self.add(*map(kept_attributes, [*classes, *functions]))
+        self.add(*map(_cell, cells.values()))
+        self.add_contents(value for value in reached if id(value) not in inside)
 
 
 def _functions(classes: Iterable[type]) -> Iterator[FunctionType]:
@@ -68,7 +83,7 @@ def _functions(classes: Iterable[type]) -> Iterator[FunctionType]:
                 yield function
 
 
-def kept_content(value: Any) -> PutBack | None:
+def _content(value: Any) -> PutBack | None:
     """Return what puts the content of an object back; ``None`` if it has none."""
     if isinstance(value, Tensor):
         return _tensor(value)

@@ -1,4 +1,4 @@
-"""What a step on a copy of a module changes in objects that it gets from its trainer: found out, and put back."""
+"""Finds changes that a step on a copy of a module makes in objects of its trainer, and puts them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, changed_name, same
 from fl_lightning.executors.stacked.changes.object_state import SharedSnapshotter, contents_of
-from fl_lightning.executors.stacked.changes.outside import kept_attributes, kept_content
+from fl_lightning.executors.stacked.changes.outside import Kept, kept_attributes
 from fl_lightning.object_attributes import attributes_of
 
 _NODES = 2_000  # objects of the data module that are looked at
@@ -34,7 +34,7 @@ class ThroughTrainer:
 
     def __init__(self, watched: WatchedTrainer) -> None:
         self._watched = watched
-        self._given: dict[str, _Given] = {}
+        self._given: dict[int, _Given] = {}  # by id of the object, which they hold
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -46,7 +46,7 @@ class ThroughTrainer:
         finally:
             self._watched.tell(None)
             for given in self._given.values():
-                given.put_back()
+                given.kept.put_back()
 
     def changed(self) -> str | None:
         """Return the name of something that is another than when it was given, ``None`` if nothing is."""
@@ -57,9 +57,8 @@ class ThroughTrainer:
         if isinstance(value, (list, tuple)):
             parts += [(f"{name}[{place}]", part) for place, part in enumerate(value)]
         for path, part in parts:
-            known = self._given.get(path)
-            if not isinstance(part, (*_PLAIN, Tensor)) and (known is None or known.value is not part):
-                self._given[path] = _Given(f"trainer.{path}", part)
+            if not isinstance(part, (*_PLAIN, Tensor)) and id(part) not in self._given:
+                self._given[id(part)] = _Given(f"trainer.{path}", part)
 
 
 class _Given:
@@ -68,12 +67,13 @@ class _Given:
     def __init__(self, path: str, value: Any) -> None:
         self.path, self.value = path, value
         self._before, visited = self._snapshot()
-        self._contents: list[tuple[Any, Any]] = []  # what a brief look at long containers and tensors leaves out
-        self._entries = [kept_attributes(value)]
+        self._contents: list[tuple[Any, Any]] = []  # a brief look leaves out much of long containers and tensors
+        self.kept = Kept()
+        self.kept.add(kept_attributes(value))
         for held in visited:
             with suppress(Exception):  # whatever an object raises when it is looked at
-                if not _is_large(held) and (entry := kept_content(held)) is not None:
-                    self._entries.append(entry)
+                if not _is_large(held):
+                    self.kept.add_contents([held])
                     self._contents.append((held, _content(held)))
 
     def changed(self) -> str | None:
@@ -83,12 +83,6 @@ class _Given:
         if all(same(before, _content(held)) for held, before in self._contents):
             return None
         return f"something that `{self.path}` holds"
-
-    def put_back(self) -> None:
-        """Put back what has changed."""
-        for entry in self._entries:
-            with suppress(Exception):  # such as of an object that cannot be written to
-                entry()
 
     def _snapshot(self) -> tuple[dict[str, Any], list[Any]]:
         """Return a snapshot of the attributes, by name, and the objects into which it looks."""

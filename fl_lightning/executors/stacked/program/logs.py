@@ -1,4 +1,4 @@
-"""What a program logs, for batches of any size."""
+"""The values that a program logs, for batches of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients count and log, alone and in a stack."""
+"""Compares the steps and logged values of clients alone and in a stack."""
 
 from __future__ import annotations
 

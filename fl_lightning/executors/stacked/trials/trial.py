@@ -272,7 +272,7 @@ class Trial:
 
     @property
     def _unkept(self) -> str:
-        """What a stack may not keep for each client."""
+        """The likely cause of a difference: something that is not kept for each client."""
         if self._watched.reads_rates:
             return "the step reads or sets something of the optimizer, of which there is one for all clients"
         order = ", such as the order in which random numbers are drawn" if self.draws else ""
