@@ -62,12 +62,12 @@ def cause_of(function: Any, error: Exception) -> str:
         return _SELECTS
     if "data-dependent control flow" in str(error):
         return f"`{name}` decides by a tensor's values inside of torch, and each client has its own"
-    if is_of_item(error):
+    if _is_of_item(error):
         return _OF_ITEM
     return _CAUSES.get(name) or f"{name} fails on stacked models ({describe_error(error)})"
 
 
-def is_of_item(error: Exception) -> bool:
+def _is_of_item(error: Exception) -> bool:
     """Whether an error tells that what stands for ``tensor.item()`` is no number."""
     return any(text in str(error) for text in ("dtype of Item", "operand 'Item'"))
 
@@ -76,7 +76,7 @@ def cause_of_step(error: Exception) -> str:
     """Return why a step does not work for several clients, where no function of torch is to blame."""
     if SAVED_HOOKS in str(error):
         return SAVED_HOOKS
-    return _OF_ITEM if is_of_item(error) else f"`training_step` fails on stacked models ({describe_error(error)})"
+    return _OF_ITEM if _is_of_item(error) else f"`training_step` fails on stacked models ({describe_error(error)})"
 
 
 def log_why(log: logging.Logger, message: str, error: Exception) -> None:

@@ -50,8 +50,7 @@ class Kept:
 class Outside(Kept):
     """What the methods of a module can reach: containers, objects, tensors, classes, globals, variables of closures.
 
-    What cannot be put back is how far iterators and generators have come, and what writes past Python, such as by
-    ``.data``.
+    Iterators and generators stay as far as they have come, and writes that torch does not count, as by ``.data``, stay.
 
     Args:
         state: What a copy of the module holds.
