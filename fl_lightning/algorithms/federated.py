@@ -16,7 +16,7 @@ from fl_lightning.parts.exchange import Exchange
 from fl_lightning.parts.objectives import LocalObjective
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
-from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.schedules import BaseSchedule, Schedule, Synchronous
 from fl_lightning.parts.server_optimizers import Mixing, ServerOptimizer
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
 
@@ -56,7 +56,7 @@ class Federated(AggregationCallback):
         **options: Unpack[RunOptions],
     ) -> None:
         self.schedule = Synchronous() if schedule is None else schedule
-        if not isinstance(self.schedule, (Schedule, Asynchronous)):
+        if not isinstance(self.schedule, BaseSchedule):
             hint = f" Call it: {schedule.__name__}(...)." if isinstance(schedule, type) else ""
             raise TypeError(
                 "`schedule` must be Synchronous, Redistribution or Asynchronous of fl_lightning.parts, got "

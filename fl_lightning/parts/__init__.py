@@ -59,7 +59,7 @@ from fl_lightning.parts.robust import (
 )
 from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.parts.sampling import BernoulliSampler, ClientSampler, ImportanceSampler, UniformSampler
-from fl_lightning.parts.schedules import Schedule, Synchronous
+from fl_lightning.parts.schedules import BaseSchedule, Schedule, Synchronous
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.server_optimizers import Adaptive, DynamicServer, Mixing, Momentum, ServerOptimizer
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
@@ -75,6 +75,7 @@ __all__ = [
     "Asynchronous",
     "AsynchronousAlgorithm",
     "Attack",
+    "BaseSchedule",
     "BernoulliSampler",
     "Bucketing",
     "BufferExchange",

@@ -141,7 +141,7 @@ class CurrentMean(WeightedMean):
         """Raise ``ValueError`` if a client could count more than once."""
         super().check_beside(parts)
         _refuse_circulating(self, parts["schedule"])
-        if getattr(parts["schedule"], "repeats_in_buffer", False):
+        if parts["schedule"].repeats_in_buffer:
             raise ValueError(
                 f"`aggregation` cannot be {self!r}, which counts every client once: the buffer may hold several "
                 "results of one client. Give `once_per_buffer=True` or `wait_for_flush=True`, or WeightedMean()."
@@ -195,9 +195,9 @@ class StaleMean(WeightedMean):
         return None if merged is None else self.states.mean
 
 
-def _refuse_circulating(mean: Aggregation, schedule: object) -> None:
+def _refuse_circulating(mean: Aggregation, schedule: Any) -> None:
     """Raise ``ValueError`` for a mean over all clients if the server gets models that many clients trained."""
-    if getattr(schedule, "keeps_models", False):
+    if schedule.keeps_models:
         raise ValueError(
             f"`aggregation` cannot be {mean!r}, a mean over all clients: with {type(schedule).__name__} the server "
             "gets models that many clients trained. Use WeightedMean(), or a schedule in which no models circulate."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.aggregation import Aggregation
@@ -28,6 +28,7 @@ from fl_lightning.parts.objectives import Correction, LocalObjective
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import ClientSampler
+from fl_lightning.parts.schedules import BaseSchedule
 from fl_lightning.parts.server_optimizers import ServerOptimizer
 from fl_lightning.parts.summed_updates import of_sums
 from fl_lightning.signatures import ShowsSignature
@@ -55,14 +56,14 @@ class Composition(ShowsSignature):
         self,
         *,
         sampler: ClientSampler,
-        schedule: Part,
+        schedule: BaseSchedule,
         aggregation: Aggregation,
         server: ServerOptimizer,
         objective: LocalObjective | None = None,
         exchange: Exchange | Sequence[Exchange] | None = None,
     ) -> None:
         self.sampler = sampler
-        self.schedule: Any = schedule
+        self.schedule = schedule
         self.objective = LocalObjective() if objective is None else objective
         self.aggregation = aggregation
         self.server_optimizer = server

@@ -75,7 +75,7 @@ class FairMean(Aggregation):
                 f"FairMean needs its `measured` as the algorithm's objective, which computes the losses, got "
                 f"{parts['objective']!r}. Give the same MeasuredLoss() as both, or use QFedAvg."
             )
-        if getattr(parts["schedule"], "keeps_models", False):
+        if parts["schedule"].keeps_models:
             raise ValueError(
                 f"FairMean cannot merge circulating models, as {type(parts['schedule']).__name__} has them: many "
                 "clients trained each, so that it has no loss of one client. Use another schedule or aggregation."

@@ -48,7 +48,7 @@ class NormalizedMean(Aggregation):
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the reach of the clients' steps would be another one."""
-        if getattr(parts["schedule"], "keeps_models", False) and (self.momentum or self.mu):
+        if parts["schedule"].keeps_models and (self.momentum or self.mu):
             raise ValueError(
                 f"{self!r} cannot merge circulating models: each client starts without momentum and with its own "
                 "proximal term, so the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."

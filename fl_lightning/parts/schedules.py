@@ -26,10 +26,10 @@ from fl_lightning.parts.server import Server
 EvaluatedModel = Literal["server", "active", "all"]
 
 
-class Schedule(Part, ABC):
-    """Decides which model each slot of a round starts from and when the server acts.
+class BaseSchedule(Part, ABC):
+    """What other parts can ask of any schedule.
 
-    A schedule that holds another one has its slots, its flags and its checks, unless it overrides them.
+    Yours is a :class:`Schedule`, whose clients begin a round together, or an :class:`Asynchronous`.
     """
 
     #: Whether a slot keeps its model from round to round, so that it belongs to one process.
@@ -38,6 +38,27 @@ class Schedule(Part, ABC):
     merges_each_round = False
     #: Whether checkpoints hold results that the server has not merged.
     saves_results: bool = flag_of_held()
+
+    #: Whether the server may merge several results of one client at once.
+    repeats_in_buffer: bool = flag_of_held()
+    #: Whether the published model is a mean of clients' models, taken as each comes in.
+    shows_client_models: bool = flag_of_held()
+
+    @property
+    @abstractmethod
+    def in_cycle(self) -> bool:
+        """Whether clients or slots hold models that the server has not aggregated yet."""
+
+    @abstractmethod
+    def start(self, slot: int, server: Server) -> Tensor:
+        """Return the model from which ``slot`` trains, shape ``(size,)``; not to be written to."""
+
+
+class Schedule(BaseSchedule):
+    """Decides which model each slot of a round starts from and when the server acts.
+
+    A schedule that holds another one has its slots, its flags and its checks, unless it overrides them.
+    """
 
     @property
     def _held_schedules(self) -> list[Schedule]:
@@ -70,10 +91,6 @@ class Schedule(Part, ABC):
         for held in self._held_schedules:
             return held.choose_slots(num_active, cohort_size, rng)
         return list(range(num_active))
-
-    @abstractmethod
-    def start(self, slot: int, server: Server) -> Tensor:
-        """Return the model from which ``slot`` trains, shape ``(size,)``; not to be written to."""
 
     @abstractmethod
     def receive(self, result: ClientResult, server: Server) -> None:
@@ -110,6 +127,11 @@ class Synchronous(Schedule):
         self.evaluate, self.weighting = evaluate, weighting
         self._active = RunningMean()
         self._shown: Tensor | None = None
+
+    @property
+    def shows_client_models(self) -> bool:  # type: ignore[override]
+        """Whether ``evaluate`` is another model than the server's."""
+        return self.evaluate != "server"
 
     def on_fit_start(self, federation: Federation) -> None:
         """Give every client the first model, if last local models are to be averaged."""

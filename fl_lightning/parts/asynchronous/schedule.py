@@ -16,7 +16,7 @@ from fl_lightning.arguments import check_bool, check_choice, check_count, check_
 from fl_lightning.parts.asynchronous.clock import VirtualClock
 from fl_lightning.parts.asynchronous.flights import ARRIVAL, LOSS, Flight, Simulation
 from fl_lightning.parts.federation import ClientResult, Federation, Task
-from fl_lightning.parts.part import Part
+from fl_lightning.parts.schedules import BaseSchedule
 from fl_lightning.parts.server import Server
 from fl_lightning.representation import who_train
 from fl_lightning.super_calls import is_of_library
@@ -27,7 +27,7 @@ _KEPT_AHEAD = 4
 Stamp = Literal["version", "upload", "upload-literal"]
 
 
-class Asynchronous(Part):
+class Asynchronous(BaseSchedule):
     """Clients work at their own pace in virtual time, and the server moves when its buffer of results is full.
 
     Args:
@@ -56,7 +56,6 @@ class Asynchronous(Part):
 
     #: Whether a client may train on several models at once.
     repeats_clients = False
-    #: Whether checkpoints hold results that the server has not merged.
     saves_results = True
 
     def __init__(
@@ -121,7 +120,7 @@ class Asynchronous(Part):
         return super().may_draw or not is_of_library(type(self.clock))
 
     @property
-    def repeats_in_buffer(self) -> bool:
+    def repeats_in_buffer(self) -> bool:  # type: ignore[override]
         """Whether the buffer may hold several results of one client."""
         waits = self.wait_for_flush and not self.repeats_clients
         return self.buffer_size > 1 and not (self.once_per_buffer or waits)

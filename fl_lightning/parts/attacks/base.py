@@ -84,7 +84,7 @@ class Collusion(Attack, ABC):
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` where the server has no updates of clients to look at."""
-        if getattr(parts["schedule"], "keeps_models", False):
+        if parts["schedule"].keeps_models:
             raise ValueError(
                 f"{type(self).__name__} needs the updates of a round's clients, but with "
                 f"{type(parts['schedule']).__name__} the server gets models that many clients trained. Use an attack "

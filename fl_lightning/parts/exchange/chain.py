@@ -15,6 +15,7 @@ from fl_lightning.parts.guards.changes_in_place import call
 from fl_lightning.parts.guards.contracts import are_finite, call_for_result, call_for_vector, check_results
 from fl_lightning.parts.guards.saved_state import HELD_PARTS
 from fl_lightning.parts.saved_results import other_class
+from fl_lightning.parts.schedules import BaseSchedule
 from fl_lightning.parts.traffic import Payload
 
 
@@ -83,7 +84,7 @@ class Chain(Exchange):
             if member.colludes:
                 self._refuse_beside(member, parts["schedule"])
 
-    def _refuse_beside(self, colluding: Exchange, schedule: Any) -> None:
+    def _refuse_beside(self, colluding: Exchange, schedule: BaseSchedule) -> None:
         name = type(colluding).__name__
         for member in self.members:
             if member.sums_updates:
@@ -91,11 +92,10 @@ class Chain(Exchange):
                     f"{name} needs the updates of a round's clients, but {type(member).__name__} gives the server only "
                     "their sum. Use an exchange of single updates, such as the attack SignFlipping."
                 )
-        shown = getattr(schedule, "evaluate", "server")
-        if shown in ("active", "all"):
+        if schedule.shows_client_models:
             raise ValueError(
-                f'`evaluate="{shown}"` shows the mean of the models that clients trained, before {name} changes them. '
-                'Give `evaluate="server"`.'
+                f"`schedule` is {schedule!r}, which shows the mean of the models that clients trained, before {name} "
+                'changes them. Give `evaluate="server"`.'
             )
 
     def check_another_fit(self) -> None:

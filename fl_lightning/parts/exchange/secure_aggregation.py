@@ -57,8 +57,7 @@ class SecureAggregation(Exchange):
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the server acts on something else than the sum over a round's clients."""
         schedule = parts["schedule"]
-        shows_server = getattr(schedule, "evaluate", "server") == "server"  # a user's own may have no choice
-        if not getattr(schedule, "merges_each_round", False) or not shows_server:
+        if not schedule.merges_each_round or schedule.shows_client_models:
             raise ValueError(
                 "SecureAggregation adds up what the clients of a round send, but with the schedule "
                 f"{type(schedule).__name__} the server sees single models. "

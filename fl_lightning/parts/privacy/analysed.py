@@ -44,7 +44,7 @@ def _schedule(parts: Mapping[str, Any]) -> str:
             '`evaluate="server"`.'
         )
     kind = type(schedule).__name__
-    if getattr(schedule, "keeps_models", False):
+    if schedule.keeps_models:
         return (
             f"with the schedule {kind} models go from client to client without noise, which no analysis of a noised "
             "sum covers. Use FedAvg, or redistribution without it."
