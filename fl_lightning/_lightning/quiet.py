@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from itertools import count
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
-from fl_lightning._lightning.metric_calls import without_graphs
 from fl_lightning.plain_copies import plain_copy
 
 
@@ -155,8 +153,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache", "_is_synced"]
-    memo = without_graphs(metric)
-    return {name: deepcopy(metric.__dict__[name], memo) for name in names if name in metric.__dict__}
+    return {name: plain_copy(metric.__dict__[name]) for name in names if name in metric.__dict__}
 
 
 def _drop(*args: Any, **kwargs: Any) -> None:
