@@ -119,7 +119,7 @@ def names_reached(method: Any) -> set[str] | None:
 def names_in(code: CodeType) -> tuple[str, ...]:
     """Return what a function's code names, with that of the functions and classes inside of it."""
     inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in names_in(const))
-    return tuple(dict.fromkeys([*code.co_names, *inner]))
+    return tuple(dict.fromkeys([*code.co_names, *code.co_freevars, *inner]))
 
 
 @functools.cache

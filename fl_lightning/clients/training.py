@@ -231,8 +231,10 @@ class LocalTraining:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anything looks at the module when a client starts or ends."""
-        return bool(self.hooks.starts or self.hooks.ends) or self.algorithm.sampler.needs_scores
+        """Whether anything looks at the module when a client starts or ends; parts of a user's own may hold it."""
+        algorithm = self.algorithm
+        watches = bool(self.hooks.starts or self.hooks.ends) or algorithm.sampler.needs_scores
+        return watches or not all(part.is_of_library for part in algorithm.all_parts)
 
     # ---- beside the clients' training ----
 

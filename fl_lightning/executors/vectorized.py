@@ -34,6 +34,7 @@ from fl_lightning.executors.stacked.sources import draws_nothing, make_source
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.step_runners import make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
+from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.executors.stacked.trials.rehearsal import Rehearsal
 from fl_lightning.executors.stacked.trials.trial import Trial
 from fl_lightning.executors.stacked.trials.verdict import Verdict
@@ -228,14 +229,13 @@ class VectorizedExecutor(Executor):
             for start in range(0, len(members), most):
                 yield members[start : start + most]
 
-    # ---- one stack ----
-
     def _train(self, tasks: Sequence[Task], algorithm: Algorithm, journal: Journal) -> None:
         """Train clients at once, or, if that fails, one after the other."""
         training = self._training
         training.show(tasks)
-        begun = self._begin(tasks, algorithm)
-        results = Results(training, algorithm, journal, late=not self.verdict.prepares)
+        parts = PartTrial(algorithm)
+        begun = self._begin(tasks, algorithm, parts)
+        results = Results(training, algorithm, journal, parts, late=not self.verdict.prepares)
         for members in alike(begun, lambda client: client):
             length = len(journal)
             if self._stacks and members[0].progress is None:
@@ -260,7 +260,7 @@ class VectorizedExecutor(Executor):
         self.verdict.proven = 0
         self._steps.forget()
 
-    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm) -> list[StartedClient]:
+    def _begin(self, tasks: Sequence[Task], algorithm: Algorithm, parts: PartTrial) -> list[StartedClient]:
         """Begin clients; call ``on_client_start`` where it may set what they train from.
 
         Returns:
@@ -272,7 +272,8 @@ class VectorizedExecutor(Executor):
         held: Tensor | None = None
         ground = SharedState(training, tasks) if hooks else None
         for task in tasks:
-            begun.append(training.begin(task, algorithm.start(task), held, hooks=hooks))
+            with parts.starting(task):
+                begun.append(training.begin(task, algorithm.start(task), held, hooks=hooks))
             held = None if hooks else begun[-1].model
             found = None if ground is None else ground.changed(task)
             if found is not None and len(begun) == 1:

@@ -11,11 +11,12 @@ from torch import Tensor
 from fl_lightning._lightning.journal import Journal
 from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
-from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
 from fl_lightning.executors.stacked.client_ends import ClientEnds
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.trials.hook_trial import read_at_start
+from fl_lightning.executors.stacked.trials.order import Readable
+from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 
@@ -53,14 +54,17 @@ class Results:
         training: Trains clients.
         algorithm: Receives the results.
         journal: The values that clients of stacks logged.
+        parts: Looks at the algorithm's parts.
         late: Whether ``on_client_start`` is still to be called: it is taken to look at the model only.
 
     Attributes:
         late_change: What hooks changed, known after :meth:`hand_in`; ``None`` for nothing.
     """
 
-    def __init__(self, training: LocalTraining, algorithm: Algorithm, journal: Journal, *, late: bool) -> None:
-        self._training, self._algorithm, self._journal = training, algorithm, journal
+    def __init__(
+        self, training: LocalTraining, algorithm: Algorithm, journal: Journal, parts: PartTrial, *, late: bool
+    ) -> None:
+        self._training, self._algorithm, self._journal, self._parts = training, algorithm, journal, parts
         starts = bool(training.hooks.starts)
         self._late, self._early = starts and late, starts and not late
         self._is_watched = training.is_watched
@@ -92,8 +96,10 @@ class Results:
             journal.tell(training.loop)
         if each or self._early:
             self._ground = SharedState(training, [member.task for member, _, _ in self._rows.values()])
-        noted = read_at_start(training.hooks) if self._early else None
+        noted = read_at_start(training) if self._early else None
         for slot in sorted(self._rows):
+            if slot == max(self._rows) and len(self._rows) > 1:
+                self._parts.ended()
             member, trained, row = self._rows[slot]
             if self._late:
                 member = training.call_start_hooks(member)
@@ -105,6 +111,7 @@ class Results:
                 self._receive(member, trained, row)
             if noted is not None and slot != max(self._rows):
                 _check_order(noted, member.task)
+        self._parts.check_stack()
         if self._ground is not None:
             self.late_change = self.late_change or self._ground.changed()
 
@@ -128,7 +135,7 @@ class Results:
         self._algorithm.receive(training.finish(member.client, model, steps, trained.summed_lr[row]))
 
 
-def _check_order(noted: ObjectState, task: Task) -> None:
+def _check_order(noted: Readable, task: Task) -> None:
     """Raise ``RuntimeError`` if the hooks of a client changed what ``on_client_start`` of the next ones may read.
 
     It has been called for them, since it sets what they train from, and is not called twice.

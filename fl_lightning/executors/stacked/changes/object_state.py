@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -15,10 +16,14 @@ from fl_lightning.data.workers import BatchWorkers
 from fl_lightning.executors.stacked.changes.comparison import ByIdentity, same
 from fl_lightning.executors.stacked.changes.module_state import Snapshotter
 from fl_lightning.partitioners import Partition
+from fl_lightning.parts.client_states import ClientStates
+from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.part import Part
 from fl_lightning.surroundings import add_named, name_in_code, surroundings
 
 _NODES = 20_000  # objects that are looked at
-_LIGHTNINGS = ("log", "log_dict", "trainer")  # attributes that Lightning sets
+#: Attributes that Lightning sets, and those of every part.
+_HIDDEN = ("log", "log_dict", "trainer", "_federation", "_guarded_calls", "_arguments_given")
 _OF_CLIENTS = "_sets"  # clients' data sets in a ClientDatasetsModule, which are looked at apart
 
 
@@ -30,7 +35,7 @@ class ObjectState:
     Args:
         roots: The objects.
         samples: Whether samples of large tensors are looked at, too.
-        names: What is looked at of callbacks and data modules; ``None`` for everything.
+        names: What is looked at of callbacks, data modules and parts; ``None`` for everything.
     """
 
     def __init__(self, *roots: Any, samples: bool = False, names: Collection[str] | None = None) -> None:
@@ -41,16 +46,15 @@ class ObjectState:
         """Look at the objects: later looks are compared with this one."""
         self._before = self._snapshot()
 
-    def changed(self, client: int | None = None) -> str | None:
+    def changed(self, *clients: int, fills: bool = False) -> str | None:
         """Return the name of something that is another now, ``None`` if nothing is.
 
-        What is only filled in does not count, since it does not depend on the order of clients: new entries of a
-        dictionary, new attributes, and what was ``None``.
-
         Args:
-            client: The client whose number may be the key of changed entries: they are its own.
+            clients: The clients whose numbers may be the keys of changed entries: they are their own.
+            fills: Whether what is only filled in counts, too: new entries of a dictionary, new attributes, and what was
+                ``None``. It does not depend on the order of clients, unless other methods read it.
         """
-        return _change(self._before, self._snapshot(), "", client)
+        return _Comparison(clients, fills).change(self._before, self._snapshot(), "")
 
     def _snapshot(self) -> Any:
         contents: dict[str, list[Any]] = {}
@@ -63,10 +67,10 @@ class ObjectState:
 
 
 def contents_of(root: Any) -> Any:
-    """Return what a callback or a data module holds by name, anything else as it is."""
-    if not isinstance(root, (Callback, LightningDataModule)):
+    """Return what a callback, a data module or a part holds by name, anything else as it is."""
+    if not isinstance(root, (Callback, LightningDataModule, Part)):
         return root
-    hidden = {*_LIGHTNINGS, _OF_CLIENTS} if isinstance(root, ClientDatasetsModule) else _LIGHTNINGS
+    hidden = {*_HIDDEN, _OF_CLIENTS} if isinstance(root, ClientDatasetsModule) else _HIDDEN
     own = {key: v for key, v in vars(root).items() if key not in hidden and not isinstance(v, BatchWorkers)}
     held = surroundings(type(root))
     add_named(held, own, type(root).__qualname__)  # new attributes come last
@@ -86,40 +90,62 @@ class SharedSnapshotter(Snapshotter):
 
 
 class _Snapshotter(SharedSnapshotter):
+    def _snapshot_of(self, value: Any) -> Any:
+        if isinstance(value, (Part, ClientStates, Federation)):  # other parts are looked at apart
+            return ByIdentity.of(value)
+        return super()._snapshot_of(value)
+
     def _long(self, value: Any) -> Any:
         return type(value) if isinstance(value, dict) else super()._long(value)
 
 
-def _change(before: Any, after: Any, path: str, client: int | None = None) -> str | None:
-    """Return the path to what is another in a later snapshot, ``None`` if nothing is."""
-    if before is None or same(before, after):
-        return None
-    if isinstance(before, type) and issubclass(before, Mapping):  # it was empty
-        return None if isinstance(after, tuple) and after[0] in (before, "seen") else path
-    if type(before) is not type(after) or isinstance(before, ByIdentity) or not isinstance(before, (tuple, list)):
-        return path
-    if not before or not after:  # something was filled or emptied
-        return path
-    is_mapping = isinstance(before[0], type) and issubclass(before[0], Mapping) and isinstance(before[1], list)
-    if is_mapping and before[0] is after[0]:
-        return _change_of_entries(before[1], after[1], path, client)
-    if isinstance(before[0], str) and before[0] == "seen":  # numbered in the order of looks, which entries shift
-        return None
-    if len(before) != len(after):
-        return path
-    return next((found for a, b in zip(before, after, strict=True) if (found := _change(a, b, path, client))), None)
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares two snapshots.
+
+    Attributes:
+        clients: The clients whose numbers may be the keys of changed entries.
+        fills: Whether new entries, new attributes, and what was ``None`` count.
+    """
+
+    clients: Collection[int]
+    fills: bool
+
+    def change(self, before: Any, after: Any, path: str) -> str | None:
+        """Return the path to what is another in a later snapshot, ``None`` if nothing is."""
+        if same(before, after) or (before is None and not self.fills):
+            return None
+        if isinstance(before, type) and issubclass(before, Mapping):  # it was empty
+            filled = isinstance(after, tuple) and after[0] is before and isinstance(after[1], list)
+            if filled:
+                return self._change_of_entries([], after[1], path)
+            return None if isinstance(after, tuple) and after[0] == "seen" else path
+        if type(before) is not type(after) or isinstance(before, ByIdentity) or not isinstance(before, (tuple, list)):
+            return path
+        if not before or not after:  # something was filled or emptied
+            return path
+        is_mapping = isinstance(before[0], type) and issubclass(before[0], Mapping) and isinstance(before[1], list)
+        if is_mapping and before[0] is after[0]:
+            return self._change_of_entries(before[1], after[1], path)
+        if isinstance(before[0], str) and before[0] == "seen":  # numbered in the order of looks, which entries shift
+            return None
+        if len(before) != len(after):
+            return path
+        return next((found for a, b in zip(before, after, strict=True) if (found := self.change(a, b, path))), None)
+
+    def _change_of_entries(self, before: list[tuple[Any, Any]], after: list[tuple[Any, Any]], path: str) -> str | None:
+        """Return the path to an entry that is another; later snapshots may have more entries at their ends."""
+        for place, (key, value) in enumerate(before):
+            own = _path(path, key)
+            if place >= len(after) or not same(key, after[place][0]):
+                return own
+            if type(key) is int and key in self.clients:
+                continue
+            if found := self.change(value, after[place][1], own):
+                return found
+        new = [key for key, _ in after[len(before) :] if not (type(key) is int and key in self.clients)]
+        return _path(path, new[0]) if new and self.fills else None
 
 
-def _change_of_entries(
-    before: list[tuple[Any, Any]], after: list[tuple[Any, Any]], path: str, client: int | None
-) -> str | None:
-    """Return the path to an entry that is another; later snapshots may have more entries at their ends."""
-    for place, (key, value) in enumerate(before):
-        own = f"{path}.{key}".lstrip(".") if isinstance(key, str) else f"{path}[{key!r}]"
-        if place >= len(after) or not same(key, after[place][0]):
-            return own
-        if client is not None and type(key) is int and key == client:
-            continue
-        if found := _change(value, after[place][1], own, client):
-            return found
-    return None
+def _path(path: str, key: Any) -> str:
+    return f"{path}.{key}".lstrip(".") if isinstance(key, str) else f"{path}[{key!r}]"

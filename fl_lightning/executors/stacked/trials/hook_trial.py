@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.clients.hooks import ClientHooks
+from fl_lightning._lightning.metric_calls import AnyMetric
 from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
+from fl_lightning.executors.stacked.trials.order import COUNTED, Readable
 from fl_lightning.parts.federation import Task
-from fl_lightning.surroundings import names_reached
+from fl_lightning.surroundings import is_users
 
 _OF_ALL = "of which there is one for all clients"
 
@@ -33,7 +36,7 @@ class HookTrial:
         self.prepares = False
         found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_logged_values}
         self.names = [name for name, own in found.items() if own]
-        self._callbacks, self._read = ObjectState(*hooks.starters, samples=True), read_at_start(hooks)
+        self._callbacks, self._read = ObjectState(*hooks.starters, samples=True), read_at_start(training)
         self._goes_on = False
         # what hooks changed of the callbacks, at a client's start and at its end, and of all else
         self._noted: str | None = None
@@ -47,7 +50,8 @@ class HookTrial:
             return training.begin(task, start)
         ground = SharedState(training, [task])
         self._callbacks.look()
-        begun = training.begin(task, start)
+        with self._read.noticing(task.client):
+            begun = training.begin(task, start)
         self._noted = self._noted or self._callbacks.changed()
         self._common = self._common or ground.changed(task)
         self.prepares = self.prepares or begun.is_prepared
@@ -78,10 +82,25 @@ class HookTrial:
                 f"`on_client_end` changes `{self._noted_at_end}`, on which the weights or learning rates may depend "
                 "that `on_client_start` sets for the next client"
             )
+        if self.prepares and (counted := self._counted_by_clients()):
+            raise CannotVectorize(
+                f"`on_client_start` sets weights or learning rates and reads `{counted}`, which depends on the clients "
+                "that trained before"
+            )
+
+    def _counted_by_clients(self) -> str | None:
+        """Return what ``on_client_start`` reads of the trainer or the module that changes while clients train."""
+        module = self._training.vector.module
+        metrics = {name.rpartition(".")[2] for name, each in module.named_modules() if isinstance(each, AnyMetric)}
+        return next(iter(sorted((self._read.names or set()) & (COUNTED | metrics))), None)
 
 
-def read_at_start(hooks: ClientHooks) -> ObjectState:
-    """Return the state of callbacks that their ``on_client_start`` may read."""
-    reached = [names_reached(hook) for hook in hooks.starts]
-    names = None if None in reached else {name for own in reached for name in own or ()}
-    return ObjectState(*hooks.starters, samples=True, names=names)
+def read_at_start(training: LocalTraining) -> Readable:
+    """Return what ``on_client_start`` may read of callbacks."""
+    hooks, objects = training.hooks, list(training.hooks.starters)
+    read = Readable(objects, hooks.starts)
+    if read.names is None or "callbacks" in read.names:
+        trainer: Any = training.trainer
+        others = [each for each in trainer.callbacks if is_users(type(each).__module__)]
+        read = Readable([*objects, *(each for each in others if each not in objects)], hooks.starts)
+    return read

@@ -37,6 +37,7 @@ from fl_lightning.executors.stacked.training import StackTraining
 from fl_lightning.executors.stacked.trials.hook_trial import HookTrial
 from fl_lightning.executors.stacked.trials.metric_trial import MetricsAlone, compare_metrics
 from fl_lightning.executors.stacked.trials.numbers import compare_logs, compare_steps
+from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.executors.stacked.trials.precise import in_double_precision, largest, of_rounding, spoil
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, Task
@@ -97,15 +98,17 @@ class Trial:
         state, data = ModuleState(training.vector), training.data
         reads = ObjectState(*(data.client_dataset(task.client) for task in witnesses), data.source_collate_fn, data)
         rates = ObjectState(*training.loop.optimizers.functions_of_rates())
-        hooks = HookTrial(training)
+        hooks, parts = HookTrial(training), PartTrial(algorithm)
         kept: str | None = None
         for place, task in enumerate(tasks):
             self.left = tasks[place:]
-            begun = hooks.begin(task, algorithm.start(task))
+            with parts.starting(task, notices=True):
+                begun = hooks.begin(task, algorithm.start(task))
             if task not in witnesses:
                 algorithm.receive(training.go_on(begun, at_once=True))
                 self.left = tasks[place + 1 :]
                 hooks.end(task)
+                parts.ended()
                 continue
             before, correction = metric_states(training.vector.module), CorrectionState(begun.correction)
             with training.loop.witnessed() as witness:
@@ -114,9 +117,11 @@ class Trial:
             algorithm.receive(result)
             self.left = tasks[place + 1 :]
             hooks.end(task)
+            parts.ended()
             self._done.append(_Done(begun, result, witness, before))
         self.trained, self.prepares = True, hooks.prepares
         hooks.check()
+        parts.check()
         if kept is not None:
             raise CannotVectorize(kept)
         if read := reads.changed():
