@@ -9,12 +9,14 @@ from typing import Any
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.client_log import ClientLog, Witness
+from fl_lightning._lightning.client_log import ClientLog
 from fl_lightning._lightning.client_step import ClientStep
 from fl_lightning._lightning.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.metric_replay import metric_states
 from fl_lightning._lightning.stopping import StopRequests
 from fl_lightning._lightning.transfer import batch_transfer
+from fl_lightning._lightning.witness import Witness
+from fl_lightning.seeding import global_states
 
 
 class ClientLoop(ClientStep):
@@ -221,7 +223,7 @@ class ClientLoop(ClientStep):
         round_idx = progress.current.ready
         batch = self._transfer(batch)
         if self.witness is not None:
-            self.witness.note_batch(batch)
+            self.witness.note_batch(batch, global_states(self._module.device))
         progress.is_last_batch = is_last and round_idx + 1 >= self._round_batches
         progress.increment_ready()
         self._begin_logging(batch)

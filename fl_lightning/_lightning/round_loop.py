@@ -46,7 +46,7 @@ class RoundLoop(_FitLoop, ABC):
         self.epoch_loop = ClientLoop.take_over(stock.epoch_loop)
         self._round_start: dict[str, Any] | None = None
         self.stop = self.epoch_loop.stop = StopRequests(self.trainer)
-        self._clients_train = False
+        self.clients_train = False
         self._bars: RoundBars | None = None
 
     # ---- what a federated loop defines ----
@@ -218,7 +218,7 @@ class RoundLoop(_FitLoop, ABC):
 
     def _train_clients(self) -> None:
         """Train the round's clients; a process that is asked to stop leaves off at once, and meets the others after."""
-        self._clients_train = True
+        self.clients_train = True
         try:
             with self.trainer.profiler.profile("run_training_epoch"), no_search_for_gpus():
                 self.train_round()
@@ -227,7 +227,7 @@ class RoundLoop(_FitLoop, ABC):
             if self.trainer.world_size == 1 or self.trainer.received_sigterm:  # all processes know of it
                 raise
         finally:
-            self._clients_train = False
+            self.clients_train = False
 
     def _complete_round(self) -> None:
         """End the round for the server, the optimizers and the progress: one step, of which a checkpoint holds all."""
@@ -288,7 +288,7 @@ class RoundLoop(_FitLoop, ABC):
 
     def _meet(self) -> None:
         """While clients train, find out whether all processes still do."""
-        if self._clients_train:
+        if self.clients_train:
             self.stop.agree()
 
 

@@ -74,7 +74,18 @@ def argument_names(kind: type) -> set[str]:
 
 
 def refuse_change(callback: object, name: str, value: object) -> None:
-    """Raise ``AttributeError`` if the attribute is an argument from which parts have been made already."""
+    """Raise an error if the attribute cannot be changed, or not now.
+
+    Raises:
+        RuntimeError: If it says how long clients train, while they do.
+        AttributeError: If it is an argument from which parts have been made already.
+    """
+    if name in ("local_epochs", "local_steps") and getattr(getattr(callback, "_loop", None), "clients_train", False):
+        raise RuntimeError(
+            f"`{name}` cannot be set to {value!r} while clients train: it is the same for all clients of a round. Set "
+            "it in `on_train_epoch_start`, or in `on_train_epoch_end` for the next round. For clients that do a part "
+            "of the work, give `participation=Participation(...)`."
+        )
     if name not in vars(callback) or name not in argument_names(type(callback)):  # type: ignore[arg-type]
         return
     raise AttributeError(

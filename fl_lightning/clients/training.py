@@ -122,7 +122,10 @@ class LocalTraining:
             The client with what the hooks have set.
         """
         self.vector.write(begun.client.start)
-        return self._hooked(begun)
+        hooked = self._hooked(begun)
+        if not hooked.is_prepared:
+            return hooked
+        return replace(hooked, correction=self.algorithm.correction(hooked.client))  # it may depend on what is set
 
     def _hooked(self, begun: StartedClient) -> StartedClient:
         """Call ``on_client_start`` for the client whose model the module holds; note what it has set."""

@@ -43,9 +43,15 @@ def clients() -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def fit(executor: str, parts: dict[str, Any], callbacks: list[Any]) -> tuple[Tensor, str | None]:
+def fit(
+    executor: str,
+    parts: dict[str, Any],
+    callbacks: list[Any],
+    module: L.LightningModule | None = None,
+    data: TensorDataModule | None = None,
+) -> tuple[Tensor, str | None]:
     """Return the weights after four rounds of all clients, and why ``"vectorized"`` has not stacked them."""
-    module = Net()
+    module = module or Net()
     algorithm = Federated(1.0, executor=executor, seed=1, **parts)
     trainer = L.Trainer(
         max_epochs=4,
@@ -57,7 +63,7 @@ def fit(executor: str, parts: dict[str, Any], callbacks: list[Any]) -> tuple[Ten
         enable_model_summary=False,
         callbacks=[*callbacks, algorithm],
     )
-    trainer.fit(module, datamodule=TensorDataModule(clients(), batch_size=4))
+    trainer.fit(module, datamodule=data or TensorDataModule(clients(), batch_size=4))
     weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
     loop: Any = trainer.fit_loop
     return weights, loop.executor.cause if executor == "vectorized" else None
@@ -319,3 +325,87 @@ def test_parts_that_begin_later_to_hand_something_on_raise_an_error() -> None:
     )
     with pytest.raises(RuntimeError, match=message):
         fit("vectorized", {"exchange": Later()}, [])
+
+
+class OwnBias(L.Callback):
+    """From the second round on, a client goes on from its own bias."""
+
+    def __init__(self) -> None:
+        self.own: dict[int, Tensor] = {}
+
+    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
+        if client.task.client in self.own:
+            with torch.no_grad():
+                pl_module.layers[2].bias.copy_(self.own[client.task.client])
+
+    def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
+        self.own[result.task.client] = pl_module.layers[2].bias.detach().clone()
+
+
+class PullByLoss(LocalObjective):
+    """The pull is the client's loss, before it trains."""
+
+    def correction(self, client: Any) -> Correction:
+        return Correction(pull=client.loss())
+
+
+def test_an_objective_sees_the_weights_that_a_hook_begins_to_set_in_a_later_round() -> None:
+    alone, _ = fit("sequential", {"objective": PullByLoss()}, [OwnBias()])
+    weights, _ = fit("vectorized", {"objective": PullByLoss()}, [OwnBias()])
+    assert torch.allclose(weights, alone, rtol=1e-9, atol=1e-12)
+
+
+class OwnEpochs(L.Callback):
+    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
+        trainer.callbacks[-1].local_epochs = 2
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_how_long_clients_train_cannot_be_set_for_one_of_them(executor: str) -> None:
+    with pytest.raises(RuntimeError, match="`local_epochs` cannot be set to 2 while clients train"):
+        fit(executor, {}, [OwnEpochs()])
+
+
+def noisy(x: Tensor) -> Tensor:
+    return x + 0.1 * torch.randn_like(x)
+
+
+class Dropping(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1] = nn.Sequential(nn.Tanh(), nn.Dropout(0.3))
+
+
+def test_augmentation_and_dropout_draw_in_a_stack_what_they_draw_alone() -> None:
+    def data() -> TensorDataModule:
+        return TensorDataModule(clients(), batch_size=4, train_transform=noisy)
+
+    alone, _ = fit("sequential", {}, [], Dropping(), data())
+    weights, why = fit("vectorized", {}, [], Dropping(), data())
+    assert why is None
+    assert torch.allclose(weights, alone, rtol=1e-9, atol=1e-12)
+
+
+class Attention(Net):
+    """Its keys' bias has no gradient: what softmax gets is shifted by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.attention = nn.Linear(2, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.layers = nn.Sequential(nn.Linear(8, 3))
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        embedded = self.embedding(batch[0].view(-1, 3, 2))
+        attended, _ = self.attention(embedded, embedded, embedded, need_weights=False)
+        return F.cross_entropy(self.layers((embedded + attended).mean(1)), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def test_the_cause_tells_of_values_without_a_gradient() -> None:
+    data = TensorDataModule([(x.float(), y) for x, y in clients()], batch_size=4)
+    _, why = fit("vectorized", {}, [], Attention(), data)
+    assert why is not None
+    assert why.startswith("a gradient of 'attention.in_proj_bias' is zero but for rounding")

@@ -254,7 +254,7 @@ def test_a_gradient_of_rounding_alone_is_named() -> None:
     module = Module(layers, lambda parameters: torch.optim.Adam(parameters, lr=0.01))
     fitter = train(module, TensorDataModule(clients_of((6,)), batch_size=4, drop_last=True), "vectorized")
     assert fitter.fit_loop.executor.cause == (
-        "the gradient of 'layers.0.bias' is zero but for rounding, as that of a bias before normalisation, and Adam "
+        "a gradient of 'layers.0.bias' is zero but for rounding, as that of a bias before normalisation, and Adam "
         "makes whole steps of it. Leave it out, as by `bias=False`, or take SGD"
     )
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, nothing_caught
+from fl_lightning._lightning.witness import Witness
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.batching import StackedBatch, by_shape, stack_batches
 from fl_lightning.executors.stacked.device_copy import DeviceCopy
@@ -107,6 +108,26 @@ class DrawnBatches:
         own = nullcontext() if self._generators is None else self._generators.of(row)
         with nothing_caught(), self._hidden(), own:
             return next(self._batches[row])
+
+
+class WitnessedBatches(DrawnBatches):
+    """The batches of clients that were trained alone before, with their generators in the states of that time.
+
+    Args:
+        witnesses: The clients' trainings.
+        generators: The clients' generators.
+        drew: Whether something may have been drawn when batches were read.
+    """
+
+    def __init__(self, witnesses: Sequence[Witness], generators: ClientGenerators, *, drew: bool) -> None:
+        super().__init__([iter(witness.batches) for witness in witnesses], None)
+        self._states, self._of_clients = [iter(witness.states) for witness in witnesses], generators
+        self.draws_nothing = not drew
+
+    def _draw(self, row: int) -> Any:
+        if not self.draws_nothing and (row != 0 or self._first is None):
+            self._of_clients.rewind([row], [next(self._states[row])])
+        return super()._draw(row)
 
 
 class GatheredBatches:

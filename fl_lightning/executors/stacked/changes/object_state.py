@@ -93,6 +93,8 @@ class _Snapshotter(SharedSnapshotter):
     def _snapshot_of(self, value: Any) -> Any:
         if isinstance(value, (Part, ClientStates, Federation)):  # other parts are looked at apart
             return ByIdentity.of(value)
+        if isinstance(value, Callback):
+            return type(value), self.snapshot(contents_of(value))
         return super()._snapshot_of(value)
 
     def _long(self, value: Any) -> Any:

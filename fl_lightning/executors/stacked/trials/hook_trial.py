@@ -27,7 +27,7 @@ class HookTrial:
 
     Attributes:
         prepares: Whether ``on_client_start`` sets weights or learning rates.
-        names: The hooks that the callbacks have.
+        names: The hooks that the callbacks have, and ``training_step``, in words.
     """
 
     def __init__(self, training: LocalTraining) -> None:
@@ -35,7 +35,7 @@ class HookTrial:
         hooks = training.hooks
         self.prepares = False
         found = {"`on_client_start`": hooks.starts, "`on_client_end`": hooks.read_logged_values}
-        self.names = [name for name, own in found.items() if own]
+        self.names = " or ".join([*(name for name, own in found.items() if own), "`training_step`"])
         self._callbacks, self._read = ObjectState(*hooks.starters, samples=True), read_at_start(training)
         self._goes_on = False
         # what hooks changed of the callbacks, at a client's start and at its end, and of all else

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning._lightning.client_log import Witness
 from fl_lightning._lightning.journal import Journal
+from fl_lightning._lightning.witness import Witness
 from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY
 from fl_lightning.parts.federation import ClientResult
 

@@ -185,8 +185,8 @@ class PreciseStep(StepTrial):
         stacked = StackedLoop(training.loop, training.corrector, module)
         super().__init__(training, StateVector(module, training.vector), stacked, draws=draws, by_program=by_program)
 
-    def is_noise(self, name: str, example: Example) -> bool:
-        """Whether a parameter's gradient is zero but for rounding; False where that cannot be found out."""
+    def is_noise(self, name: str, example: Example, where: Tensor) -> bool:
+        """Whether a parameter's gradient is zero but for rounding at some places; False if that cannot be found out."""
         [(_, batch)] = self._grouped([example])
         try:
             alone = self._alone(example, batch.rebuild([tensor[0] for tensor in batch.tensors]))
@@ -194,7 +194,7 @@ class PreciseStep(StepTrial):
             log_why(log, "A step cannot be taken in double precision", error)
             return False
         gradients = dict(zip(self._vector.names, alone, strict=False))
-        return largest(gradients[name]) <= _NOISE * max(map(largest, gradients.values()))
+        return largest(gradients[name][where]) <= _NOISE * max(map(largest, gradients.values()))
 
     def _grouped(self, examples: Sequence[Example]) -> Iterator[tuple[list[Example], StackedBatch]]:
         for own, batch in super()._grouped(examples):

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.optim import SGD
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize, ChangesModule, describe_error
-from fl_lightning._lightning.client_log import Witness
 from fl_lightning._lightning.copies import WatchedTrainer
 from fl_lightning._lightning.journal import Journal
 from fl_lightning._lightning.metric_replay import MetricStates, metric_states
 from fl_lightning._lightning.stacked_loop import StackedLoop
+from fl_lightning._lightning.witness import Witness
 from fl_lightning.clients.started import StartedClient, alike
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.causes import BY_ANOTHER_WAY
@@ -30,7 +30,7 @@ from fl_lightning.executors.stacked.guards.effects import no_effects
 from fl_lightning.executors.stacked.optimizer import StackedOptimizer
 from fl_lightning.executors.stacked.program.maker import NoProgram
 from fl_lightning.executors.stacked.randomness import ClientGenerators
-from fl_lightning.executors.stacked.sources import DrawnBatches
+from fl_lightning.executors.stacked.sources import WitnessedBatches, draws_nothing
 from fl_lightning.executors.stacked.stack import Stack
 from fl_lightning.executors.stacked.step_runners import Example, make_step_runners
 from fl_lightning.executors.stacked.training import StackTraining
@@ -135,8 +135,7 @@ class Trial:
         if any(done.witness.batches_changed for done in self._done):
             raise CannotVectorize("`training_step` changes its batch in place")
         if changed := state.changed():
-            names = [*hooks.names, "`training_step`"]
-            raise ChangesModule(f"{' or '.join(names)} changes {changed}, of which there is one for all clients")
+            raise ChangesModule(f"{hooks.names} changes {changed}, of which there is one for all clients")
 
     def compare(self) -> None:
         """Train the same clients as a stack of copies, and compare.
@@ -177,10 +176,10 @@ class Trial:
     def _example(self, done: _Done) -> Example:
         return Example(partial(self._training.seed, done.begun.task), done.result.vector, done.witness.batches[0])
 
-    def _is_noise(self, name: str, done: _Done) -> bool:
-        """Whether a parameter's gradient is zero but for rounding."""
+    def _is_noise(self, name: str, done: _Done, where: Tensor) -> bool:
+        """Whether a parameter's gradient is zero but for rounding at some places."""
         with in_double_precision(self._copy, draws=self.draws, by_program=False) as precise:
-            return precise is not None and precise.is_noise(name, self._example(done))
+            return precise is not None and precise.is_noise(name, self._example(done), where)
 
     def _compare(self) -> None:
         vector, journal = self._copy.vector, Journal()
@@ -225,9 +224,10 @@ class Trial:
         if first.options is not None:
             training.loop.optimizers.set_options(first.options)
         seeds = [partial(training.seed, member.begun.task) for member in members]
-        source = DrawnBatches([iter(member.witness.batches) for member in members], None)
-        begun = [member.begun for member in members]
-        stack = Stack.of(training, vector, begun, source, ClientGenerators(seeds, vector.device))
+        generators = ClientGenerators(seeds, vector.device)
+        drew = not draws_nothing(training, first.task, self._steps.stacked.transfers_plainly)
+        source = WitnessedBatches([done.witness for done in members], generators, drew=drew)
+        stack = Stack.of(training, vector, [done.begun for done in members], source, generators)
         optimizer = StackedOptimizer(training.trainer.optimizers[0], training.vector.parameters)
         seeds[0]()
         with no_effects():
@@ -262,9 +262,9 @@ class Trial:
             if not bool(same.all()):
                 if bool((at_once.isnan() & ~alone.isnan()).any()):
                     raise CannotVectorize(BY_ANOTHER_WAY)
-                if name in vector.names and not isinstance(optimizer, SGD) and self._is_noise(name, done):
+                if name in vector.names and not isinstance(optimizer, SGD) and self._is_noise(name, done, ~same):
                     raise CannotVectorize(
-                        f"the gradient of {name!r} is zero but for rounding, as that of a bias before normalisation, "
+                        f"a gradient of {name!r} is zero but for rounding, as that of a bias before normalisation, "
                         f"and {type(optimizer).__name__} makes whole steps of it. Leave it out, as by `bias=False`, or "
                         "take SGD"
                     )
@@ -280,8 +280,9 @@ class Trial:
         """The likely cause of a difference: something that is not kept for each client."""
         if self._watched.reads_rates:
             return "the step reads or sets something of the optimizer, of which there is one for all clients"
-        order = ", such as the order in which random numbers are drawn" if self.draws else ""
-        return f"the step depends on something that a stack does not keep for each client{order}"
+        order = ", such as the order of random numbers" if self.draws else ""
+        unkept = f"the step depends on something that a stack does not keep for each client{order}"
+        return f"{unkept}; or it rounds more coarsely than its weights, as `torch.autocast` does"
 
     def _compare_metrics(self, journal: Journal) -> None:
         copy, origin = self._copy.vector, self._training.vector
