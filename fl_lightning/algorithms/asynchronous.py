@@ -37,7 +37,8 @@ class AsynchronousCallback(AggregationCallback):
         concurrency: Most clients that train at once; all if ``None``. When one finishes, the next is drawn uniformly
             from those that do not train.
         lookahead: How many clients are trained together, ahead of their results' arrival; as many as arrive in a round,
-            but at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
+            but at most 64, if ``None``. At most four times as many results are kept. The server's model does not
+            depend on it; clients' personal values and privacy ledgers count a training when it is made.
         aggregation: Merges the buffered results, instead of the algorithm's own aggregation.
         options: The other arguments of :class:`AggregationCallback`, without ``sampler`` and ``participation``.
 

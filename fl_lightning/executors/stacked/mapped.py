@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -43,6 +44,8 @@ class MappedStep:
         self._stacked, self._vector = stacked, vector
         self._places = vector.places()
         self._always_maps = always_maps
+        # torch's advice to report this is not for the user
+        warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
 
     def __call__(
         self,

@@ -160,7 +160,8 @@ class GatheredBatches:
         """Whether the clients' batches can be had this way."""
         one_batch, batches = int(training.trainer.accumulate_grad_batches) == 1, training.batches
         return one_batch and all(
-            batches.are_tensors(task.client) and all(type(rows) is Tensor for rows in batches.rows(task.client)[0])
+            batches.are_tensors(task.client)
+            and all(type(rows) is Tensor and rows.device.type == "cpu" for rows in batches.rows(task.client)[0])
             for task in tasks
         )
 

@@ -47,7 +47,8 @@ class Asynchronous(BaseSchedule):
             this share, ``|x_t - x_{t-1}| / |x_{t-1}|``. Clients that train are not interrupted, so this adds traffic
             and changes no result.
         lookahead: How many clients are trained together, before the results are due; as many as arrive in a round, but
-            at most 64, if ``None``. At most four times as many results are kept. Weights do not depend on it.
+            at most 64, if ``None``. At most four times as many results are kept. The server's model does not depend on
+            it; clients' personal values and privacy ledgers count a training when it is made.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if there are fewer clients than train at
