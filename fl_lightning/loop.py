@@ -7,7 +7,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fl_lightning._lightning.monitored import monitored_values, restore_monitored_values
@@ -20,6 +19,7 @@ from fl_lightning.clients.known_steps import refuse_unknown_steps
 from fl_lightning.clients.loaded_weights import LoadedWeights, unsaved_buffers
 from fl_lightning.clients.missing import tell_of_missing_clients
 from fl_lightning.clients.outside_state import OutsideState
+from fl_lightning.clients.resumed_run import ResumedRun
 from fl_lightning.clients.scores import score_clients
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.clients.training import LocalTraining
@@ -53,7 +53,7 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-        other_settings: What to say of settings that differ from the resumed run's; empty if none do.
+        resumed: What is compared with the run from whose checkpoint this one goes on.
         restored_change: :attr:`module_changed` of the checkpoint that the fit resumes from.
         restored_values: What callbacks monitored when the checkpoint was written.
     """
@@ -79,7 +79,7 @@ class FederatedLoop(RoundLoop):
         self.fingerprints: tuple[str, str] | None = None
         self.executor_states: list[dict[str, Any]] = []
         self.executor_kind = _kind(executor)
-        self.other_settings, self.restored_change = "", False
+        self.resumed, self.restored_change = ResumedRun(), False
         self.loaded_weights: LoadedWeights | None = None  # those of a checkpoint, until the fit begins
         self.restored_values: Mapping[str, Tensor] = {}
         self._own = frozenset(vars(self)) - lightnings  # what no other loop has a say in
@@ -147,9 +147,7 @@ class FederatedLoop(RoundLoop):
             self.executor.load_state_dict(self.executor_states[own])
         self.executor.on_fit_start(self.training, self.algorithm)
         restore_monitored_values(self.trainer, self.restored_values)
-        if self.other_settings:
-            rank_zero_info(self.other_settings)
-            self.other_settings = ""
+        self.resumed.compare(self.trainer)
 
     def _begin_algorithm(self) -> None:
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self.corrector)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fl_lightning.clients.resumed_run import describe_optimizers
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.representation import ShowsArguments, arguments, short
@@ -83,6 +84,7 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         "evaluation": evaluation,
         "exchanges": loop.algorithm.exchange.names,
         "parts": {name: type(part).__qualname__ for name, part in parts.items()},
+        "optimizers": describe_optimizers(loop.trainer),
         "settings": {name: described(value) for name, value in given.items()},
     }
 

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from fl_lightning._lightning.round_loop import RoundLoop
 from fl_lightning.algorithms.description import describe_run, described
 from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
+from fl_lightning.clients.resumed_run import ResumedRun
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.seeding import a_seed_was_given
@@ -36,11 +37,11 @@ def check_resumable(saved: Mapping[str, Any], callback: object, loop: FederatedL
     given = loop.settings.own_seed is not None or a_seed_was_given()
     if given and saved["seed"] != present["seed"]:
         sentences.append(f"Seed {present['seed']} is not used: the checkpoint's seed {saved['seed']} goes on.")
-    loop.other_settings = " ".join(sentences)
+    loop.resumed = ResumedRun(" ".join(sentences), saved["optimizers"])
 
 
 def _refuse_another_run(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    if not {"evaluation", "module_changed", "monitored", "buffers"} <= saved.keys():
+    if not {"evaluation", "module_changed", "monitored", "buffers", "optimizers"} <= saved.keys():
         raise ValueError(
             "The checkpoint was written by an earlier release of fl-lightning and cannot be resumed. Its weights can "
             'be loaded: `torch.load(path)["state_dict"]`.'

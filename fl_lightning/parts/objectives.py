@@ -185,6 +185,23 @@ class DynamicRegularizer(LocalObjective):
         """Return alpha_k."""
         return float(self._alphas[client])
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return alpha and how it is scaled: the lambda_k are in their units."""
+        return {"alpha": self.alpha, "scale_alpha": self.scale_alpha}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Check that the clients' lambda_k are in this objective's units.
+
+        Raises:
+            ValueError: If the state is one of another alpha.
+        """
+        if state != self.state_dict():
+            raise ValueError(
+                f"The checkpoint was written with {state}, and {self!r} has another value: the clients' stored vectors "
+                "are in units of alpha. Resume with the same values. To start anew from the weights: "
+                '`module.load_state_dict(torch.load(path)["state_dict"])`.'
+            )
+
     def correction(self, client: LocalClient) -> Correction:
         """Return ``alpha_k <lambda_k, w> + alpha_k/2 |w - w_t|^2``."""
         alpha, dual = self.alpha_of(client.task.client), self.duals[client.task.client]

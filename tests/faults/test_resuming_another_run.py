@@ -210,7 +210,6 @@ def test_after_an_aggregation_a_cycle_may_have_another_length(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("first", "second", "line"),
     [
-        (FedDyn(0.1, 2), FedDyn(0.2, 2), "alpha 0.1 -> 0.2"),
         (FedAvg(2), FedAvg(3, local_epochs=2), "clients_per_round 2 -> 3, .*local_epochs 1 -> 2"),
         (FedAsync(2, speeds=[1, 2, 3]), FedAsync(2, speeds=[1, 2, 4]), r"speeds \[1, 2, 3\] -> \[1, 2, 4\]"),
         (
@@ -224,7 +223,7 @@ def test_after_an_aggregation_a_cycle_may_have_another_length(tmp_path: Path, ca
             r"sampler ImportanceSampler\(clients_per_round=2\) -> .*score='sum'",
         ),
     ],
-    ids=["alpha", "clients", "speeds", "objective", "score"],
+    ids=["clients", "speeds", "objective", "score"],
 )
 def test_other_settings_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, line: str
@@ -233,6 +232,43 @@ def test_other_settings_are_told(
         resume(tmp_path, first, second)
     (message,) = told(caplog)
     assert re.search(line, message), message
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(FedDyn(0.1, 2), FedDyn(0.2, 2)), (FedDyn(0.1, 2), FedDyn(0.1, 2, scale_alpha="none"))],
+    ids=["alpha", "scale"],
+)
+def test_another_alpha_is_refused(tmp_path: Path, first: Any, second: Any) -> None:
+    with pytest.raises(ValueError, match="the clients' stored vectors are in units of alpha"):
+        resume(tmp_path, first, second)
+
+
+class WithOptimizer(Linear):
+    """Its optimizer is the next one of a list."""
+
+    def __init__(self, makers: list[Any]) -> None:
+        super().__init__()
+        self.make = makers.pop(0)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = self.make(self.parameters())
+        return optimizer
+
+
+def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
+    makers = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.1)]
+    message = "has the state of SGD, and `configure_optimizers` now returns Adam"
+    with pytest.raises(ValueError, match=message):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
+
+
+def test_other_settings_of_an_optimizer_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    makers = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.SGD, lr=0.1, weight_decay=0.9)]
+    with caplog.at_level("INFO"):
+        resume(tmp_path, FedAvg(2), FedAvg(2), data=table(0), module=lambda: WithOptimizer(makers))
+    lines = [record.getMessage() for record in caplog.records]
+    assert "Optimizers go on with the checkpoint's settings: weight_decay 0 (given: 0.9)." in lines
 
 
 def shrinking(round_index: int) -> float:
