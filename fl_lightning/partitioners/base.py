@@ -44,6 +44,15 @@ class Partitioner(ShowsArguments, ABC):
         self.num_clients = int(num_clients)
         self.seed = int(seed)
 
+    def __getattr__(self, name: str) -> Any:
+        """Say why an attribute that every partitioner has is missing."""
+        if name in ("num_clients", "seed"):
+            raise AttributeError(
+                f"`{type(self).__name__}.__init__` does not call `super().__init__(num_clients, seed)`, which sets "
+                f"`{name}`. Call it."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __call__(self, labels: Any) -> Partition:
         """Return the partition of a data set; every client gets at least one sample.
 

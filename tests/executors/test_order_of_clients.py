@@ -409,3 +409,13 @@ def test_the_cause_tells_of_values_without_a_gradient() -> None:
     _, why = fit("vectorized", {}, [], Attention(), data)
     assert why is not None
     assert why.startswith("a gradient of 'attention.in_proj_bias' is zero but for rounding")
+
+
+class ReturnsResult(LocalObjective):
+    def on_client_end(self, result: Any) -> Any:
+        return result.with_delta(result.delta / 2)
+
+
+def test_an_objective_that_returns_a_result_is_told_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"`ReturnsResult.on_client_end` returned ClientResult.* Write an `Exchange`"):
+        fit("sequential", {"objective": ReturnsResult()}, [])

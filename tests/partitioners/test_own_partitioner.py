@@ -205,3 +205,14 @@ def test_representations() -> None:
     assert repr(NaturalPartitioner(2)) == "NaturalPartitioner(min_partition_size=2)"
     split = SampleSplit(0.0, 0.5).apply(LABELS, IIDPartitioner(2))
     assert repr(split) == "FederatedSplit(train: 3 samples of 2 clients, val: 0 samples, test: 3 samples)"
+
+
+def test_a_partitioner_that_does_not_call_its_base_class_says_so() -> None:
+    class Forgets(RoundRobin):
+        def __init__(self) -> None:
+            self.shift = 1
+
+    with pytest.raises(
+        AttributeError, match=r"`Forgets.__init__` does not call `super\(\).__init__\(num_clients"
+    ):
+        Forgets()(np.arange(6))

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.parts.federation import ClientResult, same_values
+from fl_lightning.representation import short
 
 #: The first calls of each method are also compared by value: tensors do not count writes through NumPy or ``.data``.
 _COMPARED_CALLS = 3
@@ -28,12 +29,19 @@ def call(
 
     Raises:
         RuntimeError: If it changes one of these in place.
+        TypeError: If it is a hook that looks at a result, and returns something.
     """
     if part.is_of_library:  # its parts change nothing in place
         return getattr(part, method)(*arguments)
     tensors = [*watch, *(tensor for result in results for tensor in (result.start, result.vector))]
     with unchanged(f"{type(part).__name__}.{method}", tensors, results, compares=_compares(part, method)):
-        return getattr(part, method)(*arguments)
+        returned = getattr(part, method)(*arguments)
+    if method == "on_client_end" and returned is not None:
+        raise TypeError(
+            f"`{type(part).__name__}.on_client_end` returned {short(returned)}, which would be ignored: it only looks "
+            "at a result. Write an `Exchange` whose `upload` returns the changed one."
+        )
+    return returned
 
 
 @contextmanager
