@@ -212,7 +212,5 @@ def test_a_partitioner_that_does_not_call_its_base_class_says_so() -> None:
         def __init__(self) -> None:
             self.shift = 1
 
-    with pytest.raises(
-        AttributeError, match=r"`Forgets.__init__` does not call `super\(\).__init__\(num_clients"
-    ):
+    with pytest.raises(AttributeError, match=r"`Forgets.__init__` does not call `super\(\).__init__\(num_clients"):
         Forgets()(np.arange(6))
