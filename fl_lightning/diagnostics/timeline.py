@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = {"used": "tab:blue", "rejected": "tab:orange", "invalid": "tab:red", "lost": "0.75"}
+_AT_WORK = "0.9"  # the colour of work that has not ended
 _MOST_CLIENTS = 60
 _ROW = 0.17  # inches of a client in the picture, at least, so that the numbers of clients do not overlap
 _PICTURES = (".png", ".pdf", ".svg")
@@ -59,6 +60,8 @@ class Timeline(RoundObserver):
 
     Attributes:
         arrivals: What became of each result, in the order of arrival.
+        at_work: The clients that work when the last round ends, and when each received its model.
+        now: The virtual time then.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -75,6 +78,8 @@ class Timeline(RoundObserver):
     def reset(self) -> None:
         """Start without records."""
         self.arrivals: list[ArrivalRecord] = []
+        self.at_work: list[tuple[int, float]] = []
+        self.now = 0.0
 
     @property
     def contributions(self) -> Counter[int]:
@@ -104,6 +109,9 @@ class Timeline(RoundObserver):
         algorithm = aggregation_of(trainer, self).algorithm
         assert isinstance(algorithm, AsynchronousAlgorithm)
         self.arrivals += algorithm.report.arrivals
+        clock, simulation = algorithm.schedule.clock, algorithm.schedule.simulation
+        self.now = clock.time(simulation.now)
+        self.at_work = [(each.task.client, clock.time(each.sent)) for each in simulation.flights.values()]
         self.values = {"fed/contributing_clients": len(self.contributions)}
 
     @rank_zero_only
@@ -134,12 +142,19 @@ class Timeline(RoundObserver):
 
         if not self.arrivals:
             raise RuntimeError("Nothing was recorded: plot a Timeline after `trainer.fit`.")
-        shown = [record for record in self.arrivals if until is None or record.arrived <= until]
-        clients = [client for client, _ in Counter(record.client for record in shown).most_common(_MOST_CLIENTS)]
+        end = self.now if until is None else min(until, self.now)
+        shown = [record for record in self.arrivals if record.arrived <= end]
+        at_work = [(record.client, record.sent) for record in self.arrivals if record.arrived > end] + self.at_work
+        at_work = [(client, sent) for client, sent in at_work if sent < end]
+        seen = Counter([*(record.client for record in shown), *(client for client, _ in at_work)])
+        clients = [client for client, _ in seen.most_common(_MOST_CLIENTS)]
         heights = max(3.6, _ROW * len(clients)), 2.4
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
         when, late, who = figure.subplot_mosaic([["when", "when"], ["late", "who"]], height_ratios=heights).values()
-        _draw_times(when, shown, {client: row for row, client in enumerate(sorted(clients))})
+        rows = {client: row for row, client in enumerate(sorted(clients))}
+        _draw_times(when, shown, rows)
+        _draw_at_work(when, [(rows[client], sent) for client, sent in at_work if client in rows], end)
+        when.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
         histogram = self.staleness
         late.bar(list(histogram), list(histogram.values()), width=0.9, color="0.55")
         late.set(xlabel="staleness", ylabel="results")
@@ -155,11 +170,13 @@ class Timeline(RoundObserver):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records."""
-        return {"arrivals": [list(astuple(record)) for record in self.arrivals]}
+        arrivals = [list(astuple(record)) for record in self.arrivals]
+        return {"arrivals": arrivals, "at_work": self.at_work, "now": self.now}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the records of a checkpoint."""
         self.arrivals = [ArrivalRecord(*entry) for entry in state_dict["arrivals"]]
+        self.at_work, self.now = [tuple(entry) for entry in state_dict["at_work"]], state_dict["now"]
 
 
 def _draw_times(axes: Axes, shown: list[ArrivalRecord], rows: dict[int, int]) -> None:
@@ -182,4 +199,11 @@ def _draw_times(axes: Axes, shown: list[ArrivalRecord], rows: dict[int, int]) ->
     axes.set_yticks(list(rows.values()), [str(client) for client in rows])
     axes.invert_yaxis()
     axes.set(xlabel="virtual time", ylabel="client")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _draw_at_work(axes: Axes, begun: list[tuple[int, float]], end: float) -> None:
+    """Draw the work that has not ended: rows, and when it began."""
+    if begun:
+        rows, sent = zip(*begun, strict=True)
+        widths = [end - each for each in sent]
+        axes.barh(rows, widths, left=sent, height=0.7, color=_AT_WORK, hatch="///", edgecolor="0.7", label="at work")

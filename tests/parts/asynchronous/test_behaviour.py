@@ -329,6 +329,22 @@ def test_an_asynchronous_algorithm_logs_its_time() -> None:
 # ---- timeline ----
 
 
+def test_the_timeline_shows_work_that_has_not_ended() -> None:
+    # durations 8, 2 and 5: client 1 arrives at 2, 4 and 6, client 2 at 5; at 6 client 0 works since 0, client 2 since 5
+    timeline = Timeline()
+    data_module = TensorDataModule(quadratic_clients([1.0] * 3, [0.0, 1.0, 2.0]), batch_size=None)
+    callback = FedAsync(2, speeds=[12.5, 50, 20])
+    quiet_trainer(max_epochs=2, callbacks=[callback, timeline]).fit(Quadratic(lr=0.1), datamodule=data_module)
+    assert (timeline.now, sorted(timeline.at_work)) == (6.0, [(0, 0.0), (2, 5.0)])
+    axes = timeline.plot().axes[0]
+    bars = {text: container for container, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    assert sorted((bar.get_x(), bar.get_width()) for bar in bars["at work"]) == [(0.0, 6.0), (5.0, 1.0)]
+    assert sorted(bar.get_x() for bar in bars["used"]) == [0.0, 0.0, 2.0, 4.0]
+    early = timeline.plot(until=3.0).axes[0]
+    bars = {text: container for container, text in zip(*early.get_legend_handles_labels(), strict=True)}
+    assert sorted((bar.get_x(), bar.get_width()) for bar in bars["at work"]) == [(0.0, 3.0), (0.0, 3.0), (2.0, 1.0)]
+
+
 def test_the_timeline_counts_and_draws(tmp_path: Path) -> None:
     path = tmp_path / "out" / "timeline.png"
     timeline = Timeline(path)
