@@ -15,7 +15,6 @@ from fl_lightning.parts.guards.changes_in_place import call
 from fl_lightning.parts.guards.contracts import are_finite, call_for_result, call_for_vector, check_results
 from fl_lightning.parts.guards.saved_state import HELD_PARTS
 from fl_lightning.parts.saved_results import other_class
-from fl_lightning.parts.schedules import BaseSchedule
 from fl_lightning.parts.traffic import Payload
 
 
@@ -84,7 +83,7 @@ class Chain(Exchange):
             if member.colludes:
                 self._refuse_beside(member, parts["schedule"])
 
-    def _refuse_beside(self, colluding: Exchange, schedule: BaseSchedule) -> None:
+    def _refuse_beside(self, colluding: Exchange, schedule: Any) -> None:
         name = type(colluding).__name__
         for member in self.members:
             if member.sums_updates:
