@@ -19,6 +19,7 @@ from fl_lightning._lightning.monitored import names_of_validation
 from fl_lightning.callbacks.checkpoint import save_whole
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.experiment.files import write_text
 
 _MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
 
@@ -41,7 +42,7 @@ class CurveRecorder(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Remove the rounds after the checkpoint."""
         rows = [row for row in read_rounds(self.path) if row["round"] <= trainer.current_epoch]
-        self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note the metrics that validation has logged."""

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.full_disk import in_small_file_system, limited_files
-from helpers.toys import Quadratic, quiet_trainer
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 
-from fl_lightning import FedDyn, TensorDataModule
+from fl_lightning import FedAvg, FedDyn, TensorDataModule
 from fl_lightning.atomic_file import reserve
+from fl_lightning.experiment.callbacks import CurveRecorder, read_rounds
 from fl_lightning.parts import ClientStates, Federation
 
 VALUES = 1024  # float32: 4 KiB a client
@@ -90,3 +91,23 @@ def test_room_is_taken_by_writing_where_the_system_cannot_reserve_it(
     assert path.read_bytes()[:6] == b"head\0\0"
     with path.open("r+b") as file, limited_files(4_000_000), pytest.raises(OSError, match="5,000,000 bytes are wanted"):
         reserve(file, 5_000_000, path)
+
+
+def test_a_curve_without_room_keeps_its_rounds(tmp_path: Path) -> None:
+    curve, checkpoint = tmp_path / "curve.jsonl", tmp_path / "last.ckpt"
+
+    def fit(rounds: int, ckpt_path: Path | None = None) -> None:
+        data = TensorDataModule(quadratic_clients([1.0, 1.0], [0.0, 1.0]), batch_size=None)
+        recorder = CurveRecorder(curve, on_round=lambda done: None)
+        trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, seed=1), recorder])
+        trainer.fit(Quadratic(0.5), datamodule=data, ckpt_path=ckpt_path)
+        if ckpt_path is None:
+            trainer.save_checkpoint(checkpoint)
+
+    fit(3)
+    before = curve.read_bytes()
+    with limited_files(20), pytest.raises(OSError, match="too large"):  # a line has 12 bytes or more
+        fit(4, checkpoint)
+    assert curve.read_bytes() == before
+    fit(4, checkpoint)
+    assert [row["round"] for row in read_rounds(curve)] == [1, 2, 3, 4]
