@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.arguments import check_choice, check_fraction, check_not_negative
+from fl_lightning.arguments import check_choice, check_fraction, check_not_negative, plain
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.federation import ClientResult, Federation, accumulator
 from fl_lightning.parts.fednova_norm import fednova_norm
+from fl_lightning.parts.objectives import LocalObjective
 
 
 class NormalizedMean(Aggregation):
@@ -48,16 +49,29 @@ class NormalizedMean(Aggregation):
 
     def check_beside(self, parts: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if the reach of the clients' steps would be another one."""
-        if parts["schedule"].keeps_models and (self.momentum or self.mu):
+        objective = parts["objective"]
+        mu = _mu_of(objective)
+        if parts["schedule"].keeps_models and (self.momentum or self.mu or mu):
             raise ValueError(
                 f"{self!r} cannot merge circulating models: each client starts without momentum and with its own "
-                "proximal term, so the steps of a cycle do not add up. Use NormalizedMean() with plain SGD."
+                "proximal term, so the steps of a cycle do not add up. Use NormalizedMean() with plain SGD and without "
+                "a proximal term."
             )
-        objective = parts["objective"]
-        if self.mu and getattr(objective, "mu", 0.0) != self.mu:
+        if not isinstance(mu, (int, float)):  # a schedule
+            raise ValueError(
+                f"{self!r} needs one number as the weight of the proximal term in all rounds, got {objective!r}. Give "
+                "both the same number as `mu`."
+            )
+        if self.mu and mu != self.mu:
             raise ValueError(
                 f"{self!r} needs an objective with the same proximal term, got {objective!r}. Use Proximal({self.mu}), "
                 f"or FedNova(mu={self.mu}), which has both."
+            )
+        if mu != self.mu:
+            own = NormalizedMean(self.momentum, mu, self.weighting)
+            raise ValueError(
+                f"{self!r} has no proximal term, but {objective!r} has. Use {own!r}, or FedNova(mu={mu}), which has "
+                "both."
             )
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -96,3 +110,11 @@ class NormalizedMean(Aggregation):
         if self._sum is None:
             self._sum = torch.zeros(len(like) + 2, dtype=accumulator(like), device=like.device)
         return self._sum
+
+
+def _mu_of(objective: LocalObjective) -> Any:
+    """Return the weight of an objective's proximal term, which may be that of the objective that it holds."""
+    held = [part for part in objective.held_parts if isinstance(part, LocalObjective)]
+    if hasattr(objective, "mu") or objective.correcting or len(held) != 1:
+        return plain(getattr(objective, "mu", None) or 0.0)
+    return _mu_of(held[0])

@@ -17,6 +17,7 @@ from fl_lightning.parts import (
     BernoulliSampler,
     FairMean,
     ImportanceSampler,
+    LocalObjective,
     MeasuredLoss,
     Median,
     NormalizedMean,
@@ -155,6 +156,47 @@ def test_a_proximal_term_that_would_be_ignored_is_refused(objective: Any) -> Non
         ValueError, match=r"NormalizedMean\(mu=2\.0\) needs an objective .* Use Proximal\(2\.0\), or FedNova\(mu"
     ):
         Federated(1.0, objective=objective, aggregation=NormalizedMean(mu=2.0))
+
+
+class Passing(LocalObjective):
+    """Does what another objective does."""
+
+    def __init__(self, inner: LocalObjective) -> None:
+        self.inner = inner
+
+    @property
+    def held_parts(self) -> list[LocalObjective]:
+        return [self.inner]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Federated(1.0, objective=Proximal(0.3), aggregation=NormalizedMean()),
+            r"NormalizedMean\(\) has no proximal term, but Proximal\(mu=0\.3\) has\. Use NormalizedMean\(mu=0\.3\), or",
+        ),
+        (lambda: FedProx(0.3, 1.0, aggregation=NormalizedMean(0.9)), r"Use NormalizedMean\(momentum=0\.9, mu=0\.3\)"),
+        (lambda: Federated(1.0, objective=Passing(Proximal(0.3)), aggregation=NormalizedMean()), "no proximal term"),
+        (lambda: Federated(1.0, objective=Proximal(lambda r: 0.3), aggregation=NormalizedMean()), "one number"),
+        (lambda: Federated(1.0, objective=Proximal(lambda r: 0.3), aggregation=NormalizedMean(mu=0.3)), "one number"),
+        (lambda: RADFed(2, 1.0, local=Proximal(0.3), aggregation=NormalizedMean()), "cannot merge circulating models"),
+    ],
+)
+def test_a_proximal_term_that_the_mean_does_not_know_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_proximal_term_of_an_objective_in_another_one_is_known() -> None:
+    # alone, with a = 1, c = 4, lr = 0.1 and mu = 0.5, a client takes w to w - 0.1 (w - 4 + 0.5 w): 0.4, then 0.74
+    clients = quadratic_clients([1.0], [4.0], [2])
+    results = []
+    for objective in (Proximal(0.5), Passing(Proximal(0.5))):
+        module = Quadratic(0.1)
+        fit(Federated(1.0, objective=objective, aggregation=NormalizedMean(mu=0.5), seed=1), module, clients, 1)
+        results.append(float(module.w.detach()))
+    assert results == [pytest.approx(0.74, abs=1e-14)] * 2
 
 
 # ---- q-FedAvg ----
