@@ -51,6 +51,7 @@ TOOLS = {
         "signatures",
         "super_calls",
         "surroundings",
+        "tensor_bytes",
         "versions",
     ),
 }

@@ -21,6 +21,7 @@ from fl_lightning.arguments import check_path, check_size
 from fl_lightning.atomic_file import remove_stale, reserve
 from fl_lightning.checked_file import CheckedFile
 from fl_lightning.signatures import ShowsSignature
+from fl_lightning.tensor_bytes import tensor_bytes
 
 _FORMAT = "1"  # part of every file's key: raise it when what a file holds changes
 _PROBES = 64  # samples whose preprocessed values stand for the preprocessing in the key
@@ -244,8 +245,8 @@ def _key(prefix_fingerprint: str, data: CacheableInputs, device: torch.device) -
     inputs = data.source_inputs()
     # A function cannot be hashed, but what it makes of some samples can.
     spread = torch.linspace(0, len(inputs) - 1, min(_PROBES, len(inputs))).long()
-    probe = _preprocessing(data)(inputs[spread]).cpu().contiguous()
-    digest = hashlib.sha256(probe.numpy().tobytes())
+    probe = _preprocessing(data)(inputs[spread])
+    digest = hashlib.sha256(tensor_bytes(probe))
     parts = (_FORMAT, prefix_fingerprint, data.data_fingerprint(), device.type, torch.__version__, *inputs.shape)
     digest.update("\n".join(map(str, parts)).encode())
     return digest.hexdigest()[:32]

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -20,6 +19,7 @@ from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments, short
 from fl_lightning.super_calls import is_of_library
+from fl_lightning.tensor_bytes import tensor_bytes
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +101,7 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(tensor_bytes(tensor))
     return digest.hexdigest()
 
 

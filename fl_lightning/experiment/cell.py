@@ -33,6 +33,7 @@ from fl_lightning.experiment.partition_picture import draw_partition
 from fl_lightning.experiment.process_state import process_state_kept
 from fl_lightning.experiment.selection import best_checkpoint, why_there_is_none
 from fl_lightning.experiment.specs import identity
+from fl_lightning.tensor_bytes import tensor_bytes
 from fl_lightning.versions import package_versions
 
 Result = dict[str, Any]
@@ -280,5 +281,6 @@ def read_result(folder: Path) -> Result | None:
 def _fingerprint(model: L.LightningModule) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(name.encode())
+        digest.update(tensor_bytes(tensor))
     return digest.hexdigest()[:16]

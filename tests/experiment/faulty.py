@@ -96,3 +96,11 @@ class WithoutWeights(LogisticRegressionClassifier):
 
     def __init__(self, **arguments: float) -> None:
         raise OSError("no network")
+
+
+class Rounded(LogisticRegressionClassifier):
+    """Holds a number of 16 bits that numpy does not know."""
+
+    def __init__(self, in_features: int, num_classes: int, lr: float, number: float) -> None:
+        super().__init__(in_features, num_classes, lr)
+        self.register_buffer("number", torch.tensor(number, dtype=torch.bfloat16))

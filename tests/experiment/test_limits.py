@@ -134,3 +134,16 @@ def test_limits_of_memory_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(ValueError, match="`memory_limit` works only on Linux, got 2"):
         Limits(memory_limit=2)
+
+
+def test_weights_of_a_type_that_numpy_lacks_have_a_digest(tmp_path: Path, faulty: None) -> None:
+    digests = []
+    for number in (1.0, 1.0, 2.0):
+        table = with_faulty()
+        model = table["data"]["digits"]["model"]
+        model["class_path"] = "faulty.Rounded"
+        model["init_args"]["number"] = number
+        rows, text = run(table, tmp_path / str(len(digests)), 0)
+        assert rows["Plain"]["status"] == "finished", text
+        digests.append(rows["Plain"]["initial_weights"])
+    assert digests[0] == digests[1] != digests[2]

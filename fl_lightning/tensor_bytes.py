@@ -1,0 +1,39 @@
+"""The bytes of tensors of every type and layout, for digests and comparisons."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """Return the numbers of a tensor as bytes, in the order of its elements, shape ``(number of bytes,)``.
+
+    A type that numpy lacks, such as bfloat16, is no exception. The bytes of a sparse tensor are those of the places of
+    its numbers and of the numbers. A tensor on the meta device has no bytes.
+    """
+    if tensor.is_meta:
+        return memoryview(b"")
+    arrays = [_of_strided(part) for part in _strided(tensor.detach().cpu())]
+    return arrays[0].data if len(arrays) == 1 else np.concatenate([np.empty(0, np.uint8), *arrays]).data
+
+
+def _strided(tensor: Tensor) -> list[Tensor]:
+    """Return ordinary tensors that hold what a tensor holds."""
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.is_quantized:
+        return [tensor.dequantize()]
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.is_mkldnn:
+        return [tensor.to_dense()]
+    coordinates = tensor.to_sparse_coo().coalesce()
+    return [coordinates.indices(), coordinates.values()]
+
+
+def _of_strided(tensor: Tensor) -> np.ndarray:
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    array: np.ndarray = plain.flatten().view(torch.uint8).numpy()
+    return array
