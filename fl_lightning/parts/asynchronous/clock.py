@@ -126,7 +126,7 @@ class VirtualClock(ShowsSignature):
         speeds: dict[int, str] = {}
         delays: dict[int, str] = {}
         online: dict[int, list[tuple[Number, Number]]] = {}
-        with Path(path).open(newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             missing = {"client", "speed"} - set(reader.fieldnames or ())
             if missing:

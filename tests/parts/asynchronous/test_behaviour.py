@@ -252,9 +252,13 @@ def test_jitter_and_drawn_speeds_are_fixed_by_the_seed() -> None:
     assert arrivals(1) != arrivals(2)
 
 
-def test_a_trace_file_gives_speeds_delays_and_windows(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text("client,speed,delay,online_from,online_until\n1,50,0.5,,\n0,100,,0,1\n0,100,,4,inf\n")
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])  # the second is what spreadsheets write
+def test_a_trace_file_gives_speeds_delays_and_windows(tmp_path: Path, encoding: str) -> None:
+    path, text = (
+        tmp_path / "trace.csv",
+        "client,speed,delay,online_from,online_until\n1,50,0.5,,\n0,100,,0,1\n0,100,,4,inf\n",
+    )
+    path.write_text(text, encoding=encoding)
     seen = watch(FedAsync(4, clock=VirtualClock.from_file(path)), 1, [0.0, 0.0]).arrivals
     assert [(r.client, r.arrived) for r in seen] == [(0, 1), (1, 2.5), (0, 5), (1, 5)]
 
