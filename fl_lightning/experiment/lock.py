@@ -99,9 +99,8 @@ class _Holder:
 
 def _describe(folder: Path, file: TextIOWrapper) -> str:
     file.seek(0)
-    lines = [line.split(maxsplit=3) for line in file.read().splitlines()]
-    holders = [_Holder(role, int(pid), started, host) for role, pid, started, host in lines]
-    there = [holder for holder in holders if holder.state != "gone"]
+    holders = [_holder(line) for line in file.read().splitlines()]
+    there = [holder for holder in holders if holder is not None and holder.state != "gone"]
     if not there:
         return f"Another run is at work in {folder}. Wait for it, or choose another `output`."
     names = [
@@ -116,6 +115,14 @@ def _describe(folder: Path, file: TextIOWrapper) -> str:
         f"Another run is at work in {folder}: {', '.join(names)} on {there[0].host}. {ended}Wait for it, end it there "
         f"with `{command} {known}`, or choose another `output`."
     )
+
+
+def _holder(line: str) -> _Holder | None:
+    """Return the process of a line; ``None`` for a line that is damaged or was written only in part."""
+    match line.split(maxsplit=3):
+        case ["run" | "worker" as role, pid, started, host] if pid.isascii() and pid.isdigit():
+            return _Holder(role, int(pid), started, host)
+    return None
 
 
 def _started(pid: int) -> str:

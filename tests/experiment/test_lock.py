@@ -82,6 +82,16 @@ def test_a_number_that_belongs_to_another_process_by_now_is_not_named(tmp_path: 
         assert refused(tmp_path) == (f"Another run is at work in {tmp_path}. Wait for it, or choose another `output`.")
 
 
+@pytest.mark.parametrize("half", ["work", "worker 18", "worker 18 5", "worker 1x 5 elsewhere", ""])
+def test_a_line_that_is_written_only_in_part_is_left_out(tmp_path: Path, half: str) -> None:
+    with locked(tmp_path):
+        (tmp_path / ".lock").write_text(f"run 17 4 elsewhere\n{half}")
+        text = refused(tmp_path)
+        assert "process 17 on elsewhere. Wait for it, end it there with `kill 17`" in text
+        (tmp_path / ".lock").write_text(half)
+        assert refused(tmp_path) == f"Another run is at work in {tmp_path}. Wait for it, or choose another `output`."
+
+
 def test_a_run_on_another_machine_is_named(tmp_path: Path) -> None:
     with locked(tmp_path):
         (tmp_path / ".lock").write_text("run 17 4 elsewhere\nworker 18 5 elsewhere\n")
