@@ -199,7 +199,7 @@ class FederatedLoop(RoundLoop):
     def train_round(self) -> None:
         """Train this process's clients."""
         algorithm, optimizers = self.algorithm, self.epoch_loop.optimizers
-        self.data.end_workers()  # others see the data as hooks of the round's start have left them
+        self.data.renew_workers()  # they see the data as hooks of the round's start have left them
         self.training.on_round_start()
         self._adopt_changes(in_round=True)
         self.epoch_loop.on_clients_start()
@@ -209,7 +209,7 @@ class FederatedLoop(RoundLoop):
             share = self._share_of(tasks)
             self.training.announce(share)
             self.executor.run(share, self.training, algorithm)
-        self.data.end_workers()
+        self.data.renew_workers()
 
     @property
     def module_changed(self) -> bool:

@@ -205,12 +205,18 @@ class ServesBatches(ABC):
         return self._workers.batches(client, chosen, seed)
 
     def end_workers(self) -> None:
-        """End the processes that make clients' batches; the next batch starts others, with the data as they are then.
-
-        The federated loop does so before and after a round's clients train.
-        """
+        """End the processes that make clients' batches; the next batch starts others, with the data of that moment."""
         if self._workers is not None:
             self._workers.close()
+
+    def renew_workers(self) -> None:
+        """Let processes make the next batch of a client with the data as they are then.
+
+        The federated loop does so before and after a round's clients train. Processes that were not forked stay if the
+        data are the same: to start others would take seconds.
+        """
+        if self._workers is not None:
+            self._workers.renew()
 
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from fl_lightning.data.batches import Collate, batch_of, fetch
 from fl_lightning.data.own_generators import OwnGenerators
+from fl_lightning.data.pickle_digest import pickle_digest
 from fl_lightning.data.same_batches import same_bits
 from fl_lightning.data.transforms import Transform
 from fl_lightning.seeding import Stream, seed_global_generators
@@ -55,7 +56,7 @@ class BatchWorkers:
 
     Args:
         data: The clients' samples. Processes see them as they are when the first batch is asked for, and after each
-            :meth:`close` as they are when the next one is.
+            :meth:`close` or :meth:`renew` as they are when the next one is.
     """
 
     def __init__(self, data: HasClients) -> None:
@@ -64,6 +65,7 @@ class BatchWorkers:
         self._suit: dict[int, bool] = {}
         self._parts: tuple[Any, ...] = ()
         self._has_told = False
+        self._data_may_differ = False  # from those that the processes hold
 
     def suit(self, client: int, batch_size: int) -> bool:
         """Return whether processes may make a client's batches.
@@ -115,9 +117,23 @@ class BatchWorkers:
         return self._started().batches(client, positions, seed)
 
     def _started(self) -> _Processes:
+        if self._processes is not None and self._data_may_differ and not self._processes.hold(self._data):
+            self.close()
+        self._data_may_differ = False
         if self._processes is None:
             self._processes = _Processes(self._data, self._data.num_workers)
         return self._processes
+
+    def renew(self) -> None:
+        """Let the next batch be made with the data as they are then.
+
+        Processes that were forked end, since it takes milliseconds to fork others. Where processes are not forked, as
+        on macOS and Windows, each start takes seconds, because it imports PyTorch and Lightning. There the processes
+        stay if the data are still the same when the next batch is asked for, byte for byte of their pickle.
+        """
+        if self._processes is not None and self._processes.are_forked:
+            self.close()
+        self._data_may_differ = True
 
     def close(self) -> None:
         """End the processes; the next batch starts others."""
@@ -132,8 +148,14 @@ class _Processes:
     def __init__(self, data: HasClients, number: int) -> None:
         context = torch.multiprocessing.get_context()
         self._pool = ProcessPoolExecutor(number, mp_context=context, initializer=_begin, initargs=(data,))
+        self.are_forked = context.get_start_method() == "fork"
+        self._digest = None if self.are_forked else pickle_digest(data)
         self._number, self._most = number, _AHEAD * number
         self._under_way = 0
+
+    def hold(self, data: HasClients) -> bool:
+        """Return whether the processes hold the data as they are now; false where that cannot be known."""
+        return self._digest is not None and self._digest == pickle_digest(data)
 
     def result(self, function: Any, *args: Any) -> Any:
         """Return what a function returns in a process."""

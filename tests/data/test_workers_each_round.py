@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.read_samples import Points, fit, flat, linear, sets_of
+from helpers.read_samples import Points, Told, fit, flat, linear, sets_of
 from helpers.toys import quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -117,6 +117,43 @@ def test_validation_and_central_training_see_changed_data(algorithm: list[L.Call
 
 def test_loaders_end_their_processes_with_an_epoch() -> None:
     assert make_loader(Points(), 4, shuffle=False, num_workers=1).persistent_workers is False
+
+
+# ---- processes that are not forked ----
+
+
+class Changes(L.Callback):
+    """Changes the data of a client before some rounds, and notes what the batches of each round tell."""
+
+    def __init__(self, samples: Told) -> None:
+        self.samples, self.seen = samples, []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.seen.append(set())
+        if trainer.current_epoch == 2:
+            self.samples.scale = 7.0
+        if trainer.current_epoch == 3:
+            self.samples.array[0] = 8.0
+        if trainer.current_epoch == 4:
+            self.samples.tensor[0] = 9.0
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.seen[-1] |= {tuple(row) for row in batch[0].tolist()}
+
+
+def test_processes_that_are_not_forked_stay_as_long_as_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fl_lightning"])  # so that each process need not import it
+    monkeypatch.setattr(torch.multiprocessing, "get_context", lambda: context)
+    before = multiprocessing.active_children()
+    changes = Changes(Told(8))
+    fit([changes.samples], changes, rounds=6, num_workers=1)
+    told = [row for (row,) in changes.seen]  # one process in each round
+    assert [row[1:] for row in told] == [(1, 0, 0)] * 2 + [(7, 0, 0), (7, 8, 0)] + [(7, 8, 9)] * 2
+    places = [[row[0] for row in told].index(row[0]) for row in told]  # the first round of each round's process
+    assert places == [0, 0, 2, 3, 4, 4]
+    assert os.getpid() not in {row[0] for row in told}
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 # ---- processes that die ----
