@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+_WITH_GENERATORS = ("cuda", "mps", "xpu")  # types of devices
+
 
 class Stream(IntEnum):
     """What a seed is for; keeps the streams of one (seed, round) apart."""
@@ -69,29 +71,39 @@ def torch_generator(seed: int, stream: Stream, *parts: int) -> torch.Generator:
 
 
 def seed_global_generators(seed: int, stream: Stream, *parts: int) -> None:
-    """Seed the generators that user code draws from: torch (CPU and CUDA), numpy's and Python's global ones."""
+    """Seed the generators that user code draws from: torch's (CPU and GPU), numpy's and Python's global ones."""
     value = derive_seed(seed, stream, *parts)
     # not `torch.manual_seed`: it costs 0.1 to 0.4 ms, a large part of a small client's work
     torch.default_generator.manual_seed(value)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(value)
+    for module in (torch.cuda, torch.xpu):
+        if module.is_initialized():
+            module.manual_seed_all(value)
+    if torch.backends.mps.is_available() and not torch.mps._is_in_bad_fork():  # it cannot be used in a forked process
+        torch.mps.manual_seed(value)
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
 
 
 def global_states(device: torch.device | None) -> tuple[Any, ...]:
     """Return the states of the generators that user code draws from: torch's (CPU and a device), numpy's, Python's."""
-    cuda = torch.cuda.get_rng_state(device) if device is not None and device.type == "cuda" else None
-    return torch.get_rng_state(), cuda, np.random.get_state(legacy=False), random.getstate()  # as a dict: half the time
+    module = _module_of(device)
+    of_device = None if module is None else module.get_rng_state(device)
+    of_numpy = np.random.get_state(legacy=False)  # as a dict: half the time
+    return torch.get_rng_state(), of_device, of_numpy, random.getstate()
 
 
 def set_global_states(states: tuple[Any, ...], device: torch.device) -> None:
     """Put back what :func:`global_states` returned."""
     torch.set_rng_state(states[0])
     if states[1] is not None:
-        torch.cuda.set_rng_state(states[1], device)
+        _module_of(device).set_rng_state(states[1], device)
     np.random.set_state(states[2])
     random.setstate(states[3])
+
+
+def _module_of(device: torch.device | None) -> Any:
+    """Return torch's module with the generators of a device; ``None`` if there is none, as for the CPU."""
+    return getattr(torch, device.type) if device is not None and device.type in _WITH_GENERATORS else None
 
 
 @contextmanager

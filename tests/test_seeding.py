@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
+from torch import Tensor
 
-from fl_lightning.seeding import Stream, derive_seed, seed_global_generators
+from fl_lightning import FedAvg
+from fl_lightning.seeding import (
+    Stream,
+    changed_generators,
+    derive_seed,
+    global_states,
+    preserved_generators,
+    seed_global_generators,
+    set_global_states,
+)
 
 
 def test_seeds_depend_on_every_argument_and_never_change() -> None:
@@ -22,3 +35,75 @@ def test_global_generators_are_seeded_alike() -> None:
         seed_global_generators(1, Stream.CLIENT, 5, 6)
         draws.append((random.random(), np.random.rand(), torch.rand(()).item()))
     assert draws[0] == draws[1]
+
+
+class Accelerator:
+    """Stands for a GPU's generator, which this machine lacks; beside it all other GPUs are away.
+
+    Args:
+        kind: The type of the device, as in ``torch.device(kind)``.
+        monkeypatch: Puts it in.
+    """
+
+    def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.generator, self.is_there = torch.Generator(), True
+        for other, module in (("cuda", torch.cuda), ("xpu", torch.xpu)):
+            monkeypatch.setattr(module, "is_initialized", lambda own=kind == other: own and self.is_there)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
+        monkeypatch.setattr(torch.mps, "_is_in_bad_fork", lambda: not self.is_there)
+        module = getattr(torch, kind)
+        monkeypatch.setattr(module, "manual_seed" if kind == "mps" else "manual_seed_all", self.generator.manual_seed)
+        monkeypatch.setattr(module, "get_rng_state", lambda device: self.generator.get_state())
+        monkeypatch.setattr(module, "set_rng_state", lambda state, device: self.generator.set_state(state))
+
+    def draw(self) -> float:
+        return torch.rand((), generator=self.generator).item()
+
+
+@pytest.fixture(params=["cuda", "mps", "xpu"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def accelerator(kind: str, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    return Accelerator(kind, monkeypatch)
+
+
+def test_the_generator_of_a_gpu_is_seeded(accelerator: Accelerator) -> None:
+    draws = []
+    for number in (6, 7, 6):
+        seed_global_generators(1, Stream.CLIENT, 5, number)
+        draws.append(accelerator.draw())
+    assert draws[0] == draws[2] != draws[1]
+    accelerator.is_there = False  # as in a forked process, which cannot use it
+    seed_global_generators(1, Stream.CLIENT, 5, 6)
+    assert accelerator.draw() != draws[0]
+
+
+def test_the_generator_of_a_gpu_is_put_back(accelerator: Accelerator, kind: str) -> None:
+    device = torch.device(kind)
+    accelerator.generator.manual_seed(3)
+    with preserved_generators(device):
+        first, before = accelerator.draw(), global_states(device)
+        second = accelerator.draw()
+        assert changed_generators(before, global_states(device)) == {"torch"}
+        set_global_states(before, device)
+        assert accelerator.draw() == second
+    assert accelerator.draw() == first
+
+
+def test_what_a_client_draws_on_a_gpu_does_not_depend_on_what_was_drawn_before(accelerator: Accelerator) -> None:
+    class Draws(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            drawn.append(accelerator.draw())
+            return super().training_step(batch, batch_idx)
+
+    fits = []
+    for _ in range(2):
+        drawn: list[float] = []
+        callback = FedAvg(1.0, seed=1, executor="sequential")
+        fit_quadratic(callback, Draws(0.1), quadratic_clients([1.0, 1.0], [0.0, 1.0]), rounds=2)
+        fits.append(drawn)
+    assert fits[0] == fits[1]
+    assert len(set(fits[0])) == 4  # two clients in two rounds
