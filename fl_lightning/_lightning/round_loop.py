@@ -27,6 +27,7 @@ from fl_lightning._lightning.progress_bars import RoundBars
 from fl_lightning._lightning.refusals import refuse_foreign_parameters, refuse_step_plateau
 from fl_lightning._lightning.round_logging import counting_rounds, tell_of_step_values
 from fl_lightning._lightning.stopping import StopRequests, interrupts_wait
+from fl_lightning.parts.alone import sum_alone
 
 
 class RoundLoop(_FitLoop, ABC):
@@ -274,11 +275,16 @@ class RoundLoop(_FitLoop, ABC):
     # ---- processes ----
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
-        """Return the sum of ``tensor`` over all processes."""
+        """Return the sum of ``tensor`` over all processes, as a new tensor.
+
+        Raises:
+            TypeError: If it is no tensor.
+        """
+        total = sum_alone(tensor)
         if self.trainer.world_size == 1:
-            return tensor
+            return total
         self._meet()
-        return self.trainer.strategy.reduce(tensor, reduce_op="sum")
+        return self.trainer.strategy.reduce(total, reduce_op="sum")  # in place
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Return the object of every process, in the order of ranks."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.parts.alone import gather_alone, no_local_work, sum_alone
 from fl_lightning.parts.known import Known
 from fl_lightning.parts.traffic import Payload
 from fl_lightning.representation import short
@@ -181,18 +182,6 @@ class LocalClient(Protocol):
         ...
 
 
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def _alone(mine: Any) -> list[Any]:
-    return [mine]
-
-
-def _unknown(kind: str) -> Sequence[int]:
-    return []
-
-
 @dataclass(frozen=True)
 class Federation:
     """What the parts of an algorithm may know about the run.
@@ -205,7 +194,8 @@ class Federation:
         rank: This process.
         num_ranks: Number of processes.
         state_dir: Folder for clients' states; ``None`` keeps them in memory.
-        sum_over_ranks: Returns the sum of a tensor over all processes.
+        sum_over_ranks: Returns the sum of a tensor over all processes, as a new tensor; call it on all of them. The
+            tensor that is given stays as it is. Anything but a tensor is a ``TypeError``.
         gather: Returns the object of every process, in the order of ranks.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
@@ -224,9 +214,9 @@ class Federation:
     rank: int = 0
     num_ranks: int = 1
     state_dir: Path | None = None
-    sum_over_ranks: Callable[[Tensor], Tensor] = _same
-    gather: Callable[[Any], list[Any]] = _alone
-    local_work: Callable[[str], Sequence[int]] = _unknown
+    sum_over_ranks: Callable[[Tensor], Tensor] = sum_alone
+    gather: Callable[[Any], list[Any]] = gather_alone
+    local_work: Callable[[str], Sequence[int]] = no_local_work
     names: Sequence[str] = ()
     shapes: Sequence[torch.Size] = ()
     bits_per_value: int = 32
@@ -236,7 +226,12 @@ class Federation:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a pickle: all but the links to other processes and to the trainer."""
-        return {**self.__dict__, "sum_over_ranks": _same, "gather": _alone, "local_work": _unknown}
+        return {
+            **self.__dict__,
+            "sum_over_ranks": sum_alone,
+            "gather": gather_alone,
+            "local_work": no_local_work,
+        }
 
     @property
     def num_clients(self) -> int:
