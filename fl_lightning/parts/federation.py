@@ -196,7 +196,8 @@ class Federation:
         state_dir: Folder for clients' states; ``None`` keeps them in memory.
         sum_over_ranks: Returns the sum of a tensor over all processes, as a new tensor; call it on all of them. The
             tensor that is given stays as it is. Anything but a tensor is a ``TypeError``.
-        gather: Returns the object of every process, in the order of ranks.
+        gather: Returns the object of every process, in the order of ranks; call it on all of them. Tensors of a GPU
+            arrive on the receiver's own GPU.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
         names: Names of all tensors of the model, in its order.
