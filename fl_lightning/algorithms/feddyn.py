@@ -66,5 +66,10 @@ class FedDyn(AggregationCallback):
         return -self._regularizer.alpha * self._regularizer.duals.mean
 
     def gradient(self, client: int) -> Tensor:
-        """Return g_k, shape ``(num_parameters,)``: after exact local minimisation, the gradient of F_k at w_k."""
+        """Return g_k, shape ``(num_parameters,)``: after exact local minimisation, the gradient of F_k at w_k.
+
+        Raises:
+            RuntimeError: Before the fit has begun; with several processes, on others than ``client % num_ranks``, on
+                which g_k lives.
+        """
         return -self._regularizer.alpha_of(client) * self._regularizer.duals[client]

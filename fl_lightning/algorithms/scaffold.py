@@ -92,5 +92,10 @@ class Scaffold(AggregationCallback):
         return self._variates.variates.mean
 
     def client_control_variate(self, client: int) -> Tensor:
-        """Return c_k, shape ``(num_parameters,)``."""
+        """Return c_k, shape ``(num_parameters,)``.
+
+        Raises:
+            RuntimeError: Before the fit has begun; with several processes, on others than ``client % num_ranks``, on
+                which c_k lives.
+        """
         return self._variates.variates[client]

@@ -23,7 +23,7 @@ def score_clients(training: LocalTraining, round_index: int) -> None:
     federation, scores = algorithm.federation, {}
     for client in with_progress(training.trainer, waiting[federation.rank :: federation.num_ranks], "Scoring clients"):
         task = Task(0, client, int(sizes[client]), round=round_index)
-        with algorithm.drawing(Moment.FIRST_SCORE, *task.seeds):
+        with algorithm.at_work(Moment.FIRST_SCORE, task):
             scores[client] = algorithm.sampler.score(ClientAtWork(task, algorithm.server.model, training))
     algorithm.meter.scored += len(waiting)
     known = {client: score for share in federation.gather(scores) for client, score in share.items()}

@@ -227,7 +227,7 @@ class LocalTraining:
         algorithm, length = self.algorithm, self.vector.num_parameters
         result = ClientResult(client.task, client.start, model, num_steps, summed_lr, num_parameters=length)
         if algorithm.sampler.needs_scores and are_finite(result):
-            with algorithm.drawing(Moment.SCORE, *client.task.seeds):
+            with algorithm.at_work(Moment.SCORE, client.task):
                 result = replace(result, score=algorithm.sampler.score(client))
         self.hooks.on_client_end(result, self.vector.read)
         return result

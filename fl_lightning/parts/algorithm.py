@@ -192,7 +192,7 @@ class Algorithm(Composition, ABC):
     def start(self, task: Task) -> Tensor:
         """Return the model from which the task starts, shape ``(size,)``; not to be written to."""
         server, given = self.server.model, (task.slot, self.server)
-        with self.drawing(Moment.START, *task.seeds):
+        with self.at_work(Moment.START, task):
             sent = call_for_vector(self.schedule, "start", *given, watch=(server,), lengths=(len(server),))
             model = self.exchange.download(task, sent)
         self._received.add(task, model)
@@ -209,7 +209,7 @@ class Algorithm(Composition, ABC):
     def _uploaded(self, result: ClientResult) -> ClientResult | None:
         """Return the result as the server sees it; ``None`` if it has NaN or infinite values."""
         self._received.check(result.task, self.objective.correcting, self.exchange.overriding("download"))
-        with self.drawing(Moment.UPLOAD, *result.task.seeds):
+        with self.at_work(Moment.UPLOAD, result.task):
             loss = self.objective.loss_of(result.task)
             if not are_finite(result) or (loss is not None and not math.isfinite(loss)):
                 check_start(result, self.schedule, self.server, self.exchange.overriding("download"))

@@ -93,6 +93,9 @@ class ClientStates:
     k's vector lives on process ``k % num_ranks``, or on all processes if models circulate. The mean is on all
     processes, in float64. Each round updates it with one reduction.
 
+    What a client hands in while it is at work, it sees at once. Others see it when the round has ended, so that nothing
+    depends on the order in which clients train.
+
     Keep it in an attribute of a part, or in a list, tuple or dict there: then its vectors are kept when a round ends,
     dropped when one breaks off, and saved.
 
@@ -103,7 +106,8 @@ class ClientStates:
 
     Raises:
         TypeError: If ``initial`` is no such tensor.
-        RuntimeError: In a round, if a vector that was handed out or in is changed in place.
+        RuntimeError: If a vector is asked for that lives on another process; in a round, if one that was handed out or
+            in is changed in place.
     """
 
     def __init__(self, federation: Federation, initial: Tensor, weights: np.ndarray | None = None) -> None:
@@ -118,6 +122,7 @@ class ClientStates:
         folder = federation.state_dir
         self._rows: VectorStore = {} if folder is None else MappedVectors(folder)
         self._new: dict[int, Tensor] = {}
+        self._unseen: set[int] = set()  # the clients whose new vectors others see when the round has ended
         self._versions: dict[int, int] = {}  # of the new vectors
         self._lent: tuple[int, Tensor, int] | None = None  # the vector that was handed out last, and its version
         self.mean = self._initial.to(accumulator(initial), copy=True)
@@ -134,9 +139,20 @@ class ClientStates:
         return bool(self._new)
 
     def __getitem__(self, client: int) -> Tensor:
-        """Return the vector that the client handed in last, shape ``(length,)``; not to be written to."""
+        """Return a client's vector, shape ``(length,)``; not to be written to.
+
+        A vector that was handed in while the client was at work, others get when the round has ended; until then they
+        get that of the round's start.
+
+        Raises:
+            RuntimeError: If the client's vector lives on another process.
+        """
         self._check_lent()
-        new = self._new.get(client)
+        federation = self._federation
+        if not federation.replicates_states and client % federation.num_ranks != federation.rank:
+            _refuse_elsewhere(client, federation)
+        is_seen = client == federation.client_states.client_at_work or client not in self._unseen
+        new = self._new.get(client) if is_seen else None
         vector = self._at_round_start(client) if new is None else new
         self._lent = client, vector, version_of(vector)
         return vector
@@ -146,6 +162,8 @@ class ClientStates:
 
     def put(self, client: int, vector: Tensor) -> None:
         """Take a client's new vector, shape ``(length,)``; it is dropped if the round breaks off.
+
+        What is handed in while a client is at work, others see when the round has ended.
 
         Raises:
             TypeError: If it is no floating-point tensor of one dimension.
@@ -166,6 +184,10 @@ class ClientStates:
         if vector.untyped_storage().nbytes() > vector.nbytes:
             vector = vector.clone()  # a view would keep, and save, the whole model
         self._new[client], self._versions[client] = vector, version_of(vector)
+        if self._federation.client_states.client_at_work is None:
+            self._unseen.discard(client)
+        else:
+            self._unseen.add(client)
 
     def _check_lent(self) -> None:
         """Raise ``RuntimeError`` if the vector that was handed out last has been written to."""
@@ -197,11 +219,11 @@ class ClientStates:
         self.mean = self.mean + change / float(self._weights.sum())
         for client, vector in self._new.items():
             self._rows[client] = vector.cpu()
-        self._new, self._versions = {}, {}
+        self._new, self._unseen, self._versions = {}, set(), {}
 
     def on_round_abort(self) -> None:
         """Forget the new vectors of a round that broke off."""
-        self._new, self._versions, self._lent = {}, {}, None
+        self._new, self._unseen, self._versions, self._lent = {}, set(), {}, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the vectors of all processes' clients, and the mean."""
@@ -231,6 +253,17 @@ def states_of_fit(states: ClientStates | None) -> ClientStates:
 
 def _is_vector(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 1
+
+
+def _refuse_elsewhere(client: int, federation: Federation) -> NoReturn:
+    number, rank = federation.num_ranks, federation.rank
+    raise RuntimeError(
+        f"The vector of client {client} is on process {client % number} of {number}, and this is process {rank}: with "
+        "several processes, each keeps the vectors of the clients that it trains. Read it there, where `client % "
+        'federation.num_ranks == federation.rank`. Or call `states.state_dict()["clients"]` on all processes, such as '
+        "in `on_round_start`: it returns the vectors of all clients that have handed one in, by client. Or train in "
+        "one process."
+    )
 
 
 def _refuse_changed(client: int, how: str) -> NoReturn:

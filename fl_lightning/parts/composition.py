@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -12,7 +12,7 @@ from fl_lightning.parts.aggregation import Aggregation
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.exchange.buffers import BufferExchange, Buffers, ChangingBuffers
 from fl_lightning.parts.exchange.chain import Chain
-from fl_lightning.parts.federation import Federation, LocalClient
+from fl_lightning.parts.federation import Federation, LocalClient, Task
 from fl_lightning.parts.guards.compared_processes import SameEverywhere
 from fl_lightning.parts.guards.own_parts import (
     check_attributes,
@@ -178,20 +178,29 @@ class Composition(ShowsSignature):
         """Return the context in which parts are called; see :meth:`OwnDraws.at`."""
         return self._own_draws.at(self._federation, moment, *numbers)
 
+    @contextmanager
+    def at_work(self, moment: Moment, task: Task) -> Iterator[None]:
+        """Return the context in which parts are called for one client.
+
+        See :meth:`drawing`. What the client hands in to a :class:`ClientStates` there, others see at the round's end.
+        """
+        with self.drawing(moment, *task.seeds), self.federation.client_states.at_work(task.client):
+            yield
+
     def start_round(self, round_index: int) -> None:
         """Let all parts start a round, from 0."""
         self._round = round_index
-        self._clients_stay = self.federation.num_ranks > 1 and self.keeps_client_states
         self._own_draws.look_at(self.parts, self.participation)
         for part in self.changing_parts:
             part.keep_state()
         with self.unsaved.set_anew(), self.drawing(Moment.ROUND_START, round_index):
             for part in self.parts.values():
                 part.on_round_start(round_index)
+        self._clients_stay = self.federation.num_ranks > 1 and self.keeps_client_states  # also if just made
 
     def correction(self, client: LocalClient) -> Correction | None:
         """Return what the local objective adds for a client that begins; ``None`` for nothing."""
-        with self.drawing(Moment.CORRECTION, *client.task.seeds):
+        with self.at_work(Moment.CORRECTION, client.task):
             return self.objective.correction(client)
 
     def check_states(self) -> None:

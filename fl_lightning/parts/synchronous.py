@@ -121,7 +121,7 @@ class SynchronousAlgorithm(Algorithm):
             self._failed.append(task.slot)
             return
         self.changing_buffers.watch(result)
-        with self.drawing(Moment.RECEIVE, *task.seeds):
+        with self.at_work(Moment.RECEIVE, task):
             self.schedule.receive(uploaded, self.server)
         self._done[task.slot] = task.client, result.score, uploaded.payload
 

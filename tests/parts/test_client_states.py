@@ -71,7 +71,9 @@ def test_a_process_keeps_its_own_clients() -> None:
     store = ClientStates(federation(6, rank=1, num_ranks=2), torch.zeros(2))
     vectors = {client: torch.full((2,), float(client)) for client in range(6)}
     store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
-    assert [float(store[client][0]) for client in range(6)] == [0.0, 1.0, 0.0, 3.0, 0.0, 5.0]
+    assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
+    with pytest.raises(RuntimeError, match=r"The vector of client 4 is on process 0 of 2, and this is process 1: "):
+        store[4]
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ class AsynchronousAlgorithm(Algorithm):
         uploaded = self._uploaded(result)
         if uploaded is None:  # its loss, which is not finite, says so until it is due
             uploaded = replace(result, payload=self.meter.payload_up, loss=math.inf)
-        with self.drawing(Moment.RECEIVE, *result.task.seeds):
+        with self.at_work(Moment.RECEIVE, result.task):
             self.schedule.receive(uploaded)
 
     def on_round_end(self) -> Tensor:

@@ -73,7 +73,8 @@ class PersonalParameters(Exchange):
         """Return a client's personal tensors by name, as of the last round's end.
 
         Raises:
-            RuntimeError: Before the fit has begun.
+            RuntimeError: Before the fit has begun; with several processes, on others than ``client % num_ranks``, on
+                which the client's values live, unless models circulate.
         """
         federation = self.federation
         model = self._insert(federation.model, states_of_fit(self.states)[client])
