@@ -11,7 +11,6 @@ from typing import Any
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.surroundings import names_reached
 
-Method = Callable[..., Any]
 #: What a trainer and a module tell that changes with each client's training.
 COUNTED = frozenset(
     [
@@ -38,7 +37,7 @@ class Readable:
         methods: The methods that read.
     """
 
-    def __init__(self, objects: Sequence[Any], methods: Sequence[Method]) -> None:
+    def __init__(self, objects: Sequence[Any], methods: Sequence[Callable[..., Any]]) -> None:
         reached = [names_reached(method) for method in methods]
         #: The names that the methods' code uses; ``None`` if it does not tell them.
         self.names = None if None in reached else {name for own in reached for name in own or ()}
@@ -106,7 +105,7 @@ class _NotesDefault(defaultdict[Any, Any]):
 _NOTING: dict[type, Any] = {dict: _Notes, defaultdict: _NotesDefault}
 
 
-def _of_entry(name: str) -> Method:
+def _of_entry(name: str) -> Callable[..., Any]:
     def method(self: Any, key: Any, *args: Any) -> Any:
         self.reads_others |= not (type(key) is int and key == self.client)
         return getattr(super(type(self), self), name)(key, *args)
@@ -114,7 +113,7 @@ def _of_entry(name: str) -> Method:
     return method
 
 
-def _of_all(name: str) -> Method:
+def _of_all(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
         self.reads_others = True
         return getattr(super(type(self), self), name)(*args)

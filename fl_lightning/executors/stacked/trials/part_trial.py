@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.executors.stacked.trials.order import COUNTED, Method, Readable
+from fl_lightning.executors.stacked.trials.order import COUNTED, Readable
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
 from fl_lightning.surroundings import is_users
@@ -87,7 +87,7 @@ class PartTrial:
             )
 
 
-def _methods(parts: Sequence[Any], names: Sequence[str]) -> list[Method]:
+def _methods(parts: Sequence[Any], names: Sequence[str]) -> list[Callable[..., Any]]:
     """Return the methods of these names that a user's own classes define."""
     found = (getattr(part, name, None) for part in parts for name in names)
     return [method for method in found if callable(method) and is_users(getattr(method, "__module__", None))]
