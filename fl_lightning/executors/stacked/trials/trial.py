@@ -280,7 +280,7 @@ class Trial:
         """The likely cause of a difference: something that is not kept for each client."""
         if self._watched.reads_rates:
             return "the step reads or sets something of the optimizer, of which there is one for all clients"
-        order = ", such as the order of random numbers" if self.draws else ""
+        order = ", such as the order in which random numbers are drawn" if self.draws else ""
         unkept = f"the step depends on something that a stack does not keep for each client{order}"
         return f"{unkept}; or it rounds more coarsely than its weights, as `torch.autocast` does"
 
