@@ -95,7 +95,9 @@ def make_range(name: str, low: Any, high: Any, *, log: bool = False, integer: bo
     return Range(low, high, log, integer, step)
 
 
-def points(space: Space, search: Search = "grid", count: int | None = None, seed: int = 0) -> list[Point]:
+def points(
+    space: Space, search: Search = "grid", count: int | None = None, seed: int = 0, *, setting: str = "search"
+) -> list[Point]:
     """Return the points that a search tries.
 
     Args:
@@ -104,11 +106,12 @@ def points(space: Space, search: Search = "grid", count: int | None = None, seed
             ``count`` points. Without ranges it draws no point twice, and takes all points if there are no more.
         count: Number of points. A grid search takes the first ones, or all if ``None``.
         seed: Seed of the draws.
+        setting: What the user's file calls ``search``.
 
     Raises:
         ValueError: If an argument is out of range, a grid search has a range, or a random search has no ``count``.
     """
-    check_choice("search", search, ("grid", "random"))
+    check_choice(setting, search, ("grid", "random"))
     if count is not None:
         check_count("count", count)
     check_count("seed", seed, 0)
@@ -117,11 +120,11 @@ def points(space: Space, search: Search = "grid", count: int | None = None, seed
         if ranges := [name for name in space if name not in choices]:
             raise ValueError(
                 f"A grid search needs lists of values, got a range for {', '.join(ranges)}. List values, or use "
-                "`search: random`."
+                f"`{setting}: random`."
             )
         return _grid(choices)[:count]
     if count is None:
-        raise ValueError("`search: random` needs `count`, the number of points to draw; got None.")
+        raise ValueError(f"`{setting}: random` needs `count`, the number of points to draw; got None.")
     rng = np.random.default_rng(seed)
     if len(choices) == len(space):
         everything = _grid(choices)

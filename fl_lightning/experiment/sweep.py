@@ -28,6 +28,7 @@ from fl_lightning.experiment.search import Choice, Point, Range, Space, describe
 from fl_lightning.experiment.specs import identity
 from fl_lightning.experiment.sweep_file import Sweep, read_sweep
 from fl_lightning.experiment.wandb_file import read_history
+from fl_lightning.sentences import joined
 
 Row = dict[str, Any]
 Ask = Iterator[tuple[Point, Callable[[float | None], None]]]
@@ -82,6 +83,9 @@ def run_sweep(
     folder = Path(output) if output is not None else Path("runs") / "sweeps" / sweep.name
     console = Console() if console is None else console
     total, asked = _ask(sweep, count, seed)
+    if sweep.only_in_service:
+        unused = joined([f"`{name}`" for name in sweep.only_in_service])
+        say(console, f"Only the service of Weights & Biases uses {unused}: no effect here.")
     make_folder("output", folder, "Give another `output`.")
     with locked(folder) as lock:
         rows = _run_all(sweep, total, asked, further, folder, lock, console)
@@ -117,7 +121,7 @@ def _ask(sweep: Sweep, count: int | None, seed: int) -> tuple[int, Ask]:
     if count is None and sweep.method != "grid":
         raise ValueError(f"`method: {sweep.method}` needs `count`, the number of runs, such as `--count 20`; got None.")
     if sweep.method != "bayes":
-        known = points(sweep.space, sweep.method, count, seed)
+        known = points(sweep.space, sweep.method, count, seed, setting="method")
         return len(known), ((point, lambda score: None) for point in known)
     assert count is not None
     check_count("count", count)

@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.arguments import check_choice
+from fl_lightning.experiment.entries import refuse_unknown
 from fl_lightning.experiment.search import Choice, Point, Range, make_range
 from fl_lightning.experiment.table import check_file_name
 from fl_lightning.experiment.yaml_file import read_yaml
 
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+_NEEDED = ("program", "method", "metric", "parameters")
+#: Entries of the format of Weights & Biases that only its service uses.
+_OF_SERVICE = ("early_terminate", "run_cap", "project", "entity", "controller", "scheduler", "job", "image_uri")
+_KNOWN = (*_NEEDED, "name", "command", *_OF_SERVICE, "description", "kind", "apiVersion")
+_METRIC, _METRIC_OF_SERVICE = ("name", "goal"), ("target", "impute", "impute_while_running")
 _ENTRIES = {"value", "values", "min", "max", "distribution", "q"}
 _RANGES = ("uniform", "int_uniform", "q_uniform", "log_uniform_values", "q_log_uniform_values")
 
@@ -33,6 +39,7 @@ class Sweep:
         goal: ``"maximize"`` or ``"minimize"``.
         space: The parameters.
         command: Words of the command, with the macros of Weights & Biases.
+        only_in_service: Entries of the file that only the service of Weights & Biases uses.
     """
 
     name: str
@@ -43,6 +50,7 @@ class Sweep:
     goal: Literal["maximize", "minimize"]
     space: dict[str, Choice | Range]
     command: tuple[str, ...] = _COMMAND
+    only_in_service: tuple[str, ...] = ()
 
     def command_of(self, point: Point, further: Sequence[str] = ()) -> list[str]:
         """Return the command of a run as ``wandb agent`` would make it, with further arguments at its end."""
@@ -69,30 +77,38 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
 
     Raises:
         FileNotFoundError: If the file or its program does not exist.
-        ValueError: If an entry is missing, or only the service of Weights & Biases understands it.
+        ValueError: If an entry is unknown or missing, or only the service of Weights & Biases understands it.
     """
     content = read_yaml(Path(path))
-    missing = [name for name in ("program", "method", "metric", "parameters") if not content.get(name)]
+    refuse_unknown(str(path), content, _KNOWN)
+    missing = [name for name in _NEEDED if not content.get(name)]
     if missing:
         raise ValueError(f"{path} has no {', '.join(f'`{name}`' for name in missing)}, which a sweep needs.")
     metric, parameters = content["metric"], content["parameters"]
     if not isinstance(metric, Mapping) or not isinstance(metric.get("name"), str):
         raise ValueError(f"`metric` must be a mapping with a `name` and a `goal`, got {metric!r}.")
+    refuse_unknown("`metric`", metric, (*_METRIC, *_METRIC_OF_SERVICE))
+    if metric.get("goal") is None:
+        raise ValueError(f"`metric` {metric['name']} has no `goal`. Give `goal: maximize` or `goal: minimize`.")
     if not isinstance(parameters, Mapping):
         raise ValueError(f"`parameters` must map names to values or ranges, got {parameters!r}.")
     name = content.get("name") or Path(path).stem
     check_file_name("name", name, "runs/sweeps/<name>")
     check_choice("method", content["method"], ("grid", "random", "bayes"))
-    check_choice("metric.goal", metric.get("goal", "minimize"), ("maximize", "minimize"))
+    check_choice("metric.goal", metric["goal"], ("maximize", "minimize"))
     return Sweep(
         name=name,
         program=_found(str(content["program"]), Path(path)),
         program_given=str(content["program"]),
         method=content["method"],
         metric=metric["name"],
-        goal=metric.get("goal", "minimize"),
+        goal=metric["goal"],
         space={name: _parameter(name, entry) for name, entry in parameters.items()},
         command=tuple(content.get("command") or _COMMAND),
+        only_in_service=(
+            *(entry for entry in _OF_SERVICE if entry in content),
+            *(f"metric.{entry}" for entry in _METRIC_OF_SERVICE if entry in metric),
+        ),
     )
 
 
@@ -123,12 +139,15 @@ def _parameter(name: str, entry: Any) -> Choice | Range:
         raise ValueError(
             f"`parameters.{name}` must have some of {', '.join(sorted(_ENTRIES))}, got {given!r}. {way_out}"
         )
+    ways = [way for way in ("value", "values", "min") if way in entry]
+    if len(ways) != 1 or ("min" in ways) != ("max" in entry):
+        raise ValueError(f"`parameters.{name}` must have `value`, `values`, or `min` and `max`, got {dict(entry)!r}.")
     if "value" in entry:
         return Choice((entry["value"],))
     if "values" in entry:
+        if not isinstance(entry["values"], list) or not entry["values"]:
+            raise ValueError(f"`parameters.{name}.values` must be a list of values, got {entry['values']!r}.")
         return Choice(tuple(entry["values"]))
-    if not {"min", "max"} <= set(entry):
-        raise ValueError(f"`parameters.{name}` must have `value`, `values`, or `min` and `max`, got {dict(entry)!r}.")
     low, high = entry["min"], entry["max"]
     whole = isinstance(low, int) and isinstance(high, int)
     distribution = entry.get("distribution", "int_uniform" if whole else "uniform")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.arguments import check_path
+from fl_lightning.experiment.entries import refuse_unknown
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
 
@@ -123,11 +123,7 @@ def _make(kind: type, place: str, given: Any) -> Any:
     known = [entry.name for entry in fields(kind)]
     if not isinstance(given, Mapping):
         raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}; got {given!r}.")
-    for name in given:
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
-            meant = f"Did you mean `{close[0]}`? " if close else ""
-            raise ValueError(f"{place} has an unknown entry {name!r}. {meant}It takes {', '.join(known)}.")
+    refuse_unknown(place, given, known)
     needed = [entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING]
     if missing := [f"`{name}`" for name in needed if given.get(name) is None]:
         raise ValueError(f"{place} has no {' and no '.join(missing)}, which it needs.")

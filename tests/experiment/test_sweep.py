@@ -215,12 +215,36 @@ def test_the_command_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"parameters": {"mu": [0.0]}}, r"got \[0.0\]. Write `mu: {values: \[0.0\]}`."),
         ({"parameters": {"mu": 0.3}}, "got 0.3. Write `mu: {value: 0.3}`."),
         ({"method": "bayes"}, "`method: bayes` needs `count`"),
-        ({"parameters": {"x": {"min": 0.0, "max": 1.0}}}, "A grid search needs lists of values, got a range for x"),
+        (
+            {"parameters": {"x": {"min": 0.0, "max": 1.0}}},
+            "A grid search needs lists of values, got a range for x. List values, or use `method: random`.",
+        ),
+        (
+            {"metric": {"name": "score", "gaol": "maximize"}},
+            "`metric` has an unknown entry 'gaol'. Did you mean `goal`\\? It takes name, goal, target, impute, ",
+        ),
+        ({"metric": {"name": "score"}}, "`metric` score has no `goal`. Give `goal: maximize` or `goal: minimize`."),
+        ({"search": "random"}, r"sweep.yaml has an unknown entry 'search'. It takes program, method, metric, param"),
+        ({"parameter": {}}, "has an unknown entry 'parameter'. Did you mean `parameters`"),
+        ({"parameters": {"x": {"values": []}}}, r"`parameters.x.values` must be a list of values, got \[\]."),
+        ({"parameters": {"x": {"values": "abc"}}}, "`parameters.x.values` must be a list of values, got 'abc'."),
+        ({"parameters": {"x": {"values": [1], "min": 0, "max": 1}}}, "must have `value`, `values`, or `min` and"),
     ],
 )
 def test_wrong_files(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run_sweep(write(tmp_path, **changes))
+
+
+def test_what_only_the_service_uses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    metric = {"name": "score", "goal": "maximize", "target": 0.9}
+    further = {"description": "small", "run_cap": 3, "early_terminate": {"type": "hyperband", "min_iter": 3}}
+    text = io.StringIO()
+    path = write(tmp_path, metric=metric, **further, command=["python", "-c", "raise SystemExit(2)"])
+    run_sweep(path, count=1, console=Console(file=text, width=200))
+    unused = "`early_terminate`, `run_cap` and `metric.target`"
+    assert text.getvalue().startswith(f"Only the service of Weights & Biases uses {unused}: no effect here.\n")
 
 
 def test_runs_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_wrong_tables_name_their_file(tmp_path: Path, text: str, message: str) -
         read_table(tmp_path / "t.yaml")
 
 
-SWEEP = "program: p.py\nmethod: grid\nmetric: {name: x}\nparameters: {a: {value: 1}}\n"
+SWEEP = "program: p.py\nmethod: grid\nmetric: {name: x, goal: minimize}\nparameters: {a: {value: 1}}\n"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,10 @@ SWEEP = "program: p.py\nmethod: grid\nmetric: {name: x}\nparameters: {a: {value:
             SWEEP + "name: ../../x\n",
             r"`name` must be a string of at most 100 characters without slashes, because runs",
         ),
-        (SWEEP.replace("{name: x}", "x"), r"`metric` must be a mapping with a `name` and a `goal`, got 'x'"),
+        (
+            SWEEP.replace("{name: x, goal: minimize}", "x"),
+            r"`metric` must be a mapping with a `name` and a `goal`, got 'x'",
+        ),
         (SWEEP.replace("{a: {value: 1}}", "[a]"), r"`parameters` must map names to values or ranges, got \['a'\]"),
         (SWEEP + "a: [\n", r"s\.yaml, line 6, column 1: "),
     ],
