@@ -26,6 +26,9 @@ _SET_ELSEWHERE = {
     "logger": "Every fit is logged by Weights & Biases if the table has an entry `wandb`.",
     "default_root_dir": "Each fit has its own folder in the folder of the results.",
 }
+#: Arguments for several devices, and the values that say one. Lightning would start the script anew for each further
+#: process, and a worker has none.
+_ONE_DEVICE: dict[str, tuple[Any, ...]] = {"devices": (1, "1", "auto"), "strategy": ("auto",), "num_nodes": (1,)}
 
 
 def build_datamodule(config: dict[str, Any]) -> FederatedDataModule:
@@ -130,7 +133,19 @@ def make_trainer(config: dict[str, Any], callbacks: Sequence[Callback], **settin
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else "See the arguments of lightning.Trainer."
             raise ValueError(f"`trainer` has an unknown argument {name!r}. {hint}")
-    return L.Trainer(**{**_DEFAULTS, **given, **settings}, callbacks=list(callbacks))
+    _refuse_several_devices(given)
+    # "auto" would be all GPUs that the worker sees
+    return L.Trainer(**{**_DEFAULTS, **given, "devices": _DEFAULTS["devices"], **settings}, callbacks=list(callbacks))
+
+
+def _refuse_several_devices(given: dict[str, Any]) -> None:
+    for name, allowed in _ONE_DEVICE.items():
+        value = given.get(name, allowed[0])
+        if isinstance(value, bool) or value not in allowed:
+            raise ValueError(
+                f"`trainer` must not have {name!r}, got {value!r}: each fit runs in one process on one device. Leave "
+                "it out. `--workers 2` runs two fits at a time, and `--devices 0 1` shares two GPUs out among them."
+            )
 
 
 def _kind(thing: object) -> str:
