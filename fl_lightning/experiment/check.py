@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.arguments import check_bool, check_instance
+from fl_lightning.arguments import check_bool, check_count, check_instance
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.experiment.assembly import (
     build_callbacks,
@@ -137,12 +137,13 @@ class _Checker:
         method = self._once(cell, "callback", config["callback"], lambda: build_method(config))
         metric = self._once(cell, "metric", config["metric"], lambda: build_metric(config))
         further = self._once(cell, "callbacks", config["callbacks"], lambda: build_callbacks(config))
-        if method is not None:
+        ends = self._once(cell, "number of rounds", config["trainer"], lambda: _check_rounds(config["trainer"]))
+        if method is not None and ends:
             parts = [config[name] for name in ("callback", "trainer", "select")]
             self._once(cell, "selection", parts, lambda: _check_selection(config, method))
             self._once(cell, "rounds", parts[:2], lambda: _warnings_of_rounds(config, method))
         if None not in (method, metric, further):
-            self._check_together(cell, method, [metric, *further], logged)
+            self._check_together(cell, config if ends else _with_a_round(config), method, [metric, *further], logged)
         if self._with_data and data is not None:
             self._check_with_data(cell, method, logged is not None)
 
@@ -160,9 +161,14 @@ class _Checker:
             self._once(cell, "batch", [cell.data, config["model"]], lambda: check_batch(config, sample))
 
     def _check_together(
-        self, cell: Cell, method: AggregationCallback, callbacks: Sequence[Callback], logged: _Logged | None
+        self,
+        cell: Cell,
+        config: dict[str, Any],
+        method: AggregationCallback,
+        callbacks: Sequence[Callback],
+        logged: _Logged | None,
     ) -> None:
-        config, data = cell.config, self._table.data[cell.data]
+        data = self._table.data[cell.data]
         kinds = [type(callback).__name__ for callback in (method, *callbacks)]
         trainer = [config["trainer"], kinds]
         self._once(cell, "trainer", trainer, lambda: _check_trainer(config, [method, *callbacks]))
@@ -223,11 +229,25 @@ def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> boo
         make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
-    if config["trainer"].get("max_epochs") == 0:
-        raise ValueError("`max_epochs` must be at least 1, got 0. It is the number of rounds.")
     if config["trainer"].get("max_epochs") is None and rounds_of(config["trainer"]) is not None:
         raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
     return True
+
+
+def _check_rounds(trainer: dict[str, Any]) -> bool:
+    """Raise ``ValueError`` unless a fit ends, and validates after a number of rounds."""
+    rounds, every = trainer.get("max_epochs"), trainer.get("check_val_every_n_epoch", 1)
+    ends_otherwise = rounds_of({**trainer, "max_epochs": None}) is None
+    if rounds is not None and not (ends_otherwise and rounds == -1):  # that there is none is told with the rest
+        check_count("max_epochs", rounds, hint="It is the number of rounds.")
+    check_count("check_val_every_n_epoch", every, hint="It is the number of rounds from one validation to the next.")
+    return True
+
+
+def _with_a_round(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with another number of rounds, so that the rest can be checked."""
+    trainer = {name: value for name, value in config["trainer"].items() if name != "check_val_every_n_epoch"}
+    return {**config, "trainer": {**trainer, "max_epochs": 1}}
 
 
 # ---- names of metrics ----

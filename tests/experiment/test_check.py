@@ -35,7 +35,7 @@ def test_a_table_without_mistakes() -> None:
 
 def test_a_table_without_rounds_has_one_mistake() -> None:
     [mistake] = check(small(trainer={"max_epochs": 0, "accelerator": "cpu"})).mistakes
-    assert mistake.endswith("`max_epochs` must be at least 1, got 0. It is the number of rounds.")
+    assert mistake.endswith("`max_epochs` must be a whole number of at least 1, got 0. It is the number of rounds.")
 
 
 def test_rounds_after_the_last_aggregation_are_told_in_the_plan(tmp_path: Path) -> None:
