@@ -42,8 +42,14 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
         trainer: The trainer, in ``setup("fit")``.
         aggregation: The aggregation callback; a second one of its kind is refused.
     """
+    _refuse_data(trainer, type(aggregation).__name__)
+    refuse_settings(trainer, aggregation)
+    refuse_steps(trainer.lightning_module)
+
+
+def refuse_settings(trainer: pl.Trainer, aggregation: Callback) -> None:
+    """Raise as :func:`refuse_unsupported` for settings of a trainer that need not have a module or data yet."""
     name = type(aggregation).__name__
-    _refuse_data(trainer, name)
     _refuse_validation_inside_rounds(trainer)
     if trainer.accumulate_grad_batches < 1:
         raise UnsupportedError(f"`accumulate_grad_batches` must be at least 1, got {trainer.accumulate_grad_batches}.")
@@ -61,7 +67,11 @@ def refuse_unsupported(trainer: pl.Trainer, aggregation: Callback) -> None:
             "`Trainer(sync_batchnorm=True)` would mix the batches of clients that train on different processes. "
             "Leave it off; the running statistics are averaged when the server aggregates."
         )
-    if takes_dataloader_iter(trainer.lightning_module):
+
+
+def refuse_steps(module: pl.LightningModule) -> None:
+    """Raise ``UnsupportedError`` for a ``training_step`` that cannot work."""
+    if takes_dataloader_iter(module):
         raise UnsupportedError(
             "`training_step(self, dataloader_iter)` cannot run federatedly: a round has no single data loader. "
             "Use `training_step(self, batch, batch_idx)`."

@@ -134,6 +134,11 @@ def make_trainer(config: dict[str, Any], callbacks: Sequence[Callback], **settin
             hint = f"Did you mean {near[0]!r}?" if near else "See the arguments of lightning.Trainer."
             raise ValueError(f"`trainer` has an unknown argument {name!r}. {hint}")
     _refuse_several_devices(given)
+    if given.get("fast_dev_run"):
+        raise ValueError(
+            "`trainer` must not have 'fast_dev_run': such a fit keeps no model that could be tested. `--dry-run` "
+            "checks a table; for a short run, lower `max_epochs`."
+        )
     # "auto" would be all GPUs that the worker sees
     return L.Trainer(**{**_DEFAULTS, **given, "devices": _DEFAULTS["devices"], **settings}, callbacks=list(callbacks))
 

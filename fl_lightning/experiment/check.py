@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from fl_lightning._lightning.refusals import refuse_settings
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.arguments import check_bool, check_count, check_instance
 from fl_lightning.callbacks.client_metrics import ClientMetrics
@@ -170,7 +171,7 @@ class _Checker:
     ) -> None:
         data = self._table.data[cell.data]
         kinds = [type(callback).__name__ for callback in (method, *callbacks)]
-        trainer = [config["trainer"], kinds]
+        trainer = [config["trainer"], kinds, config["callbacks"]]
         self._once(cell, "trainer", trainer, lambda: _check_trainer(config, [method, *callbacks]))
         if logged is not None:
             names = [data.score, data.monitor, config["model"], config["metric"], config["callbacks"]]
@@ -224,11 +225,13 @@ def _check_selection(config: dict[str, Any], method: AggregationCallback) -> boo
 
 
 def _check_trainer(config: dict[str, Any], callbacks: Sequence[Callback]) -> bool:
+    """Raise ``ValueError`` for a trainer that no fit can have; the first callback is the aggregation callback."""
     best = [] if config["select"] == "last" else [ModelCheckpoint(_NO_FOLDER, monitor=config["monitor"])]
     try:
-        make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
+        trainer = make_trainer(config, [*callbacks, *best], logger=False, default_root_dir=_NO_FOLDER)
     except RuntimeError as error:  # two callbacks of one kind, for instance
         raise ValueError(f"`trainer` and `callbacks` cannot be combined: {error}") from error
+    refuse_settings(trainer, callbacks[0])
     if config["trainer"].get("max_epochs") is None and rounds_of(config["trainer"]) is not None:
         raise ValueError("`trainer` has no `max_epochs`, the number of rounds. Write `trainer: {max_epochs: 100}`.")
     return True

@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fl_lightning._lightning.refusals import refuse_steps
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.experiment.assembly import build_datamodule, build_model
 from fl_lightning.models.classifier import Classifier
@@ -69,7 +70,7 @@ def checked_model(config: dict[str, Any]) -> L.LightningModule:
     """Return the model of a cell.
 
     Raises:
-        ValueError: If it lacks a method that every fit of a table calls.
+        ValueError: If it lacks a method that every fit of a table calls, or no federated fit can call one.
     """
     model = build_model(config)
     missing = [name for name in ("forward", "validation_step", "test_step") if not is_overridden(name, model)]
@@ -78,6 +79,7 @@ def checked_model(config: dict[str, Any]) -> L.LightningModule:
             f"`model` {config['model']['class_path']} has no {' and no '.join(f'`{name}`' for name in missing)}. A "
             "fit of a table validates and tests, and computes `metric` from the scores that `forward(x)` returns."
         )
+    refuse_steps(model)
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +62,49 @@ def test_a_fit_may_end_after_a_time() -> None:
 def test_validation_comes_after_a_number_of_rounds(every: Any, shown: str) -> None:
     [mistake] = check({"check_val_every_n_epoch": every}).mistakes
     assert mistake.startswith(f"{HERE}`check_val_every_n_epoch` must be a whole number of at least 1, got {shown}")
+
+
+CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
+UNFREEZES = "lightning.pytorch.callbacks.BackboneFinetuning"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "callback", "mistake"),
+    [
+        ({"val_check_interval": 0.5}, None, "Validation inside a round would see one client's weights, got `val_check"),
+        ({"accumulate_grad_batches": -1}, None, "`accumulate_grad_batches` must be at least 1, got -1."),
+        ({}, (CHECKPOINT, {"every_n_train_steps": 2}), "ModelCheckpoint with `every_n_train_steps` or `train_time_int"),
+        ({}, (UNFREEZES, {"unfreeze_backbone_at_epoch": 2}), "BackboneFinetuning(unfreeze_backbone_at_epoch=2) would"),
+        ({"fast_dev_run": True}, None, "`trainer` must not have 'fast_dev_run': such a fit keeps no model"),
+    ],
+)
+def test_what_every_fit_refuses_is_a_mistake(trainer: dict[str, Any], callback: Any, mistake: str) -> None:
+    callbacks = [] if callback is None else [{"class_path": callback[0], "init_args": callback[1]}]
+    [text] = check(trainer, callbacks=callbacks).mistakes
+    assert text.startswith(f"{HERE}{mistake}")
+
+
+def test_callbacks_of_the_same_kind_are_all_checked() -> None:
+    table = small()
+    for name, arguments in (("FedAvg", {"every_n_epochs": 1}), ("RADFed", {"every_n_train_steps": 2})):
+        table["methods"][name]["callbacks"] = [{"class_path": CHECKPOINT, "init_args": arguments}]
+    [mistake] = check_table(read_table(table)).mistakes
+    assert mistake.startswith("digits, RADFed, fold 0, seed 0: ModelCheckpoint with `every_n_train_steps`")
+
+
+MODEL = """
+from fl_lightning.models import LogisticRegressionClassifier
+
+class Iterates(LogisticRegressionClassifier):
+    def training_step(self, dataloader_iter):
+        return super().training_step(next(dataloader_iter)[0], 0)
+"""
+
+
+def test_a_training_step_that_no_fit_can_call_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model_that_iterates.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table = small()
+    table["data"]["digits"]["model"]["class_path"] = "model_that_iterates.Iterates"
+    [mistake] = check_table(read_table(table)).mistakes
+    assert mistake.startswith(f"{HERE}`training_step(self, dataloader_iter)` cannot run federatedly")
