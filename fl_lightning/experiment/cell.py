@@ -118,7 +118,7 @@ def run_cell(job: CellJob, on_round: OnRound = lambda done: None, note: Note = l
         if len(keeper.codes) > 1:
             note(f"The fit ran under several versions of the code, which `code` names: {code}.")
         result = {
-            **_outcome(config, trainer, model, data, best),
+            **_outcome(config, trainer, model, data, best, folder),
             "constant": constant.scores,
             "rounds": trainer.current_epoch,
             "aggregations": method.algorithm.server.aggregations,
@@ -188,6 +188,7 @@ def _outcome(
     model: L.LightningModule,
     data: FederatedDataModule,
     best: ModelCheckpoint | None,
+    folder: Path,
 ) -> Result:
     """Return the validation score and all test metrics of the selected model."""
     if best is None:
@@ -196,7 +197,7 @@ def _outcome(
         path = None
     else:
         if not best.best_model_path or best.best_model_score is None or not bool(best.best_model_score.isfinite()):
-            raise ValueError(why_there_is_none(config, trainer, best))
+            raise ValueError(why_there_is_none(config, trainer, best, read_rounds(folder / "curve.jsonl")))
         outcome = {"best_round": _best_round(Path(best.best_model_path)), "val": float(best.best_model_score)}
         path = best.best_model_path
     logged = {}

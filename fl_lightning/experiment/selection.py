@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fl_lightning.experiment.plan import rounds_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.redistribution import Redistribution
 from fl_lightning.parts.sampling import ImportanceSampler, UniformSampler
+from fl_lightning.representation import counted
 
 _NEVER_EMPTY = (ImportanceSampler, UniformSampler)
 
@@ -66,14 +68,29 @@ def _is_regular(algorithm: Algorithm, schedule: Redistribution) -> bool:
     return everybody and not schedule.extend_cycle
 
 
-def why_there_is_none(config: dict[str, Any], trainer: L.Trainer, best: ModelCheckpoint) -> str:
-    """Return a sentence that says why a fit has no best model."""
+def why_there_is_none(
+    config: dict[str, Any], trainer: L.Trainer, best: ModelCheckpoint, rounds: Sequence[Mapping[str, float]]
+) -> str:
+    """Return a sentence that says why a fit has no best model.
+
+    Args:
+        config: The configuration of the cell.
+        trainer: Its trainer, after the fit.
+        best: The callback that should have kept the model.
+        rounds: What each round has logged.
+    """
     logged = ", ".join(sorted(trainer.callback_metrics)) or "none"
     if config["monitor"] not in trainer.callback_metrics:
         missing = f"There is no best model: `{config['monitor']}` was never logged. Metrics were {logged}."
         if not trainer.val_dataloaders:
             return f"{missing} The split leaves nothing for validation: give another `split`, or `select: last`."
         return f"{missing} Correct `monitor`."
+    if not best.best_model_path and _all_were_invalid(rounds):
+        return (
+            f"There is no best model: in {counted(len(rounds), 'round')}, all clients that reported were left out, "
+            "because they handed back NaN or infinite values. Lower the learning rate, or clip gradients by "
+            "`trainer: {gradient_clip_val: 1.0}`."
+        )
     if not best.best_model_path:
         return (
             "There is no best model: whenever the model was validated, the server had not aggregated it. Rounds may "
@@ -83,3 +100,8 @@ def why_there_is_none(config: dict[str, Any], trainer: L.Trainer, best: ModelChe
         f"There is no best model: `{config['monitor']}` was never finite; it was {best.best_model_score}. Lower the "
         "learning rate."
     )
+
+
+def _all_were_invalid(rounds: Sequence[Mapping[str, float]]) -> bool:
+    """Whether clients have reported, and all of them in all rounds were left out for their invalid values."""
+    return any(row.get("fed/left_out") for row in rounds) and not any(row.get("fed/clients") for row in rounds)

@@ -55,6 +55,20 @@ def test_if_none_meets_one_the_error_says_so(tmp_path: Path, faulty: None) -> No
     )
 
 
+def test_if_all_clients_diverge_the_error_says_so(tmp_path: Path) -> None:
+    table = small(trainer={"accelerator": "cpu", "max_epochs": 3})
+    arguments = {"in_features": 3072, "hidden": [16], "lr": 1e30}
+    table["data"]["digits"]["model"] = {"class_path": "fl_lightning.models.MLPClassifier", "init_args": arguments}
+    del table["data"]["digits"]["values"]
+    del table["methods"]["RADFed"]
+    [row] = run_table(table, tmp_path, workers=0, console=Console(file=io.StringIO()))
+    assert row["error"] == (
+        "ValueError: There is no best model: in 3 rounds, all clients that reported were left out, because they handed "
+        "back NaN or infinite values. Lower the learning rate, or clip gradients by "
+        "`trainer: {gradient_clip_val: 1.0}`."
+    )
+
+
 def config(every: int, rounds: int | None, select: str = "aggregated") -> dict[str, Any]:
     trainer = {"check_val_every_n_epoch": every, "max_epochs": rounds}
     return {"select": select, "monitor": "val_acc", "mode": "max", "trainer": trainer}
