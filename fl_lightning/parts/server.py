@@ -171,7 +171,7 @@ class Server:
                 results = [result.to(self.model.device) for share in shares for result in share]
             results = sorted(results, key=lambda result: result.task.slot)
         for result in self._exchange.colluded(results):
-            if not reduces or result.task.slot % federation.num_ranks == federation.rank:
+            if not reduces or result.task.client % federation.num_ranks == federation.rank:  # where its vectors are
                 self._add(result)
 
     def _merged_buffers(self) -> Tensor | None:

@@ -21,7 +21,15 @@ from helpers.toys import clients_that_reach, quiet_trainer
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, TensorDataModule
-from fl_lightning.parts import ClientResult, ClientSampler, ClientStates, Exchange, Federation, Task
+from fl_lightning.parts import (
+    ClientResult,
+    ClientSampler,
+    ClientStates,
+    Exchange,
+    Federation,
+    InnerProductManipulation,
+    Task,
+)
 
 CLIENTS = clients_that_reach([[8.0], [16.0], [24.0]], [1, 1, 1])
 
@@ -217,3 +225,12 @@ def test_all_processes_know_of_new_vectors_when_the_round_ends(processes: int, t
     fit(Federated(sampler=sampler, seed=1), Save(tmp_path, lambda client: sampler.noted), processes=processes)
     for found in read_back(tmp_path, processes):
         assert found[0] == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_mean_with_last_models_beside_attackers_who_know_the_others(processes: int) -> None:
+    # round 1: clients 0 and 1 come to 4 and 8, and client 2 sends minus half of their mean: (4 + 8 - 3) / 3 = 3
+    # round 2: from 3 to 5.5 and 9.5, by 4.5 in the mean, and to 3 - 2.25: (5.5 + 9.5 + 0.75) / 3 = 5.25
+    attack = InnerProductManipulation([2], 0.5)
+    federated = FedAvg(1.0, partial="stale", weighting="uniform", exchange=attack, seed=1, executor="sequential")
+    assert fit(federated, rounds=2, processes=processes) == 5.25
