@@ -178,6 +178,9 @@ def _with_shipped_file(arguments: list[str], kind: str) -> list[str]:
         return arguments
     path = RECIPES / kind / f"{arguments[0]}.yaml"
     if not path.is_file():
+        for ending in (".yaml", ".yml"):
+            if Path(f"{arguments[0]}{ending}").is_file():
+                raise UnknownNameError(f"There is no file {arguments[0]}. Did you mean {arguments[0]}{ending}?")
         raise UnknownNameError(f"There is no file {arguments[0]}. {_meant(Path(arguments[0]).stem, _shipped(kind))}")
     return [str(path), *arguments[1:]]
 

@@ -72,14 +72,22 @@ def build_method(config: dict[str, Any]) -> AggregationCallback:
     # not "auto": its roundings are others, so cells that are added to a finished table would not be comparable with
     # the earlier ones to the last digit, and they depend on the machine's memory
     given = spec.get("init_args") or {}
+    path = spec.get("class_path")
+    kind = locate(path) if isinstance(path, str) else None
+    if isinstance(kind, type) and not issubclass(kind, AggregationCallback):  # it need not take these arguments
+        raise ValueError(_no_aggregation(kind.__name__))
     arguments = {"seed": config["seed"], "executor": "sequential", **given} if isinstance(given, dict) else given
     method = build({**spec, "init_args": arguments})
     if not isinstance(method, AggregationCallback):
-        raise ValueError(
-            f"`callback` must be an aggregation callback such as FedAvg, got {_kind(method)}. Put other callbacks "
-            "into the list `callbacks`."
-        )
+        raise ValueError(_no_aggregation(_kind(method)))
     return method
+
+
+def _no_aggregation(kind: str) -> str:
+    return (
+        f"`callback` must be an aggregation callback such as FedAvg, got {kind}. Put other callbacks into the list "
+        "`callbacks`."
+    )
 
 
 def build_callbacks(config: dict[str, Any]) -> list[Callback]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from fl_lightning.arguments import check_path
 from fl_lightning.experiment.entries import refuse_unknown
 from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.experiment.yaml_file import read_yaml
+
+_OF_FILES = ("base", "include")  # entries of a file that are replaced by the content of other files
 
 
 def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Table:
@@ -30,6 +32,12 @@ def read_table(source: str | os.PathLike[str] | Mapping[str, Any] | Table) -> Ta
     if isinstance(source, Table):
         return source
     if isinstance(source, Mapping):
+        for key in _OF_FILES:
+            if key in source:
+                raise ValueError(
+                    f"`{key}` names a file beside the table's own, so only a YAML file may have it, got a mapping. "
+                    "Write the entries out."
+                )
         return _make_table(_with_reference(dict(source)), "")
     table = _make_table(_read_with_base(Path(source), ()), str(source))
     object.__setattr__(table, "file", str(source))
@@ -50,7 +58,7 @@ def _make_table(given: dict[str, Any], name: str) -> Table:
 
     def make(kind: type, place: str, entry: Any) -> Any:
         try:
-            return _make(kind, place, entry)
+            return _make(kind, place, entry, _OF_FILES if kind is Table and name else ())
         except ValueError as error:
             mistakes.append(str(error))
 
@@ -87,17 +95,27 @@ def _read_with_base(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ValueError(f"{path}: `base` must be the path of another table, got {base!r}.")
     if not isinstance(includes, Mapping) or not all(isinstance(other, str) for other in includes.values()):
         raise ValueError(f"{path}: `include` must map names to paths of files, got {includes!r}.")
-    included = {name: read_yaml(path.parent / other) for name, other in includes.items()}
+    included = {name: read_yaml(_beside(path, f"include.{name}", other)) for name, other in includes.items()}
     values = given.get("values") or {}
     if not isinstance(values, Mapping):
         raise ValueError(f"{path}: `values` must be a mapping, lines of `name: value`, got {values!r}.")
     given["values"] = {**included, **values}
     if base is not None:
-        below = _read_with_base(path.parent / base, (*above, path.resolve()))
+        below = _read_with_base(_beside(path, "base", base), (*above, path.resolve()))
         reference = below.pop("reference", {})
         merged = _merge(below, given)
         return _with_reference(merged) if given.get("reproduces") else {**merged, "reference": reference}
     return _with_reference(given)
+
+
+def _beside(path: Path, entry: str, other: str) -> Path:
+    """Return the path of a file that an entry of a table's file names."""
+    found = path.parent / other
+    if not found.is_file():
+        raise FileNotFoundError(
+            f"{path}: `{entry}` must be the path of a YAML file, seen from the folder of this one; there is no {found}."
+        )
+    return found
 
 
 def _with_reference(given: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +137,8 @@ def _merge(base: Any, given: Any) -> Any:
     return {name: value for name, value in merged.items() if value is not None or name not in given}
 
 
-def _make(kind: type, place: str, given: Any) -> Any:
-    known = [entry.name for entry in fields(kind)]
+def _make(kind: type, place: str, given: Any, further: Sequence[str] = ()) -> Any:
+    known = [*(entry.name for entry in fields(kind)), *further]
     if not isinstance(given, Mapping):
         raise ValueError(f"{place} must be a mapping with some of {', '.join(known)}; got {given!r}.")
     refuse_unknown(place, given, known)

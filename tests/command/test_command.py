@@ -71,6 +71,15 @@ def test_typos_are_answered_with_what_was_meant(
     assert "Did you mean --help" not in told
 
 
+def test_a_file_without_its_ending_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits.yaml").write_text("")
+    assert main(["run", "digits"]) == 2
+    assert capsys.readouterr().err == "error: There is no file digits. Did you mean digits.yaml?\n"
+
+
 def test_a_table_that_comes_with_the_package_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,6 +113,11 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
             f"FedProx has no argument `nu`. It takes `{'`, `'.join(signature(FedProx).parameters)}`.",
         ),
         (
+            with_methods(No={"callback": {"class_path": "lightning.pytorch.callbacks.EarlyStopping"}}),
+            "digits, No, fold 0, seed 0: `callback` must be an aggregation callback such as FedAvg, got EarlyStopping. "
+            "Put other callbacks into the list `callbacks`.",
+        ),
+        (
             with_methods(No={"callback": {"class_path": 3}}),
             "digits, No, fold 0, seed 0: A class path must be a string such as 'fl_lightning.FedAvg', got 3.",
         ),

@@ -72,6 +72,30 @@ def test_wrong_tables_name_their_file(tmp_path: Path, text: str, message: str) -
         read_table(tmp_path / "t.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "entry", "file"),
+    [("base: no/pe.yaml\n", "base", "no/pe.yaml"), ("include: {grid: nope.yaml}\n", "include.grid", "nope.yaml")],
+)
+def test_a_file_that_is_not_there_is_named_with_its_entry(tmp_path: Path, text: str, entry: str, file: str) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises(FileNotFoundError) as raised:
+        read_table(tmp_path / "t.yaml")
+    assert str(raised.value) == (
+        f"{tmp_path}/t.yaml: `{entry}` must be the path of a YAML file, seen from the folder of this one; there is no "
+        f"{tmp_path}/{file}."
+    )
+
+
+def test_a_file_has_entries_that_a_mapping_has_not(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("includes: {}\n")
+    with pytest.raises(
+        ValueError, match=r"has an unknown entry 'includes'. Did you mean `include`\? .*, base, include"
+    ):
+        read_table(tmp_path / "t.yaml")
+    with pytest.raises(ValueError, match=r"^`base` names a file beside the table's own, so only a YAML file"):
+        read_table({"base": "t.yaml"})
+
+
 SWEEP = "program: p.py\nmethod: grid\nmetric: {name: x, goal: minimize}\nparameters: {a: {value: 1}}\n"
 
 
