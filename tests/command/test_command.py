@@ -348,7 +348,9 @@ def test_a_sweep_names_options_that_were_not_given_either(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "small.yaml"
-    path.write_text("{program: ls, method: random, metric: {name: acc, goal: maximize}, parameters: {lr: {values: [1, 2]}}}")
+    path.write_text(
+        "{program: ls, method: random, metric: {name: acc, goal: maximize}, parameters: {lr: {values: [1, 2]}}}"
+    )
     assert main(["sweep", str(path)]) == 1
     assert "`method: random` needs `--count`" in capsys.readouterr().err
     Path("runs").write_text("no folder")
