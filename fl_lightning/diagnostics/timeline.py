@@ -142,7 +142,8 @@ class Timeline(RoundObserver):
 
         if not self.arrivals:
             raise RuntimeError("Nothing was recorded: plot a Timeline after `trainer.fit`.")
-        end = self.now if until is None else min(until, self.now)
+        now = max(self.now, *(record.arrived for record in self.arrivals))
+        end = now if until is None else min(until, now)
         shown = [record for record in self.arrivals if record.arrived <= end]
         at_work = [(record.client, record.sent) for record in self.arrivals if record.arrived > end] + self.at_work
         at_work = [(client, sent) for client, sent in at_work if sent < end]
