@@ -91,8 +91,8 @@ def refuse_change(callback: object, name: str, value: object) -> None:
     raise AttributeError(
         f"`{name}` of {type(callback).__name__} cannot be changed: the algorithm is built already. Make a new "
         f"{type(callback).__name__} with `{name}={value!r}`. For a value that changes between rounds, give a function "
-        "of the round, such as `server_lr=lambda t: 0.99**t`. `clients_per_round` and `sampler` can be set at any time, "
-        "`local_epochs` and `local_steps` while no client trains."
+        "of the round, such as `server_lr=lambda t: 0.99**t`. `clients_per_round` and `sampler` can be set at any "
+        "time, `local_epochs` and `local_steps` while no client trains."
     )
 
 
