@@ -108,19 +108,26 @@ def test_what_is_said_of_the_synthetic_sets_is_true() -> None:
 
 
 def test_cifar10_is_that_of_the_file() -> None:
-    curves = read("feddyn_cifar_50.csv")
-    ours, theirs = curves["FedDyn"], curves["FedAvg"]
+    curves, methods = read("feddyn_cifar_50.csv"), ("FedDyn", "FedAvg", "FedProx", "SCAFFOLD")
     assert curves["round"] == [float(number) for number in range(1, 51)]
 
-    def until(curve: list[float], target: float) -> int | None:
-        return next((number for number, value in enumerate(curve, 1) if value >= target), None)
+    def until(method: str, target: float) -> int | None:
+        return next((number for number, value in enumerate(curves[method], 1) if value >= target), None)
 
     for target in (0.4, 0.5, 0.6, 0.65):
-        own, other = until(ours, target), until(theirs, target)
+        own, shown = until("FedDyn", target), []
         assert own is not None
-        shown = "50+" if other is None else f"{other} ({other / own:.2f} \N{MULTIPLICATION SIGN})"
-        assert cells(FEDDYN, f"{target:.2f} on CIFAR-10") == [str(own), shown]
-    last = [f"{100 * curve[-1]:.2f}" for curve in (ours, theirs)]
+        for method in methods[1:]:
+            vectors, number = 2 if method == "SCAFFOLD" else 1, until(method, target)
+            sent = (
+                "" if number is None else f"{vectors * number} ({vectors * number / own:.2f} \N{MULTIPLICATION SIGN})"
+            )
+            shown.append(sent or f"{vectors * 50}+")
+        assert cells(FEDDYN, f"{target:.2f} on CIFAR-10") == [str(own), *shown]
+    last = [f"{100 * curves[method][-1]:.2f}" for method in methods]
     assert cells(FEDDYN, "accuracy after 50 rounds, %") == last
-    here = f"FedDyn reaches 60 % after {until(ours, 0.6)} rounds, FedAvg after {until(theirs, 0.6)}"
-    assert claim("CIFAR-10 by Dirichlet .3, 50 rounds")["here"] == f"{here}; {last[0]} and {last[1]} % after 50"
+    reached = [(method, until(method, 0.6)) for method in methods]
+    texts = [f"{method} not in 50" if number is None else f"{method} after {number}" for method, number in reached]
+    texts[0] += " rounds"
+    end = f"{last[0]}, {last[1]}, {last[2]} and {last[3]} % after 50"
+    assert claim("CIFAR-10 by Dirichlet .3, 50 rounds")["here"] == f"60 %: {', '.join(texts)}; {end}"
