@@ -1,8 +1,11 @@
-"""Words in sentences."""
+"""Words in sentences, and texts that several sentences have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+#: How a module takes the weights of a checkpoint alone.
+LOAD_WEIGHTS = '`module.load_state_dict(torch.load(path)["state_dict"])`'
 
 
 def joined(words: Sequence[str], by: str = "and", most: int | None = None) -> str:

@@ -16,6 +16,7 @@ from fl_lightning.clients.resumed_run import ResumedRun
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.exchange.same_exchanges import check_same_exchanges
 from fl_lightning.seeding import a_seed_was_given
+from fl_lightning.sentences import LOAD_WEIGHTS
 
 
 def check_resumable(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
@@ -146,4 +147,4 @@ def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None
         )
 
 
-_FROM_WEIGHTS = 'To start another algorithm from its weights: `module.load_state_dict(torch.load(path)["state_dict"])`.'
+_FROM_WEIGHTS = f"To start another algorithm from its weights: {LOAD_WEIGHTS}."

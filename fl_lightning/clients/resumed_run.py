@@ -1,4 +1,4 @@
-"""What is compared with a resumed run once the optimizers are there."""
+"""Compares a resumed run with its checkpoint, once the optimizers are there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning.representation import short
+from fl_lightning.sentences import LOAD_WEIGHTS
 
 
 @dataclass
@@ -36,7 +37,7 @@ class ResumedRun:
             raise ValueError(
                 f"The checkpoint has the state of {', '.join(before)}, and `configure_optimizers` now returns "
                 f"{', '.join(now)}, which cannot use it. Resume with the same optimizers. To go on from the weights "
-                'alone: `module.load_state_dict(torch.load(path)["state_dict"])`.'
+                f"alone: {LOAD_WEIGHTS}."
             )
         changes = [
             f"{name} {given[name]} (given: {text})"

@@ -6,6 +6,8 @@ from typing import Any
 
 import lightning as L
 
+from fl_lightning.sentences import LOAD_WEIGHTS
+
 
 class KnowsAlgorithm:
     """The part of a data module that knows which aggregation callback trains on it.
@@ -38,5 +40,5 @@ class KnowsAlgorithm:
             raise ValueError(
                 f"The checkpoint was written by {before}, and the trainer has no aggregation callback, so it would go "
                 f"on centrally. Give Trainer(callbacks=[{before}(...)]). To start central training from its weights: "
-                '`module.load_state_dict(torch.load(path)["state_dict"])`.'
+                f"{LOAD_WEIGHTS}."
             )

@@ -18,6 +18,7 @@ from fl_lightning.parts.guards.contracts import returns
 from fl_lightning.parts.hyperparameter import Hyperparameter, Scheduled
 from fl_lightning.parts.of_held import flag_of_held, vectors_of_held
 from fl_lightning.parts.part import Part, passes_on
+from fl_lightning.sentences import LOAD_WEIGHTS
 
 
 class LocalObjective(Part):
@@ -198,8 +199,7 @@ class DynamicRegularizer(LocalObjective):
         if state != self.state_dict():
             raise ValueError(
                 f"The checkpoint was written with {state}, and {self!r} has another value: the clients' stored vectors "
-                "are in units of alpha. Resume with the same values. To start anew from the weights: "
-                '`module.load_state_dict(torch.load(path)["state_dict"])`.'
+                f"are in units of alpha. Resume with the same values. To start anew from the weights: {LOAD_WEIGHTS}."
             )
 
     def correction(self, client: LocalClient) -> Correction:
