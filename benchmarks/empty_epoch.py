@@ -1,4 +1,4 @@
-"""What an epoch of Lightning's own loop costs in which nothing is computed: the least that a round can add.
+"""The cost of an epoch of Lightning's own loop in which nothing is computed: the least that a round can add.
 
     OMP_NUM_THREADS=1 python benchmarks/empty_epoch.py [--epochs 300] [--progress-bar]
 

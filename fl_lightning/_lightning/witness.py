@@ -1,4 +1,4 @@
-"""What one client trained on and logged, noted while it trains alone."""
+"""Notes the batches and logged values of a client that trains alone."""
 
 from __future__ import annotations
 

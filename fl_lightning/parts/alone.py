@@ -1,4 +1,4 @@
-"""What a federation returns where there is no other process."""
+"""The sums, gathered objects and local work of a federation without other processes."""
 
 from __future__ import annotations
 
