@@ -234,10 +234,8 @@ class LocalTraining:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anything looks at the module when a client starts or ends; parts of a user's own may hold it."""
-        algorithm = self.algorithm
-        watches = bool(self.hooks.starts or self.hooks.ends) or algorithm.sampler.needs_scores
-        return watches or not all(part.is_of_library for part in algorithm.all_parts)
+        """Whether anything looks at the module when a client starts or ends."""
+        return bool(self.hooks.starts or self.hooks.ends) or self.algorithm.sampler.needs_scores
 
     # ---- beside the clients' training ----
 

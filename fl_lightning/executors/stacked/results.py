@@ -19,6 +19,7 @@ from fl_lightning.executors.stacked.trials.order import Readable
 from fl_lightning.executors.stacked.trials.part_trial import PartTrial
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
+from fl_lightning.parts.guards.own_parts import of_users
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Results:
         self._training, self._algorithm, self._journal, self._parts = training, algorithm, journal, parts
         starts = bool(training.hooks.starts)
         self._late, self._early = starts and late, starts and not late
-        self._is_watched = training.is_watched
+        self._is_watched = training.is_watched or bool(of_users(algorithm.all_parts))  # which may hold the module
         self._ground: SharedState | None = None
         self._rows: dict[int, tuple[StartedClient, Trained | None, int]] = {}
         self.late_change: str | None = None

@@ -118,10 +118,9 @@ class _Comparison:
         if same(before, after) or (before is None and not self.fills):
             return None
         if isinstance(before, type) and issubclass(before, Mapping):  # it was empty
-            filled = isinstance(after, tuple) and after[0] is before and isinstance(after[1], list)
-            if filled:
-                return self._change_of_entries([], after[1], path)
-            return None if isinstance(after, tuple) and after[0] == "seen" else path
+            if not isinstance(after, tuple) or after[0] not in (before, "seen"):
+                return path
+            return self._change_of_entries([], after[1], path) if after[0] is before else None
         if type(before) is not type(after) or isinstance(before, ByIdentity) or not isinstance(before, (tuple, list)):
             return path
         if not before or not after:  # something was filled or emptied
@@ -141,12 +140,15 @@ class _Comparison:
             own = _path(path, key)
             if place >= len(after) or not same(key, after[place][0]):
                 return own
-            if type(key) is int and key in self.clients:
+            if self._is_own(key):
                 continue
             if found := self.change(value, after[place][1], own):
                 return found
-        new = [key for key, _ in after[len(before) :] if not (type(key) is int and key in self.clients)]
+        new = [key for key, _ in after[len(before) :] if not self._is_own(key)]
         return _path(path, new[0]) if new and self.fills else None
+
+    def _is_own(self, key: Any) -> bool:
+        return type(key) is int and key in self.clients
 
 
 def _path(path: str, key: Any) -> str:

@@ -12,7 +12,7 @@ from fl_lightning.clients.started import StartedClient
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.stacked.changes.object_state import ObjectState
 from fl_lightning.executors.stacked.changes.shared_state import SharedState
-from fl_lightning.executors.stacked.trials.order import COUNTED, Readable
+from fl_lightning.executors.stacked.trials.order import COUNTED, Readable, names_read
 from fl_lightning.parts.federation import Task
 from fl_lightning.surroundings import is_users
 
@@ -97,10 +97,9 @@ class HookTrial:
 
 def read_at_start(training: LocalTraining) -> Readable:
     """Return what ``on_client_start`` may read of callbacks."""
-    hooks, objects = training.hooks, list(training.hooks.starters)
-    read = Readable(objects, hooks.starts)
-    if read.names is None or "callbacks" in read.names:
+    objects, names = training.hooks.starters, names_read(training.hooks.starts)
+    if names is None or "callbacks" in names:
         trainer: Any = training.trainer
         others = [each for each in trainer.callbacks if is_users(type(each).__module__)]
-        read = Readable([*objects, *(each for each in others if each not in objects)], hooks.starts)
-    return read
+        objects = [*objects, *(each for each in others if each not in objects)]
+    return Readable(objects, names)

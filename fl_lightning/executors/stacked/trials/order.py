@@ -30,19 +30,16 @@ COUNTED = frozenset(
 
 
 class Readable:
-    """What methods may read of objects, to see whether other methods change it.
+    """The state of objects that some methods may read, to see whether other methods change it.
 
     Args:
         objects: Callbacks, or parts of an algorithm.
-        methods: The methods that read.
+        names: The names that the methods' code uses, as :func:`names_read` finds them.
     """
 
-    def __init__(self, objects: Sequence[Any], methods: Sequence[Callable[..., Any]]) -> None:
-        reached = [names_reached(method) for method in methods]
-        #: The names that the methods' code uses; ``None`` if it does not tell them.
-        self.names = None if None in reached else {name for own in reached for name in own or ()}
-        self._objects = objects
-        self._state = ObjectState(*objects, samples=True, names=self.names)
+    def __init__(self, objects: Sequence[Any], names: set[str] | None) -> None:
+        self.names, self._objects = names, objects
+        self._state = ObjectState(*objects, samples=True, names=names)
         self._whole: ObjectState | None = None  # the dictionaries of which more than a client's own entry is read
 
     def look(self) -> None:
@@ -86,6 +83,12 @@ class Readable:
             self._whole = ObjectState(*self._objects, samples=True, names=read)
 
 
+def names_read(methods: Sequence[Callable[..., Any]]) -> set[str] | None:
+    """Return the names that the code of methods uses; ``None`` if it does not tell them."""
+    reached = [names_reached(method) for method in methods]
+    return None if None in reached else {name for own in reached for name in own or ()}
+
+
 class _Notes(dict[Any, Any]):
     """A dictionary that notes whether anything but one client's entry is read."""
 
@@ -124,7 +127,7 @@ def _of_all(name: str) -> Callable[..., Any]:
 for _kind in _NOTING.values():
     for _name in ("__getitem__", "__contains__", "get", "pop", "setdefault"):
         setattr(_kind, _name, _of_entry(_name))
-    for _name in ("__iter__", "__len__", "__reversed__", "__eq__", "__or__", "__ror__", "keys", "values", "items"):
+    for _name in ("__iter__", "__len__", "__reversed__", "__eq__", "__or__", "__ror__"):
         setattr(_kind, _name, _of_all(_name))
-    for _name in ("copy", "popitem"):
+    for _name in ("keys", "values", "items", "copy", "popitem"):
         setattr(_kind, _name, _of_all(_name))

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
-from fl_lightning.executors.stacked.trials.order import COUNTED, Readable
+from fl_lightning.executors.stacked.trials.order import COUNTED, Readable, names_read
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Task
+from fl_lightning.parts.guards.own_parts import of_users
 from fl_lightning.surroundings import is_users
 
 #: Called when a client starts, and when it has been trained.
@@ -28,12 +29,12 @@ class PartTrial:
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
-        own = [part for part in algorithm.all_parts if not part.is_of_library]
+        own = of_users(algorithm.all_parts)
         starts, ends = _methods(own, _AT_START), _methods(own, _AT_END)
         #: Whether there is anything to look at.
         self.looks = bool(starts and ends)
         if self.looks:
-            self._at_start, self._at_end = Readable(own, starts), Readable(own, ends)
+            self._at_start, self._at_end = Readable(own, names_read(starts)), Readable(own, names_read(ends))
             self._counted = sorted(((self._at_start.names or set()) | (self._at_end.names or set())) & COUNTED)
         self._others: list[int] = []  # clients that have started before
         self._found: str | None = None

@@ -104,21 +104,18 @@ class Trial:
             self.left = tasks[place:]
             with parts.starting(task, notices=True):
                 begun = hooks.begin(task, algorithm.start(task))
-            if task not in witnesses:
-                algorithm.receive(training.go_on(begun, at_once=True))
-                self.left = tasks[place + 1 :]
-                hooks.end(task)
-                parts.ended()
-                continue
-            before, correction = metric_states(training.vector.module), CorrectionState(begun.correction)
-            with training.loop.witnessed() as witness:
+            if task in witnesses:
+                before, correction = metric_states(training.vector.module), CorrectionState(begun.correction)
+                with training.loop.witnessed() as witness:
+                    result = training.go_on(begun, at_once=True)
+                kept = kept or correction.changed()
+                self._done.append(_Done(begun, result, witness, before))
+            else:
                 result = training.go_on(begun, at_once=True)
-            kept = kept or correction.changed()
             algorithm.receive(result)
             self.left = tasks[place + 1 :]
             hooks.end(task)
             parts.ended()
-            self._done.append(_Done(begun, result, witness, before))
         self.trained, self.prepares = True, hooks.prepares
         hooks.check()
         parts.check()
