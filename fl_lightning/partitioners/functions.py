@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from torch.utils.data import Dataset
 
 from fl_lightning.arguments import is_sequence
 from fl_lightning.partitioners.assignment import as_partition, check_samples
@@ -51,7 +52,10 @@ def _way_to_partitioner(given: Any) -> str:
         return " For a Partition: ExplicitPartitioner(partition)."
     if isinstance(given, os.PathLike) or (isinstance(given, str) and "." in given):
         return " For a saved partition: ExplicitPartitioner(path)."
-    if is_sequence(given) or isinstance(given, Mapping):
+    clients = list(given.values()) if isinstance(given, Mapping) else given
+    if is_sequence(clients) and len(clients) and isinstance(clients[0], Dataset):
+        return " For a data set of each client: ClientDatasetsModule(clients)."
+    if is_sequence(clients):
         return " For the sample indices of each client: ExplicitPartitioner(indices)."
     return ""
 

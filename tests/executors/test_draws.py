@@ -60,6 +60,19 @@ def test_clients_draw_what_they_draw_alone(way: str) -> None:
     torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-14)
 
 
+class Seeds(Draws):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        torch.manual_seed(batch_idx)
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_step_that_seeds_is_not_stacked_and_told_why() -> None:
+    stacks = VectorizedExecutor()
+    alone, stacked = fitted(Seeds("rand"), "sequential"), fitted(Seeds("rand"), stacks)
+    assert stacks.cause is not None and "seeds torch's generator (`torch.manual_seed`)" in stacks.cause
+    torch.testing.assert_close(stacked, alone, rtol=0, atol=0)
+
+
 class Words(nn.Module):
     """A transformer's layer as PyTorch makes it: attention and the layers behind it drop one value in ten."""
 

@@ -108,6 +108,32 @@ def test_an_index_from_the_end_fills_the_clients_own(executor: Any) -> None:
     assert getattr(executor, "cause", None) is None
 
 
+class Gaussian(Weights):
+    """Learns a mean and a variance of zeros, below which 1/2 is taken; both are scaled by the sample."""
+
+    def loss(self, batch: Any) -> Tensor:
+        x, y = batch
+        return F.gaussian_nll_loss(self.w[:1] * x, torch.zeros_like(x), self.w[1:] * y, full=True, eps=0.5)
+
+
+@pytest.mark.parametrize("executor", [*EXECUTORS, VectorizedExecutor()])
+def test_a_gaussian_loss_with_a_variance_of_each_client(executor: Any) -> None:
+    # the variances are y * w = 1, 2 and, where y is 0, 1/2: one step each
+    rows = [(torch.tensor([x]).double(), torch.tensor([y]).double()) for x, y in ((1, 1), (1, 2), (2, 1), (1, 0))]
+    module = fit(Gaussian([3.0, 1.0]), TensorDataModule(rows, batch_size=1), executor)
+    # (m x)^2 / 2v + log(v) / 2: m moves by -m x^2 / v, and w by ((m x)^2 / v^2 - 1 / v) / 2 * y
+    means, variances = [0, 3 - 3 / 2, 3 - 12, 3 - 6], [1 + 4, 1 + (9 / 4 - 1 / 2), 1 + (36 - 1) / 2, 1]
+    torch.testing.assert_close(module.w.tolist(), [sum(means) / 4, sum(variances) / 4], rtol=1e-12, atol=0)
+    assert getattr(executor, "cause", None) is None
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_negative_variance_is_the_error_of_a_client_alone(executor: str) -> None:
+    rows = [(torch.ones(1, dtype=torch.float64), torch.tensor([y]).double()) for y in (1, 1, 1, -1)]
+    with pytest.raises(ValueError, match="var has negative entry"):
+        fit(Gaussian([3.0, 1.0]), TensorDataModule(rows, batch_size=1), executor)
+
+
 class Constant(Weights):
     """Uses tables and indices that all clients have in common."""
 

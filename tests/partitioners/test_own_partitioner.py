@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner, NaturalPartitioner, Partition, Partitioner
@@ -158,6 +159,7 @@ def test_a_plain_function_is_a_partitioner(split: Any) -> None:
         ("runs/p.json", r"For a saved partition: ExplicitPartitioner\(path\)\.$"),
         ([[0], [1]], r"For the sample indices of each client: ExplicitPartitioner\(indices\)\.$"),
         ({"a": [0], "b": [1]}, r"For the sample indices of each client: ExplicitPartitioner\(indices\)\.$"),
+        ([TensorDataset(torch.ones(2))] * 2, r"For a data set of each client: ClientDatasetsModule\(clients\)\.$"),
         (IIDPartitioner, r"got the class IIDPartitioner. Make one first: IIDPartitioner\(...\)"),
         (lambda: IIDPartitioner(2), r"must be a function of one argument, the labels, got <lambda>\(\)"),
         (lambda labels, features: [labels], r"got <lambda>\(labels, features\) .*`functools.partial`"),

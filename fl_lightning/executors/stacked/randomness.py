@@ -184,15 +184,17 @@ def nothing_drawn(device: torch.device, torch_may_draw: bool = False) -> Iterato
         device: Device of the module.
         torch_may_draw: Whether torch's generators may be drawn from; they are put back then, too.
     """
-    before = global_states(device)
+    before, seed = global_states(device), torch.initial_seed()
     try:
         yield
     finally:
-        after = global_states(device)
+        after, is_seeded = global_states(device), torch.initial_seed() != seed
         drawn_from = changed_generators(before, after)
         if drawn_from:
             set_global_states(before, device)
     if drawn_from - {"torch"}:
         raise CannotVectorize("`training_step` draws from numpy's or Python's generator, which all clients share")
+    if is_seeded and not torch_may_draw:
+        raise CannotVectorize("`training_step` seeds torch's generator (`torch.manual_seed`), which all clients share")
     if drawn_from and not torch_may_draw:
         raise CannotVectorize("`training_step` draws random numbers that only some clients would draw")

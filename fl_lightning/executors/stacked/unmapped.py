@@ -2,12 +2,14 @@
 
 Under ``vmap`` the tables of all clients are one long table: an index that is out of range takes another client's row,
 and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
-gradient. The gradient of ``select_scatter`` is another. And on a CPU ``dropout`` draws in the order of indices, where
-alone it draws in the order of the tensor's memory.
+gradient. The gradient of ``select_scatter`` is another. On a CPU ``dropout`` draws in the order of indices, where
+alone it draws in the order of the tensor's memory. And ``gaussian_nll_loss`` looks for negative variances, by which it
+would decide for all clients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -105,16 +107,41 @@ def _cross_entropy(
     return (1 - label_smoothing) * usual + label_smoothing / input.shape[along] * smooth
 
 
+def _gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    if not isinstance(var, Tensor) or not _functorch.is_batchedtensor(var):
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    variance = var.unsqueeze(-1) if var.shape == input.shape[:-1] else var
+    if variance.dim() != input.dim() or (_of_all_clients(var) < 0).any():
+        raise CannotVectorize("`gaussian_nll_loss` has variances that are negative or of another shape")
+    variance = variance.clone()
+    with torch.no_grad():
+        variance.clamp_(min=eps)  # the gradient does not see it
+    losses = 0.5 * (torch.log(variance) + (input - target) ** 2 / variance)
+    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
 def _check_range(name: str, indices: Tensor, rows: int) -> None:
     """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
     if not _functorch.is_batchedtensor(indices):
         return
-    while _functorch.is_functorch_wrapped_tensor(indices):
-        indices = _functorch.get_unwrapped(indices)
     if indices.numel():
-        least, largest = torch.stack(indices.aminmax()).tolist()
+        least, largest = torch.stack(_of_all_clients(indices).aminmax()).tolist()
         if least < 0 or largest >= rows:
             raise CannotVectorize(f"`{name}` has indices below 0 or above {rows - 1}, the last")
+
+
+def _of_all_clients(tensor: Tensor) -> Tensor:
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _without_ties(name: str) -> Callable[..., Tensor]:
@@ -142,6 +169,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.one_hot: _one_hot,
     F.dropout: _dropout,
     F.cross_entropy: _cross_entropy,
+    F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
