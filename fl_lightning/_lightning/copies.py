@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
+from torch import Tensor
 
 from fl_lightning._lightning.cannot_vectorize import CannotVectorize
 from fl_lightning._lightning.metric_calls import without_graphs
@@ -133,8 +134,21 @@ def _memory_of(module: Any) -> set[int]:
     return places - {0}
 
 
+def _refuse_computed_weights(module: Any) -> None:
+    """Raise ``CannotVectorize`` for a weight that a hook sets before each call: no copy can be made of its result."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items() if part._forward_pre_hooks else ():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                attribute = f"{path}.{name}" if path else name
+                raise CannotVectorize(
+                    f"a hook computes `{attribute}` from parameters before each call, as `torch.nn.utils.prune` and "
+                    "the old `weight_norm` do (`torch.nn.utils.parametrize` computes the same, in a stack too)"
+                )
+
+
 def copied(module: Any, trainer: pl.Trainer) -> tuple[Any, WatchedTrainer]:
     """Return a deep copy of a module, and the stand-in for the trainer that it sees."""
+    _refuse_computed_weights(module)
     watched = WatchedTrainer(trainer)
     copy = deepcopy(module, {id(trainer): watched, **without_graphs(module)})
     shared = _memory_of(module) & _memory_of(copy)

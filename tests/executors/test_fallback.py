@@ -15,6 +15,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -146,10 +147,16 @@ class GivesTheNumberToNumpy(Module):
         return loss * float(np.exp(-loss.item()))
 
 
-class LearnsVariances(Module):
+class WeighsCovariances(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        output = self.layers(batch[0])
-        return F.gaussian_nll_loss(output[:, 0], batch[0][:, 0], F.softplus(output[:, 1]))
+        x, y = batch
+        return F.cross_entropy(self.layers(x), y) + torch.cov(self.layers(x).T, aweights=x[:, 0].abs()).sum()
+
+
+def pruned() -> Module:
+    layers = linear()
+    prune.random_unstructured(layers[0], "weight", 0.5)
+    return Module(layers)
 
 
 STARTS = ["`training_step` is no program of batched products", "Clients are not stacked"]
@@ -174,7 +181,8 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "rates": (lambda: SetsRates(linear()), [], "reads or sets something of the optimizer"),
     "number": (lambda: TakesTheNumber(linear()), [], "a number that `.item()` took out of a tensor"),
     "numpy": (lambda: GivesTheNumberToNumpy(linear()), [], "a number that `.item()` took out of a tensor"),
-    "variances": (lambda: LearnsVariances(linear()), [], "`gaussian_nll_loss` decides by a tensor's values"),
+    "covariances": (lambda: WeighsCovariances(linear()), [], "`cov` decides by a tensor's values"),
+    "pruned": (pruned, [], "a hook computes `layers.0.weight` from parameters before each call"),
     "no optimizer": (lambda: WithoutOptimizer(linear()), [], "WithoutOptimizer.configure_optimizers` returns None"),
     "momentum": (
         lambda: Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))),

@@ -43,6 +43,7 @@ _CAUSES = {
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _RECURRENT),
     "_pack_padded_sequence": "a packed sequence has a size of its own for each client",
 }
+_DECIDES_INSIDE = ("data-dependent control flow", "not implemented for aten::equal")
 _ITEM = ".item() on a Tensor"  # in torch's error for a size that is a tensor, such as `torch.arange(lengths.max())`
 
 
@@ -60,7 +61,7 @@ def cause_of(function: Any, error: Exception) -> str:
         return f"`{name}` takes a number out of a tensor, and each client has its own"
     if "dynamic shape" in str(error):  # such as of `torch.where(condition)`
         return _SELECTS
-    if "data-dependent control flow" in str(error):
+    if any(text in str(error) for text in _DECIDES_INSIDE):
         return f"`{name}` decides by a tensor's values inside of torch, and each client has its own"
     if _is_of_item(error):
         return _OF_ITEM
