@@ -12,7 +12,7 @@ from torch import Tensor
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.guards.contracts import keep_contracts
-from fl_lightning.parts.guards.misspelt_hooks import refuse_misspelt
+from fl_lightning.parts.guards.own_hooks import refuse_misspelt, refuse_other_arguments, refuse_reserved
 from fl_lightning.parts.guards.saved_state import (
     CLIENT_STATES,
     HELD_PARTS,
@@ -93,7 +93,8 @@ class Part(ShowsArguments):
         if cls.is_of_library:
             rely_on(_RELIED_ON)(cls)
         else:
-            _refuse_reserved(cls)
+            refuse_reserved(cls, _RESERVED)
+            refuse_other_arguments(cls, Part)
         keep_super_calls(cls)
 
     @property
@@ -308,13 +309,3 @@ class Part(ShowsArguments):
     def _to_device(self, tensor: Tensor | None) -> Tensor | None:
         """Return a checkpoint's tensor on the device of the fit's model."""
         return None if tensor is None else tensor.to(self.federation.model.device)
-
-
-def _refuse_reserved(cls: type) -> None:
-    """Raise ``TypeError`` if a class of a user's own replaces a method that only the library calls."""
-    for name in _RESERVED:
-        if name in vars(cls):
-            raise TypeError(
-                f"`{cls.__name__}.{name}` replaces a method of the library that no part may replace. Give it another "
-                "name; to save a state, define `state_dict` and `load_state_dict`."
-            )

@@ -6,6 +6,7 @@ Two clients reach their optima 2 and 4 in one step, so that a round of FedAvg mo
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -350,3 +351,23 @@ def test_methods_of_ones_own_are_not() -> None:
     for base in (Exchange, Aggregation, ClientSampler, ServerOptimizer, LocalObjective):
         type("Right", (base,), {"state": None, "value": 1.0, "load_state": lambda self: None})
         type("Right", (base,), dict.fromkeys(names, lambda self: None))
+
+
+def test_a_hook_that_takes_other_arguments_is_refused() -> None:
+    message = (
+        "`Wrong.on_round_start` must take the arguments of `Part.on_round_start`, with which it is called: "
+        "`def on_round_start(self, round_index)`, got `def on_round_start(self)`."
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+
+        class Wrong(UniformSampler):
+            def on_round_start(self) -> None:  # type: ignore[override]
+                """Miss the round."""
+
+    with pytest.raises(TypeError, match=r"`Wrong.update` must take the arguments of `Aggregation.update`"):
+        type("Wrong", (Around,), {"update": lambda self, result, weight: None})
+
+
+def test_a_hook_may_take_any_arguments_and_more_with_defaults() -> None:
+    for function in (lambda *given: None, lambda self, result, weight=1.0: None, lambda self, model: None):
+        type("Right", (Around,), {"update": function})
