@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -67,9 +68,15 @@ MATHEMATICS = [
 HEAVY = {"cvxpy", "datasets", "dp_accounting", "matplotlib", "pandas", "pyarrow", "sklearn", "wandb"}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a file's syntax."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, module_level: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (module, name) of every import; of those outside functions and type checking only, if asked."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     nodes = list(ast.walk(tree))
     if module_level:
         nodes = [node for statement in tree.body if not isinstance(statement, ast.If) for node in shallow(statement)]
@@ -111,7 +118,7 @@ def own_imports(path: Path) -> Iterator[str]:
     for module, name in imports(path):
         if module.split(".")[0] == "fl_lightning":
             yield f"{module}.{name}" if f"{module}.{name}" in MODULES else module
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
             argument = node.args[0]
             if isinstance(argument, ast.Constant) and str(argument.value).split(".")[0] == "fl_lightning":
@@ -161,17 +168,16 @@ def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:
 # ---- rooms ----
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if room_of(module)])
-def test_a_room_imports_rooms_below_it_alone(module: str) -> None:
+def test_a_room_imports_rooms_below_it_alone() -> None:
     height = {room: place for place, room in enumerate(ROOMS)}
-    own = room_of(module)
-    assert own is not None
-    for used in own_imports(MODULES[module]):
-        room = room_of(used)
-        if room is None:  # the library itself, which imports the algorithms
-            assert height[own] > height["algorithms"], (module, used)
-        elif (module, used) not in UPWARD:
-            assert height[room] <= height[own], (module, used)
+    for module, path in MODULES.items():
+        own = room_of(module)
+        for used in own_imports(path) if own is not None else ():
+            room = room_of(used)
+            if room is None:  # the library itself, which imports the algorithms
+                assert height[own] > height["algorithms"], (module, used)
+            elif (module, used) not in UPWARD:
+                assert height[room] <= height[own], (module, used)
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
@@ -187,14 +193,13 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         pytest.fail(f"an import circle: {' <- '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
-def test_no_import_for_type_checking_hides_a_circle(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for statement in ast.walk(node):
-                assert "fl_lightning" not in ast.unparse(statement) or not isinstance(
-                    statement, (ast.Import, ast.ImportFrom)
-                ), ast.unparse(statement)
+def test_no_import_for_type_checking_hides_a_circle() -> None:
+    for path in LIBRARY:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                for statement in ast.walk(node):
+                    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                        assert "fl_lightning" not in ast.unparse(statement), (path, ast.unparse(statement))
 
 
 def test_parts_know_torch_and_numpy_alone() -> None:
@@ -226,7 +231,7 @@ def test_parts_are_imported_without_lightning() -> None:
 
 def type_names(path: Path) -> Iterator[str]:
     """Yield the names of a file's classes and of its aliases of types."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -255,42 +260,43 @@ def test_a_name_of_a_type_has_one_meaning() -> None:
 # ---- other packages ----
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_run_from_recipes_to_datamodules_to_the_library(path: Path) -> None:
-    allowed = {"fl_lightning": {"fl_lightning"}, "datamodules": {"fl_lightning", "datamodules"}}
-    package = path.relative_to(ROOT).parts[0]
-    used = {module.split(".")[0] for module, _ in imports(path)} & {"fl_lightning", "datamodules", "recipes"}
-    assert used <= allowed.get(package, {"fl_lightning", "datamodules", "recipes"})
+def test_imports_run_from_recipes_to_datamodules_to_the_library() -> None:
+    everything = {"fl_lightning", "datamodules", "recipes"}
+    allowed = {"fl_lightning": {"fl_lightning"}, "datamodules": {"fl_lightning", "datamodules"}, "recipes": everything}
+    for path in FILES:
+        used = {module.split(".")[0] for module, _ in imports(path)} & everything
+        assert used <= allowed[path.relative_to(ROOT).parts[0]], path
 
 
-@pytest.mark.parametrize("path", MATHEMATICS, ids=name_of)
-def test_mathematics_knows_neither_lightning_nor_the_loop(path: Path) -> None:
-    for module, _ in imports(path):
-        assert module.split(".")[0] not in {"lightning", "pytorch_lightning"}
-    for module in own_imports(path):
-        assert room_of(module) in {"tools", "partitioners", "parts", "data"}
+def test_mathematics_knows_neither_lightning_nor_the_loop() -> None:
+    for path in MATHEMATICS:
+        for module, _ in imports(path):
+            assert module.split(".")[0] not in {"lightning", "pytorch_lightning"}, path
+        for module in own_imports(path):
+            assert room_of(module) in {"tools", "partitioners", "parts", "data"}, (path, module)
 
 
-@pytest.mark.parametrize("path", [path for path in LIBRARY if PRIVATE not in path.parents], ids=name_of)
-def test_lightnings_private_names_are_used_in_one_place(path: Path) -> None:
-    for module, name in imports(path):
-        if module.split(".")[0] == "lightning":
-            assert not name.startswith("_"), (module, name)
-            assert not module.startswith(("lightning.pytorch.loops", "lightning.pytorch.trainer")), module
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            owner = ast.unparse(node.value)
-            assert owner.split(".")[-1] not in {"trainer", "pl_module", "strategy", "fit_loop"}, ast.unparse(node)
+def test_lightnings_private_names_are_used_in_one_place() -> None:
+    for path in LIBRARY:
+        if PRIVATE in path.parents:
+            continue
+        for module, name in imports(path):
+            if module.split(".")[0] == "lightning":
+                assert not name.startswith("_"), (path, module, name)
+                assert not module.startswith(("lightning.pytorch.loops", "lightning.pytorch.trainer")), (path, module)
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                owner = ast.unparse(node.value).split(".")[-1]
+                assert owner not in {"trainer", "pl_module", "strategy", "fit_loop"}, (path, ast.unparse(node))
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
-    assert not {module.split(".")[0] for module, _ in imports(path, module_level=True)} & HEAVY
+def test_heavy_packages_are_imported_where_they_are_used() -> None:
+    for path in FILES:
+        assert not {module.split(".")[0] for module, _ in imports(path, module_level=True)} & HEAVY, path
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_files_stay_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 320
+def test_files_stay_short() -> None:
+    assert {name_of(path) for path in FILES if len(path.read_text().splitlines()) > 320} == set()
 
 
 def test_importing_the_library_loads_no_heavy_package_that_lightning_does_not() -> None:

@@ -11,14 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.algorithms import ALGORITHMS
-
-
-def every(number: int) -> list[Any]:
-    """Return the algorithms, most of them as long tests, which continuous integration runs too: processes are slow."""
-    long = pytest.mark.long
-    return [pytest.param(name, marks=long) if place % number else name for place, name in enumerate(ALGORITHMS)]
-
+from helpers.algorithms import one_in
 
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 TESTS = Path(__file__).parents[1]
@@ -51,7 +44,7 @@ def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load
 
 
-@pytest.mark.parametrize("name", every(4))
+@pytest.mark.parametrize("name", one_in(4))
 def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str) -> None:
     whole, resumed = ends("kill", name)
     for other in ("lr", "step", "sent"):
@@ -61,7 +54,7 @@ def test_killed_in_mid_round_and_resumed_is_bit_identical(ends: Ends, name: str)
         assert torch.equal(resumed["weights"][key], value), key
 
 
-@pytest.mark.parametrize("name", every(8))
+@pytest.mark.parametrize("name", one_in(8))
 def test_two_processes_equal_one(ends: Ends, name: str) -> None:
     one, two = ends("processes", name)
     for other in ("lr", "step", "sent"):

@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.algorithms import ALGORITHMS, SPEEDS, Net, data
+from helpers.algorithms import ALGORITHMS, SPEEDS, Net, data, one_in
 from helpers.toys import quiet_trainer
 from torch import nn
 
@@ -51,7 +51,7 @@ def fit(callback: L.Callback, module: L.LightningModule, rounds: int) -> torch.T
     return nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - OWN_FUNCTIONS))
+@pytest.mark.parametrize("name", one_in(4, sorted(ALGORITHMS.keys() - OWN_FUNCTIONS)))
 def test_a_copy_goes_on_as_the_original(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = ALGORITHMS[name](seed=1, executor="sequential")

@@ -57,11 +57,11 @@ def test_a_pass_beside_the_training_leaves_buffers_alone(make: Any, executor: st
 
 
 class LogsHalves(Counts):
-    """Logs values near 100 in a type whose largest value is 65,504."""
+    """Logs values of 10,000 in a type whose largest value is 65,504."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = F.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
-        value = (0 * loss.detach() + 100).half()
+        value = (0 * loss.detach() + 10_000).half()
         self.log("mean", value, on_step=False, on_epoch=True)
         self.log("sum", value, on_step=False, on_epoch=True, reduce_fx="sum")
         return loss
@@ -69,9 +69,9 @@ class LogsHalves(Counts):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_sums_of_half_precision_are_taken_in_single(executor: str) -> None:
-    logged = fit(LogsHalves(), FedAvg(1.0, executor=executor), (400, 200, 300, 3000))
-    assert logged["mean"] == 100
-    assert logged["sum"] == 100 * (100 + 50 + 75 + 750)
+    logged = fit(LogsHalves(), FedAvg(1.0, executor=executor), (8, 4, 12, 40))
+    assert logged["mean"] == 10_000
+    assert logged["sum"] == 10_000 * (2 + 1 + 3 + 10)
 
 
 class LogsDoubles(Counts):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -160,6 +161,12 @@ ALGORITHMS: dict[str, Make] = {
     "DynamicWeightFedBuff": lambda **k: DynamicWeightFedBuff(3, 4, speeds=SPEEDS, **k),
     "RADFeda": lambda **k: RADFed(3, 4, server=Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
 }
+
+
+def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:
+    """Return algorithms' names, all but one in so many marked as long."""
+    long = pytest.mark.long
+    return [pytest.param(name, marks=long) if place % number else name for place, name in enumerate(names)]
 
 
 class Net(L.LightningModule):
