@@ -28,6 +28,7 @@ from fl_lightning.callbacks.personal_values import (
 )
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.batches import inputs_and_targets
+from fl_lightning.representation import short
 from fl_lightning.signatures import ShowsSignature
 
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -73,9 +74,9 @@ class ClientMetrics(ShowsSignature, Callback):
         name: Name of the metric in the logs.
 
     Raises:
-        TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if the step
-            returned no scores, and the module has no ``forward`` or a batch has no inputs and targets; with personal
-            parameters, if a batch's inputs are no tensor.
+        TypeError: If an argument has the wrong type, such as a name for ``metric``; in an evaluation, if ``metric``
+            returns no number, if the step returned no scores, and the module has no ``forward`` or a batch has no
+            inputs and targets; with personal parameters, if a batch's inputs are no tensor.
         ValueError: If ``name`` is empty; in an evaluation, if there is not one row of predictions and of targets for
             each sample, or a loader of a user's own does not go through the whole evaluation set in order; with
             personal parameters, if the step returned other scores than the module does for the batch's inputs.
@@ -225,7 +226,7 @@ class ClientMetrics(ShowsSignature, Callback):
         if clients is None or not self._seen or trainer.sanity_checking:
             return
         preds, target, owners = self._by_client(trainer, np.asarray(clients))
-        values = {int(c): float(self.metric(preds[owners == c], target[owners == c])) for c in np.unique(owners)}
+        values = {int(c): self._score(int(c), preds[owners == c], target[owners == c]) for c in np.unique(owners)}
         self.values[stage] = values
         known = np.array([value for value in values.values() if np.isfinite(value)])
         key, summary = f"{stage}_{self.name}_clients", {}
@@ -236,6 +237,17 @@ class ClientMetrics(ShowsSignature, Callback):
             summary[f"{key}_left_out"] = len(values) - len(known)
         values_to_log = {name: float(value) for name, value in summary.items()}
         module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
+
+    def _score(self, client: int, preds: Tensor, target: Tensor) -> float:
+        try:
+            score = self.metric(preds, target)
+        except Exception as error:
+            error.add_note(f"This is the `metric` of ClientMetrics for the {len(target)} samples of client {client}.")
+            raise
+        try:
+            return float(score)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"`metric` of ClientMetrics must return a number, got {short(score)}.") from error
 
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
         """Return all processes' predictions and targets, and the client of each."""

@@ -98,6 +98,23 @@ def test_another_metric_may_leave_clients_out() -> None:
     assert logged["val_small_clients_left_out"] == 1
 
 
+@pytest.mark.parametrize("found", [None, "good", torch.ones(3)])
+def test_a_metric_must_return_a_number(found: Any) -> None:
+    trainer = quiet_trainer(callbacks=[ClientMetrics(lambda preds, target: found, name="m")])
+    with pytest.raises(TypeError, match="`metric` of ClientMetrics must return a number, got "):
+        trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+
+
+def test_an_error_of_a_metric_tells_the_client() -> None:
+    def fails(preds: Tensor, target: Tensor) -> float:
+        return 1 / (90 - len(target))
+
+    trainer = quiet_trainer(callbacks=[ClientMetrics(fails, name="m")])
+    with pytest.raises(ZeroDivisionError) as caught:
+        trainer.validate(Echo(True), datamodule=data(CLIENTS), verbose=False)
+    assert caught.value.__notes__ == ["This is the `metric` of ClientMetrics for the 90 samples of client 1."]
+
+
 def test_two_metrics_need_two_names() -> None:
     def constant(preds: Tensor, target: Tensor) -> Tensor:
         return torch.tensor(0.25)
