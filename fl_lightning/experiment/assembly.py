@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.callbacks.client_metrics import ClientMetrics
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.experiment.specs import build, locate
+from fl_lightning.experiment.specs import Spec, build, locate
 
 _DEFAULTS = {
     "devices": 1,
@@ -37,7 +37,7 @@ def build_datamodule(config: dict[str, Any]) -> FederatedDataModule:
     Raises:
         ValueError: If it is something else.
     """
-    data = build(config["datamodule"])
+    data = _build("`datamodule`", config["datamodule"])
     if not isinstance(data, FederatedDataModule):
         raise ValueError(
             f"`datamodule` must be a FederatedDataModule, got {_kind(data)}. Give the class path of one, such as "
@@ -53,7 +53,7 @@ def build_model(config: dict[str, Any]) -> L.LightningModule:
     Raises:
         ValueError: If it is something else.
     """
-    model = build(config["model"])
+    model = _build("`model`", config["model"])
     if not isinstance(model, L.LightningModule):
         raise ValueError(
             f"`model` must be a LightningModule, got {_kind(model)}. Give the class path of one, such as "
@@ -68,7 +68,7 @@ def build_method(config: dict[str, Any]) -> AggregationCallback:
     Raises:
         ValueError: If it is something else.
     """
-    spec = config["callback"]
+    spec = _mapping("`callback`", config["callback"])
     # not "auto": its roundings are others, so cells that are added to a finished table would not be comparable with
     # the earlier ones to the last digit, and they depend on the machine's memory
     given = spec.get("init_args") or {}
@@ -96,14 +96,14 @@ def build_callbacks(config: dict[str, Any]) -> list[Callback]:
     Raises:
         ValueError: If one is something else.
     """
-    callbacks = build(config["callbacks"])
+    callbacks = [_build("Each of `callbacks`", spec) for spec in config["callbacks"]]
     for callback in callbacks:
         if not isinstance(callback, Callback) or isinstance(callback, AggregationCallback):
             raise ValueError(
                 f"`callbacks` must be a list of Lightning callbacks beside the aggregation callback, got "
                 f"{_kind(callback)} in it. Give class paths such as fl_lightning.diagnostics.LocalDivergence."
             )
-    return list(callbacks)
+    return callbacks
 
 
 def build_metric(config: dict[str, Any]) -> ClientMetrics:
@@ -147,6 +147,9 @@ def make_trainer(config: dict[str, Any], callbacks: Sequence[Callback], **settin
             "`trainer` must not have 'fast_dev_run': such a fit keeps no model that could be tested. `--dry-run` "
             "checks a table; for a short run, lower `max_epochs`."
         )
+    for name in ("limit_val_batches", "limit_test_batches"):
+        if given.get(name) == 0:
+            raise ValueError(f"`trainer` must not have {name!r} 0: a cell is judged by its scores. Leave it out.")
     # "auto" would be all GPUs that the worker sees
     return L.Trainer(**{**_DEFAULTS, **given, "devices": _DEFAULTS["devices"], **settings}, callbacks=list(callbacks))
 
@@ -159,6 +162,21 @@ def _refuse_several_devices(given: dict[str, Any]) -> None:
                 f"`trainer` must not have {name!r}, got {value!r}: each fit runs in one process on one device. Leave "
                 "it out. `--workers 2` runs two fits at a time, and `--devices 0 1` shares two GPUs out among them."
             )
+
+
+def _build(name: str, spec: Spec) -> Any:
+    return build(_mapping(name, spec))
+
+
+def _mapping(name: str, spec: Spec) -> Mapping[str, Any]:
+    """Return the spec of an object, which a class path alone is not."""
+    if not isinstance(spec, Mapping):
+        path = spec if isinstance(spec, str) else "package.Class"
+        raise ValueError(
+            f"{name} must be a mapping with a `class_path` and, for arguments, `init_args`, got {_kind(spec)}. Write "
+            f"`{{class_path: {path}}}`."
+        )
+    return spec
 
 
 def _kind(thing: object) -> str:

@@ -99,8 +99,23 @@ FEDPROX = {"class_path": "fl_lightning.FedProx"}
         ),
         (
             small(callbacks=["x"]),
-            f"{HERE}`callbacks` must be a list of Lightning callbacks beside the aggregation callback, got 'x' in it. "
-            "Give class paths such as fl_lightning.diagnostics.LocalDivergence.",
+            f"{HERE}Each of `callbacks` must be a mapping with a `class_path` and, for arguments, `init_args`, got "
+            "'x'. Write `{class_path: x}`.",
+        ),
+        (
+            small(callbacks=[{"class_path": "collections.OrderedDict"}]),
+            f"{HERE}`callbacks` must be a list of Lightning callbacks beside the aggregation callback, got OrderedDict "
+            "in it. Give class paths such as fl_lightning.diagnostics.LocalDivergence.",
+        ),
+        (
+            with_methods(FedProx={"callback": "fl_lightning.FedProx"}),
+            "digits, FedProx, fold 0, seed 0: `callback` must be a mapping with a `class_path` and, for arguments, "
+            "`init_args`, got 'fl_lightning.FedProx'. Write `{class_path: fl_lightning.FedProx}`.",
+        ),
+        (
+            with_data(model=["fl_lightning.models.MLPClassifier"]),
+            f"{HERE}`model` must be a mapping with a `class_path` and, for arguments, `init_args`, got list. Write "
+            "`{class_path: package.Class}`.",
         ),
         (
             with_methods(FedProx={"callback": {**FEDPROX, "init_args": {"mu": -1}}}),

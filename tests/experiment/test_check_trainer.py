@@ -76,6 +76,8 @@ UNFREEZES = "lightning.pytorch.callbacks.BackboneFinetuning"
         ({}, (CHECKPOINT, {"every_n_train_steps": 2}), "ModelCheckpoint with `every_n_train_steps` or `train_time_int"),
         ({}, (UNFREEZES, {"unfreeze_backbone_at_epoch": 2}), "BackboneFinetuning(unfreeze_backbone_at_epoch=2) would"),
         ({"fast_dev_run": True}, None, "`trainer` must not have 'fast_dev_run': such a fit keeps no model"),
+        ({"limit_val_batches": 0}, None, "`trainer` must not have 'limit_val_batches' 0: a cell is judged by its"),
+        ({"limit_test_batches": 0.0}, None, "`trainer` must not have 'limit_test_batches' 0: a cell is judged by its"),
     ],
 )
 def test_what_every_fit_refuses_is_a_mistake(trainer: dict[str, Any], callback: Any, mistake: str) -> None:
