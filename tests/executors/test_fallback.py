@@ -153,6 +153,12 @@ class WeighsCovariances(Module):
         return F.cross_entropy(self.layers(x), y) + torch.cov(self.layers(x).T, aweights=x[:, 0].abs()).sum()
 
 
+class LearnsFromBeta(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        output = self.layers(batch[0])
+        return F.cross_entropy(output, batch[1]) + torch.distributions.Beta(output.exp(), 1.0).rsample().mean()
+
+
 def pruned() -> Module:
     layers = linear()
     prune.random_unstructured(layers[0], "weight", 0.5)
@@ -182,6 +188,7 @@ CASES: dict[str, tuple[Any, list[Callback], str]] = {
     "number": (lambda: TakesTheNumber(linear()), [], "a number that `.item()` took out of a tensor"),
     "numpy": (lambda: GivesTheNumberToNumpy(linear()), [], "a number that `.item()` took out of a tensor"),
     "covariances": (lambda: WeighsCovariances(linear()), [], "`cov` decides by a tensor's values"),
+    "beta": (lambda: LearnsFromBeta(linear()), [], "a gradient of what Beta or Dirichlet distributions draw"),
     "pruned": (pruned, [], "a hook computes `layers.0.weight` from parameters before each call"),
     "no optimizer": (lambda: WithoutOptimizer(linear()), [], "WithoutOptimizer.configure_optimizers` returns None"),
     "momentum": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from fl_lightning.executors.stacked.batching import StackedBatch
 from fl_lightning.executors.stacked.causes import SAVED_HOOKS, cause_of, cause_of_step
 from fl_lightning.executors.stacked.decisions import DECIDED_BY, Decisions, PerClient
 from fl_lightning.executors.stacked.item import Item
-from fl_lightning.executors.stacked.randomness import PerClientDraws
+from fl_lightning.executors.stacked.randomness import PerClientDraws, mapped_dirichlet
 from fl_lightning.executors.stacked.unmapped import called_instead
 
 StepOutcome = tuple[Tensor, Logged, list[Tensor]]
@@ -127,13 +127,17 @@ class MappedStep:
         return losses, logged, after
 
 
-def _drawing(draws: PerClientDraws | None, alone: bool, twins: bool) -> AbstractContextManager[Any]:
-    """Return what lets clients draw from their own generators."""
+@contextmanager
+def _drawing(draws: PerClientDraws | None, alone: bool, twins: bool) -> Iterator[None]:
+    """Let clients draw from their own generators."""
     if draws is None:
-        return nullcontext()
-    if twins:
-        return draws.of_twins()
-    return draws.of_one() if alone else draws
+        yield
+    elif alone and not twins:
+        with draws.of_one():
+            yield
+    else:
+        with draws.of_twins() if twins else draws, mapped_dirichlet():
+            yield
 
 
 def _of_one(one: Callable[..., Any], *stacks: Any) -> Any:

@@ -177,6 +177,29 @@ def _without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
 
 
 @contextmanager
+def mapped_dirichlet() -> Iterator[None]:
+    """Let Beta and Dirichlet distributions draw under ``vmap``, as long as no gradient is asked for.
+
+    Torch draws by an ``autograd.Function``, which cannot be mapped.
+    """
+
+    def draw(concentration: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and concentration.requires_grad:
+            raise CannotVectorize("a gradient of what Beta or Dirichlet distributions draw cannot be mapped")
+        return torch._sample_dirichlet(concentration)
+
+    function: Any = getattr(torch.distributions.dirichlet, "_Dirichlet", None)
+    if function is None:
+        yield
+        return
+    function.apply = draw
+    try:
+        yield
+    finally:
+        del function.apply
+
+
+@contextmanager
 def nothing_drawn(device: torch.device, torch_may_draw: bool = False) -> Iterator[None]:
     """Raise ``CannotVectorize`` if something is drawn from the global generators, and put them back.
 
