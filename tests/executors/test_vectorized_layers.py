@@ -35,6 +35,21 @@ class Encoder(nn.Module):
         return self.layer(x).mean(1)
 
 
+class Cells(nn.Module):
+    """Both cells in turn over the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTMCell(4, 5), nn.GRUCell(5, 5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = state = x.new_zeros(len(x), 5)
+        for step in x.unbind(1):
+            hidden, state = self.lstm(step, (hidden, state))
+            state = self.gru(hidden, state)
+        return hidden
+
+
 LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "Linear": (lambda: [nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)], (6,)),
     "Tanh": (lambda: [nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3, bias=False)], (6,)),
@@ -49,6 +64,7 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "Dropout(0)": (lambda: [nn.Linear(6, 5), nn.Dropout(0.0), nn.Linear(5, 3)], (6,)),
     "attention": (lambda: [Attention(), nn.Linear(4, 3)], (5, 4)),
     "transformer": (lambda: [Encoder(), nn.Linear(4, 3)], (5, 4)),
+    "cells": (lambda: [Cells(), nn.Linear(5, 3)], (5, 4)),
     "frozen": (lambda: [nn.Linear(6, 5).requires_grad_(False), nn.BatchNorm1d(5).eval(), nn.Linear(5, 3)], (6,)),
 }
 

@@ -3,14 +3,14 @@
 Under ``vmap`` the tables of all clients are one long table: an index that is out of range takes another client's row,
 and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
 gradient. The gradient of ``select_scatter`` is another. On a CPU ``dropout`` draws in the order of indices, where
-alone it draws in the order of the tensor's memory. And ``gaussian_nll_loss`` looks for negative variances, by which it
-would decide for all clients.
+alone it draws in the order of the tensor's memory. ``gaussian_nll_loss`` looks for negative variances, by which it
+would decide for all clients. And ``lstm_cell`` cannot be mapped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -128,6 +128,20 @@ def _gaussian_nll_loss(
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
 
 
+def _lstm_cell(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    hidden, cell = hx
+    taken, kept, new, shown = (F.linear(input, w_ih, b_ih) + F.linear(hidden, w_hh, b_hh)).chunk(4, 1)
+    cell = kept.sigmoid() * cell + taken.sigmoid() * new.tanh()
+    return shown.sigmoid() * cell.tanh(), cell
+
+
 def _check_range(name: str, indices: Tensor, rows: int) -> None:
     """Raise ``CannotVectorize`` unless the indices of each client are at least 0 and below ``rows``."""
     if not _functorch.is_batchedtensor(indices):
@@ -170,6 +184,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.cross_entropy: _cross_entropy,
     F.gaussian_nll_loss: _gaussian_nll_loss,
+    torch.lstm_cell: _lstm_cell,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), _index_fill),
