@@ -23,7 +23,7 @@ STACKED = [
         "MeanMetric of the loss",
     ),
     *("metrics in a ModuleDict", "own metric logged each step", "running mean of the loss"),
-    *("Dropout", "validated, with dropout"),
+    *("Dropout", "validated, with dropout", "mixup with torch's Beta", "spectral_norm"),
     *("num_training_batches in the loss", "batch_idx in the loss", "ReduceLROnPlateau on a step value"),
 ]
 ALONE = [

@@ -4,7 +4,7 @@ Under ``vmap`` the tables of all clients are one long table: an index that is ou
 and ``padding_idx`` is that of the first client. Where several values are the largest, alone each gets its share of the
 gradient. The gradient of ``select_scatter`` is another. On a CPU ``dropout`` draws in the order of indices, where
 alone it draws in the order of the tensor's memory. ``gaussian_nll_loss`` looks for negative variances, by which it
-would decide for all clients. And ``lstm_cell`` cannot be mapped.
+would decide for all clients. And ``lstm_cell``, and ``normalize`` with ``out=``, cannot be mapped.
 """
 
 from __future__ import annotations
@@ -128,6 +128,11 @@ def _gaussian_nll_loss(
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
 
 
+def _normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
+    normal = F.normalize(input, p, dim, eps)
+    return normal if out is None else out.copy_(normal)
+
+
 def _lstm_cell(
     input: Tensor,
     hx: Sequence[Tensor],
@@ -184,6 +189,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.cross_entropy: _cross_entropy,
     F.gaussian_nll_loss: _gaussian_nll_loss,
+    F.normalize: _normalize,
     torch.lstm_cell: _lstm_cell,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), _select_scatter),
