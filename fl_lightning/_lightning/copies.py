@@ -141,8 +141,9 @@ def _refuse_computed_weights(module: Any) -> None:
             if isinstance(value, Tensor) and not value.is_leaf:
                 attribute = f"{path}.{name}" if path else name
                 raise CannotVectorize(
-                    f"a hook computes `{attribute}` from parameters before each call, as `torch.nn.utils.prune` and "
-                    "the old `weight_norm` do (`torch.nn.utils.parametrize` computes the same, in a stack too)"
+                    f"a hook computes `{attribute}` from parameters before each call, as in `torch.nn.utils.prune` and "
+                    "the old `weight_norm` and `spectral_norm` (`torch.nn.utils.parametrizations` has both, and "
+                    "`parametrize` computes the same as a hook, in a stack too)"
                 )
 
 
