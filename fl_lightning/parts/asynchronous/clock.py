@@ -123,34 +123,34 @@ class VirtualClock(ShowsSignature):
         check_path("path", path)
         if not Path(path).is_file():
             raise FileNotFoundError(f"`path` must be a CSV file with the columns client and speed; there is no {path}.")
-        speeds: dict[int, str] = {}
-        delays: dict[int, str] = {}
+        speeds: dict[int, Number] = {}
+        delays: dict[int, Number] = {}
         online: dict[int, list[tuple[Number, Number]]] = {}
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            missing = {"client", "speed"} - set(reader.fieldnames or ())
+            names = set(reader.fieldnames or ())
+            missing = {"client", "speed", *(["online_until"] if "online_from" in names else [])} - names
             if missing:
-                raise ValueError(f"{path} has no column {sorted(missing)}; its first line must name client and speed.")
+                raise ValueError(
+                    f"{path} has no column {sorted(missing)}; its first line must name client and speed, and "
+                    "online_until beside online_from."
+                )
             for row in reader:
                 try:
                     client = int(row["client"])
-                    speeds[client], delays[client] = row["speed"], row.get("delay") or "0"
+                    speeds[client], delays[client] = Fraction(row["speed"]), Fraction(row.get("delay") or 0)
                     if row.get("online_from"):
                         until = row["online_until"]
                         window = Fraction(row["online_from"]), math.inf if until == "inf" else Fraction(until)
                         online.setdefault(client, []).append(window)
-                except (ValueError, TypeError) as error:
+                except (ArithmeticError, TypeError, ValueError) as error:
                     raise ValueError(f"{path}, line {reader.line_num}: {row} is no client's line ({error}).") from error
         if sorted(speeds) != list(range(len(speeds))):
             known = ", ".join(map(str, sorted(speeds)[:8]))
             raise ValueError(
                 f"{path} must have a line for each client from 0 to K-1, got lines for {known or 'no client'}."
             )
-        order = range(len(speeds))
-        try:
-            given = {"speeds": [Fraction(speeds[k]) for k in order], "delay": [Fraction(delays[k]) for k in order]}
-        except ValueError as error:
-            raise ValueError(f"{path} has a speed or delay that is not a number: {error}.") from error
+        given = {"speeds": [speeds[k] for k in sorted(speeds)], "delay": [delays[k] for k in sorted(speeds)]}
         return cls(**{**given, "online": online, **options})
 
     # ---- a fit ----

@@ -517,7 +517,11 @@ def test_what_cannot_work_is_refused_before_training(make: Callable[[], Aggregat
         ("client,pace\n0,1\n", r"has no column \['speed'\]"),
         ("client,speed\n0,1\n2,1\n", r"must have a line for each client from 0 to K-1"),
         ("client,speed\nx,1\n", r"line 2: .* is no client's line"),
-        ("client,speed\n0,fast\n", r"has a speed or delay that is not a number"),
+        ("client,speed\n0,fast\n", r"line 2: .* is no client's line .*'fast'"),
+        ("client,speed\n0,1\n1\n", r"line 3: .* is no client's line"),
+        ("client,speed\n0,1/0\n", r"line 2: .* is no client's line"),
+        ("client,speed,delay\n0,1,soon\n", r"line 2: .* is no client's line .*'soon'"),
+        ("client,speed,online_from\n0,1,0\n", r"has no column \['online_until'\]"),
         ("client,speed\n0,0\n", r"`speeds` must be finite numbers greater than 0"),
     ],
 )
