@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -20,7 +22,7 @@ class ClientCorrection:
     """
 
     def __init__(self, correction: Correction | None, vector: StateVector, start: Tensor, sums_lr: bool) -> None:
-        self._correction, self._sums_lr = correction, sums_lr
+        self._correction = correction
         number = len(vector.parameters)
         #: Sum of the learning rates so far, for each parameter tensor; empty unless they are summed.
         self.summed_lr: list[float] = [0.0] * number if sums_lr else []
@@ -34,24 +36,11 @@ class ClientCorrection:
             if correction.linear is not None:
                 self._linear = vector.parameter_views(correction.linear)
 
-    def set_weight_decay(self, optimizers: list[Optimizer]) -> None:
-        """Add the correction's weight decay to the optimizers' own; it ends with the client."""
-        if self._correction is None or not self._correction.weight_decay:
-            return
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                if "weight_decay" not in group:
-                    raise ValueError(
-                        f'`penalty="weight_decay"` needs an optimizer with weight decay, got '
-                        f'{type(optimizer).__name__}. Use torch.optim.SGD, or `penalty="gradient"`.'
-                    )
-                group["weight_decay"] += self._correction.weight_decay
-
     def apply(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""
         if self._correction is not None:
             self._add_gradient(optimizer, self._correction)
-        if self._sums_lr:
+        if self.summed_lr:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
@@ -66,3 +55,21 @@ class ClientCorrection:
         places = [self._places[id(parameter)] for parameter in stepped]
         linear = [self._linear[place] for place in places] if self._linear else []
         correction.add(stepped, [self._start[place] for place in places], linear)
+
+
+def add_weight_decay(correction: Correction | None, optimizers: Sequence[Optimizer]) -> None:
+    """Add a correction's weight decay to the optimizers' own, for the client that begins.
+
+    Raises:
+        ValueError: If an optimizer has no weight decay.
+    """
+    if correction is None or not correction.weight_decay:
+        return
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if "weight_decay" not in group:
+                raise ValueError(
+                    f'`penalty="weight_decay"` needs an optimizer with weight decay, got '
+                    f'{type(optimizer).__name__}. Use torch.optim.SGD, or `penalty="gradient"`.'
+                )
+            group["weight_decay"] += correction.weight_decay

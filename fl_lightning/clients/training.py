@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
@@ -15,7 +16,7 @@ from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning.clients.batches import ClientBatches
-from fl_lightning.clients.corrections import ClientCorrection
+from fl_lightning.clients.corrections import ClientCorrection, add_weight_decay
 from fl_lightning.clients.error_notes import note_client
 from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.known_steps import StepsOfItsOwn
@@ -27,7 +28,7 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import ClientResult, LocalClient, Task, same_values
 from fl_lightning.parts.guards.contracts import are_finite
 from fl_lightning.parts.guards.seeded_draws import Moment
-from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
+from fl_lightning.seeding import Stream, seed_global_generators
 
 
 class LocalTraining:
@@ -110,10 +111,10 @@ class LocalTraining:
         self.loop.stop_if_terminated()
         if start is not held:
             self.vector.write(start)
-        client = ClientAtWork(task, start, self)
-        begun = self._hooked(StartedClient(client, None, start)) if hooks else None
-        correction = self.algorithm.correction(client)
-        return StartedClient(client, correction, start) if begun is None else replace(begun, correction=correction)
+        begun = StartedClient(ClientAtWork(task, start, self), None, start)
+        if hooks:
+            begun = self._hooked(begun)
+        return replace(begun, correction=self.algorithm.correction(begun.client))
 
     def call_start_hooks(self, begun: StartedClient) -> StartedClient:
         """Call ``on_client_start`` for a client that has begun without it.
@@ -163,9 +164,7 @@ class LocalTraining:
         self._set(begun)
         if ended.options is not None:
             self.loop.optimizers.set_options(ended.options)
-        ClientCorrection(begun.correction, self.vector, begun.client.start, False).set_weight_decay(
-            self.trainer.optimizers
-        )
+        add_weight_decay(begun.correction, self.trainer.optimizers)
         self.loop.optimizers.set_progress(ended.progress)
         for parameter, gradient in zip(self.vector.parameters, ended.gradients, strict=True):
             parameter.grad = gradient
@@ -183,7 +182,7 @@ class LocalTraining:
         self.show([task])
         sums_lr = self.algorithm.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
-        self._correction.set_weight_decay(self.trainer.optimizers)
+        add_weight_decay(correction, self.trainer.optimizers)
         own_steps = StepsOfItsOwn(self.trainer, self.vector, self.algorithm, correction)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
@@ -255,51 +254,6 @@ class LocalTraining:
         """Runs the module without a trace."""
         return QuietTraining(self.loop)
 
-    def gradients(self, client: int, batch_size: int | str | None) -> Iterator[tuple[dict[str, Tensor], int]]:
-        """Yield the gradient of each of a client's batches that has a loss by parameter name, and the batch's size."""
-        seed_global_generators(self.settings.seed, Stream.SCORE, self.trainer.current_epoch, client)
-        samples = int(self.data.client_sizes[client])
-        size = self.data.batch_size if batch_size == "data" else batch_size
-        assert size is None or isinstance(size, int)
-        batches = self.batches.in_order(client, size)
-        for index, gradients in self.quiet.gradients(batches, self.vector.names):
-            yield gradients, samples if size is None else min(size, samples - index * size)
-
-    def loss(self, client: int) -> float:
-        """Return the mean loss of a client's samples at the module's weights; NaN if no batch has a loss."""
-        seed_global_generators(self.settings.seed, Stream.SCORE, self.trainer.current_epoch, client)
-        samples, size = int(self.data.client_sizes[client]), self.data.batch_size
-        total = counted = 0.0
-        for index, loss in self.quiet.losses(self.batches.in_order(client, size)):
-            number = samples if size is None else min(size, samples - index * size)
-            total, counted = total + number * loss, counted + number
-        return total / counted if counted else float("nan")
-
-    def predictions(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return the module's output on a client's training samples, and their targets, in stored order."""
-        return self.quiet.predictions(self.batches.in_order(client, self.data.eval_batch_size))
-
-    def train_centrally(self, model: Tensor, clients: Sequence[int]) -> Tensor:
-        """Train ``model`` on the union of the clients' samples as long as a client trains, and return it.
-
-        Batch size, local epochs (or steps), accumulated batches and learning rates are the round's; nothing is logged,
-        and the module's weights are as before.
-        """
-        held = self.vector.read()
-        seed, round_index = self.settings.seed, self.trainer.current_epoch
-        self.vector.write(model)
-        seed_global_generators(seed, Stream.TWIN, round_index)
-        generator = torch_generator(seed, Stream.TWIN, round_index, 1)
-        try:
-            self.quiet.train(self.batches.pooled(clients, generator))
-        except ValueError as error:
-            samples = int(self.data.client_sizes[list(clients)].sum())
-            self.batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)
-            raise
-        trained = self.vector.read()
-        self.vector.write(held)
-        return trained
-
 
 @dataclass
 class ClientAtWork:
@@ -310,9 +264,28 @@ class ClientAtWork:
     training: LocalTraining
 
     def gradients(self, batch_size: int | str | None = "data") -> Iterator[tuple[dict[str, Tensor], int]]:
-        """Yield each batch's gradient by parameter name, and its size."""
-        return self.training.gradients(self.task.client, batch_size)
+        """Yield the gradient of each batch that has a loss by parameter name, and the batch's size."""
+        size = self.training.data.batch_size if batch_size == "data" else batch_size
+        assert size is None or isinstance(size, int)
+        for index, gradients in self.training.quiet.gradients(self._batches(size), self.training.vector.names):
+            yield gradients, self._length(index, size)
 
     def loss(self) -> float:
-        """Return the mean loss of the client's samples at the module's weights."""
-        return self.training.loss(self.task.client)
+        """Return the mean loss of the client's samples at the module's weights; NaN if no batch has a loss."""
+        size = self.training.data.batch_size
+        total = counted = 0.0
+        for index, loss in self.training.quiet.losses(self._batches(size)):
+            length = self._length(index, size)
+            total, counted = total + length * loss, counted + length
+        return total / counted if counted else float("nan")
+
+    def _batches(self, size: int | None) -> Iterator[Any]:
+        """Seed the draws of the steps to come, and return the client's batches of a size."""
+        training, client = self.training, self.task.client
+        seed_global_generators(training.settings.seed, Stream.SCORE, training.trainer.current_epoch, client)
+        return training.batches.in_order(client, size)
+
+    def _length(self, index: int, size: int | None) -> int:
+        """Return the number of samples of one of these batches."""
+        samples = self.task.num_samples
+        return samples if size is None else min(size, samples - index * size)

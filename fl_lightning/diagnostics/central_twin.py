@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 from torch import Tensor
 
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, aggregation_of, loop_of
+from fl_lightning.seeding import Stream, seed_global_generators, torch_generator
 
 
 def relative_distance(federated: Tensor, central: Tensor) -> float:
@@ -44,7 +47,7 @@ class CentralTwin(RoundObserver):
         vector = loop.training.vector
         federated, n = vector.read(), vector.num_parameters
         if clients:
-            self._twin = loop.training.train_centrally(self._twin, sorted(clients))
+            self._twin = _trained(loop.training, self._twin, sorted(clients))
         self.values = {"fed/central_distance": relative_distance(federated[:n], self._twin[:n])}
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,3 +57,24 @@ class CentralTwin(RoundObserver):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the twin's weights of a checkpoint."""
         self._twin = state_dict["twin"]
+
+
+def _trained(training: LocalTraining, model: Tensor, clients: Sequence[int]) -> Tensor:
+    """Return a model, shape ``(size,)``, trained on the union of the clients' samples as long as a client trains.
+
+    The module's weights are as before, and nothing is logged.
+    """
+    vector, batches = training.vector, training.batches
+    held = vector.read()
+    vector.write(model)
+    purpose = training.settings.seed, Stream.TWIN, training.trainer.current_epoch
+    seed_global_generators(*purpose)
+    try:
+        training.quiet.train(batches.pooled(clients, torch_generator(*purpose, 1)))
+    except ValueError as error:
+        samples = int(training.data.client_sizes[list(clients)].sum())
+        batches.explain_single_sample(f"The data of {len(clients)} clients together", samples, error)
+        raise
+    trained = vector.read()
+    vector.write(held)
+    return trained

@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.client_metrics import Metric, accuracy
 from fl_lightning.clients.hooks import reads_result_only
+from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
 from fl_lightning.parts.federation import ClientResult
 
@@ -47,12 +48,12 @@ class LocalAccuracy(RoundObserver):
         if not bool(result.parameters.isfinite().all()):
             return
         client = result.task.client
-        self._results.append((client, float(self.metric(*loop_of(trainer).training.predictions(client)))))
+        self._results.append((client, self._measure(loop_of(trainer).training, client)))
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluate the model that the user sees on the round's clients."""
         loop = loop_of(trainer)
-        aggregated = {client: float(self.metric(*loop.training.predictions(client))) for client in dict(self._results)}
+        aggregated = {client: self._measure(loop.training, client) for client in dict(self._results)}
         shares = loop.gather_objects((self._results, aggregated))
         results = sorted(pair for share, _ in shares for pair in share)  # sums do not depend on the processes
         metrics: dict[int, list[float]] = {}
@@ -66,3 +67,8 @@ class LocalAccuracy(RoundObserver):
                 f"fed/local_{self.name}": sum(value for _, value in results) / len(results),
                 f"fed/aggregated_{self.name}": sum(self.aggregated.values()) / len(self.aggregated),
             }
+
+    def _measure(self, training: LocalTraining, client: int) -> float:
+        """Return the metric of a client's training samples, at the module's weights."""
+        batches = training.batches.in_order(client, training.data.eval_batch_size)
+        return float(self.metric(*training.quiet.predictions(batches)))
