@@ -203,8 +203,8 @@ class FederatedLoop(RoundLoop):
         self.training.on_round_start()
         self._adopt_changes(in_round=True)
         self.epoch_loop.on_clients_start()
-        if algorithm.overlaps_rounds:
-            optimizers.keep_settings(self.round_index, algorithm.rounds_under_way())
+        if (under_way := algorithm.rounds_under_way()) is not None:
+            optimizers.keep_settings(self.round_index, under_way)
         for tasks in algorithm.task_groups():
             share = self._share_of(tasks)
             self.training.announce(share)

@@ -36,8 +36,9 @@ class Algorithm(Composition, ABC):
         parts: The arguments of :class:`Composition`.
     """
 
-    #: Whether clients may still train on models of earlier rounds, with those rounds' learning rates.
-    overlaps_rounds = False
+    #: The tasks that are known when a round begins, and about how many more there will be.
+    planned_tasks: Sequence[Task] = ()
+    unplanned_tasks = 0
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
@@ -171,16 +172,6 @@ class Algorithm(Composition, ABC):
             full_work: Local epochs (or steps) of a client that does all.
         """
 
-    @property
-    def planned_tasks(self) -> Sequence[Task]:
-        """The tasks that are known when the round begins."""
-        return ()
-
-    @property
-    def unplanned_tasks(self) -> int:
-        """About how many more tasks there will be."""
-        return 0
-
     @abstractmethod
     def task_groups(self) -> Iterator[list[Task]]:
         """Yield the round's tasks, in groups whose results must be there before the next group is known."""
@@ -250,9 +241,9 @@ class Algorithm(Composition, ABC):
         keep_late_vectors(self.all_parts, self.federation)
         return self._published
 
-    def rounds_under_way(self) -> Collection[int]:
-        """Return the earlier rounds on whose models clients have yet to be trained."""
-        return ()
+    def rounds_under_way(self) -> Collection[int] | None:
+        """Return the earlier rounds on whose models clients have yet to be trained; ``None`` if no round has such."""
+        return None
 
     def values(self) -> dict[str, float]:
         """Return further values that the round logs.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fl_lightning.parts.federation import ClientResult, Task
+from fl_lightning.parts.federation import ClientResult, Federation, Task
 from fl_lightning.parts.traffic import Payload
 
 _MODELS = ("start", "vector")
@@ -31,6 +33,33 @@ def with_models(numbers: dict[str, Any], start: Tensor, vector: Tensor) -> Clien
     """
     parts = {"task": Task(*numbers["task"]), "payload": Payload(*numbers["payload"])}
     return ClientResult(start=start, vector=vector, **{**numbers, **parts})
+
+
+def results_of_all(
+    sent: Mapping[int, Tensor], known: Mapping[int, ClientResult], federation: Federation
+) -> dict[int, ClientResult]:
+    """Return the results that processes have in some slots, on all of them: one flat reduction of the models.
+
+    Args:
+        sent: The models that went to the slots' clients, shape ``(size,)``: where a result starts from this tensor
+            itself, it does so everywhere, and only other ones travel.
+        known: This process's results, by slot.
+        federation: The run.
+    """
+    mine = {slot: known[slot] for slot in sent if slot in known}
+    rows = [mine[slot].vector if slot in mine else torch.zeros_like(model) for slot, model in sent.items()]
+    sums = federation.sum_over_ranks(torch.stack(rows))
+    beside = {
+        slot: (numbers_of(result), None if result.start is sent[slot] else result.start.cpu())
+        for slot, result in mine.items()
+    }
+    everyone = {slot: entry for share in federation.gather(beside) for slot, entry in share.items()}
+    results = {}
+    for (slot, model), row in zip(sent.items(), sums, strict=True):
+        if slot in everyone:
+            numbers, start = everyone[slot]
+            results[slot] = with_models(numbers, model if start is None else start.to(model.device), row.clone())
+    return results
 
 
 def other_class(result: ClientResult) -> type | None:

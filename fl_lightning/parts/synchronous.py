@@ -39,7 +39,7 @@ class SynchronousAlgorithm(Algorithm):
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self._tasks: list[Task] = []
+        self.planned_tasks: list[Task] = []  # without those of clients that dropped out
         self._dropped = 0
         self._done: dict[int, _HandedIn] = {}
         self._failed: list[int] = []
@@ -60,11 +60,6 @@ class SynchronousAlgorithm(Algorithm):
     def aggregated(self) -> bool:
         """Whether the model that was published last is one that the server aggregated."""
         return super().aggregated and self.schedule.shows_aggregate
-
-    @property
-    def planned_tasks(self) -> list[Task]:
-        """The tasks of the last round, those of clients that dropped out left out."""
-        return self._tasks
 
     def on_fit_start(self, federation: Federation, *, fresh: bool) -> None:
         """Start a fit, or go on; see :meth:`Algorithm.on_fit_start`."""
@@ -96,16 +91,16 @@ class SynchronousAlgorithm(Algorithm):
             clients, work = self.participation.outcome(drawn, full_work, chances)
             chosen = self.schedule.choose_slots(len(clients), self.sampler.cohort_size(len(sizes)), rng)
         slots = checked_slots(self.schedule, chosen, len(clients))
-        self._tasks = [
+        self.planned_tasks = [
             Task(slot, int(client), int(sizes[client]), part, round_index)
             for slot, client, part in zip(slots, clients, work, strict=False)
         ]
-        self._due = {task.slot: task for task in self._tasks}
+        self._due = {task.slot: task for task in self.planned_tasks}
         self._dropped = len(drawn) - len(clients)
 
     def task_groups(self) -> Iterator[list[Task]]:
         """Yield the round's tasks."""
-        yield self._tasks
+        yield self.planned_tasks
 
     def receive(self, result: ClientResult) -> None:
         """Take a finished client's result; one with NaN or infinite values is left out.
@@ -136,7 +131,7 @@ class SynchronousAlgorithm(Algorithm):
         done = dict(sorted(item for mine, _, _ in shares for item in mine.items()))
         failed = sorted(slot for _, slots, _ in shares for slot in slots)
         seen = set().union(*(seen for _, _, seen in shares))
-        refuse_missing(self._tasks, {*done, *failed})
+        refuse_missing(self.planned_tasks, {*done, *failed})
         self.server.end_round(partial(self._change, done, failed, seen))
         with self.drawing(Moment.PUBLISH, self._round):
             self.schedule.on_round_end()
@@ -179,7 +174,7 @@ class SynchronousAlgorithm(Algorithm):
         self.report = RoundReport(reported, self._dropped, [self._client_of[slot] for slot in failed])
         uploads = [payload for _, _, payload in done.values()] + [self.meter.payload_up] * len(failed)
         buffers = self.changing_buffers.lengths()
-        self.meter.count(self.traffic, len(self._tasks) + self._dropped, uploads, buffers)
+        self.meter.count(self.traffic, len(self.planned_tasks) + self._dropped, uploads, buffers)
         with self.drawing(Moment.ROUND_END, self._round):
             self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})
             for part in self.parts.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from fl_lightning.parts.guards.seeded_draws import Moment
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.participation import Participation
 from fl_lightning.parts.sampling import Arrivals, ClientSampler
-from fl_lightning.parts.saved_results import numbers_of, with_models
+from fl_lightning.parts.saved_results import results_of_all
 from fl_lightning.parts.traffic import Traffic
 from fl_lightning.seeding import Stream, numpy_generator
 
@@ -40,7 +40,6 @@ class AsynchronousAlgorithm(Algorithm):
         ValueError: If the objective needs rounds that all clients begin together.
     """
 
-    overlaps_rounds = True
     schedule: Asynchronous
     report: ArrivalReport
 
@@ -48,7 +47,7 @@ class AsynchronousAlgorithm(Algorithm):
         super().__init__(**parts)
         self.broadcasts = 0
         self._boundary: dict[str, Any] | None = None
-        self._arrivals = self._expected = 0
+        self._arrivals = 0
         self._due: dict[int, Task] = {}  # the tasks that are trained together now, by slot
 
     def configure(self, participation: Participation | None = None, *args: Any, **kwargs: Any) -> None:
@@ -119,12 +118,7 @@ class AsynchronousAlgorithm(Algorithm):
             ahead = min(schedule.together(self._arrivals), schedule.most_at_once)
         self.report = ArrivalReport()
         # what is trained ahead is on average half used up when a round ends
-        self._expected = max(0, self._arrivals - len(schedule.simulation.results)) + ahead // 2
-
-    @property
-    def unplanned_tasks(self) -> int:
-        """About how many tasks there will be: results that are yet to arrive, and clients that are trained ahead."""
-        return self._expected
+        self.unplanned_tasks = max(0, self._arrivals - len(schedule.simulation.results)) + ahead // 2
 
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
@@ -137,8 +131,6 @@ class AsynchronousAlgorithm(Algorithm):
         for number in range(self._arrivals):
             with self.drawing(Moment.ARRIVAL, self._round, number):
                 slot = schedule.next_arrival(self.server)
-            if slot is None:
-                self._raise_empty()
             if slot not in schedule.simulation.results:
                 with self.drawing(Moment.TASKS, self._round, number):
                     tasks = schedule.to_train(self._arrivals)
@@ -245,26 +237,12 @@ class AsynchronousAlgorithm(Algorithm):
         return moved
 
     def _share(self, tasks: list[Task]) -> None:
-        """Make every process know the results of all: one flat reduction of the models."""
-        federation, results = self.federation, self.schedule.simulation.results
-        if federation.num_ranks == 1:
-            refuse_missing(tasks, results)
-            return
-        model = self.server.model
-        mine = {task.slot: results[task.slot] for task in tasks if task.slot in results}
-        rows = torch.stack([mine[task.slot].vector if task.slot in mine else torch.zeros_like(model) for task in tasks])
-        rows = federation.sum_over_ranks(rows)
-        sent = {task.slot: self.schedule.start(task.slot, self.server) for task in tasks}
-        beside = {
-            slot: (numbers_of(result), None if result.start is sent[slot] else result.start.cpu())
-            for slot, result in mine.items()
-        }
-        everyone = {slot: entry for share in federation.gather(beside) for slot, entry in share.items()}
-        refuse_missing(tasks, everyone)
-        for task, row in zip(tasks, rows, strict=True):
-            numbers, start = everyone[task.slot]
-            start = sent[task.slot] if start is None else start.to(model.device)
-            results[task.slot] = with_models(numbers, start, row.clone())
+        """Make every process know the results of all."""
+        results = self.schedule.simulation.results
+        if self.federation.num_ranks > 1:
+            sent = {task.slot: self.schedule.start(task.slot, self.server) for task in tasks}
+            results.update(results_of_all(sent, results, self.federation))
+        refuse_missing(tasks, results)
 
     # ---- accounts ----
 
@@ -278,16 +256,6 @@ class AsynchronousAlgorithm(Algorithm):
         self.report.dropped += len(lost)
         for flight in lost:
             self._note(flight, -1, "lost", False)
-
-    def _raise_empty(self) -> NoReturn:
-        schedule = self.schedule
-        simulation = schedule.simulation
-        raise RuntimeError(
-            f"No client is at work any more at virtual time {schedule.clock.time(simulation.now):g} and none comes "
-            f"back: {len(simulation.waiting)} wait for the buffer, which has {len(simulation.buffer)} of "
-            f"{schedule.buffer_size} results. "
-            "Give `online` longer windows, or a smaller `buffer_size`."
-        )
 
     # ---- checkpoints ----
 

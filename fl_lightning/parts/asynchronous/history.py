@@ -62,7 +62,7 @@ class SampledStaleness(Asynchronous):
             staleness = int(rng.integers(min(number + 1, self.history)))
             self._drawn.append((number, int(rng.integers(len(self._sizes))), number - staleness))
 
-    def next_arrival(self, server: Server) -> int | None:
+    def next_arrival(self, server: Server) -> int:
         """Return the slot of the next result, having begun those whose model is there."""
         self._models[self.uploads] = server.model
         self._models.pop(self.uploads - self.history, None)
@@ -73,7 +73,8 @@ class SampledStaleness(Asynchronous):
                 self.simulation.send(flight, self._models[model], ARRIVAL)
         self._drawn = [drawn for drawn in self._drawn if drawn[2] > self.uploads]
         event = self.simulation.next_event()
-        return None if event is None else event.slot
+        assert event is not None  # every result's model is there by its turn
+        return event.slot
 
     def free(self, clients: Collection[int]) -> None:
         """Do nothing: the next clients are drawn."""

@@ -144,23 +144,30 @@ class Asynchronous(BaseSchedule):
         self._sent_in_round: Counter[int] = Counter()
         self.lost = []
 
-    def next_arrival(self, server: Server) -> int | None:
+    def next_arrival(self, server: Server) -> int:
         """Go on to the next result, sending models to clients as their turn comes; return its slot.
 
-        Returns:
-            ``None`` if no client works and none will come.
+        Raises:
+            RuntimeError: If no client works and none will come.
         """
+        simulation = self.simulation
         while True:
             self._send_all(server)
-            event = self.simulation.next_event()
-            if event is None or event.kind == ARRIVAL:
-                return None if event is None else event.slot
+            event = simulation.next_event()
+            if event is None:
+                raise RuntimeError(
+                    f"No client is at work any more at virtual time {self.clock.time(simulation.now):g} and none comes "
+                    f"back: {len(simulation.waiting)} wait for the buffer, which has {len(simulation.buffer)} of "
+                    f"{self.buffer_size} results. Give `online` longer windows, or a smaller `buffer_size`."
+                )
+            if event.kind == ARRIVAL:
+                return event.slot
             if event.kind == LOSS:
-                flight, _ = self.simulation.complete(event.slot)
+                flight, _ = simulation.complete(event.slot)
                 self.lost.append(flight)
                 self.free([flight.task.client])
             elif self.concurrency is None:
-                self.simulation.outbox.append(event.client)
+                simulation.outbox.append(event.client)
 
     def free(self, clients: Collection[int]) -> None:
         """Let clients train again: they get the next model, or are drawn again."""
