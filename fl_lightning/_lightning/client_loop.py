@@ -180,10 +180,6 @@ class ClientLoop(ClientStep):
             self.witness.metrics = metric_states(self._module)
         return self._step_counter.completed - self._steps_before_client
 
-    def stop_if_terminated(self) -> None:
-        """Break this process's work off when the job was asked to stop."""
-        self.stop.poll()
-
     def show_client(self, position: int, number: int) -> None:
         """Show in the progress bar which client of the round is training."""
         bar: dict[str, Any] = self.trainer._logger_connector._progress_bar_metrics

@@ -92,7 +92,7 @@ class LocalTraining:
 
     def train(self, task: Task, start: Tensor) -> ClientResult:
         """Train one client from ``start``, shape ``(size,)``, and return its result."""
-        self.loop.stop_if_terminated()
+        self.loop.stop.poll()
         self.vector.write(start)
         self.loop.on_client_start(task.round)
         client = ClientAtWork(task, start, self)
@@ -108,7 +108,7 @@ class LocalTraining:
             held: The model that the module holds, if it is known.
             hooks: Whether to call ``on_client_start``.
         """
-        self.loop.stop_if_terminated()
+        self.loop.stop.poll()
         if start is not held:
             self.vector.write(start)
         begun = StartedClient(ClientAtWork(task, start, self), None, start)

@@ -31,6 +31,7 @@ class StepCounts(TorchDispatchMode):
 
     Attributes:
         steps: Training steps that were made meanwhile; to be set.
+        draws: Whether random numbers were drawn from the global generators.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,7 @@ class StepCounts(TorchDispatchMode):
         self.steps = 1
         self._flops, self._calls = 0.0, 0
         self._names: set[str] = set()
-        self._draws = False
+        self.draws = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
@@ -50,7 +51,7 @@ class StepCounts(TorchDispatchMode):
         self._names.add(str(packet))
         # the order of samples comes from a generator of its own
         seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
-        self._draws = self._draws or seeded
+        self.draws = self.draws or seeded
         return out
 
     @property
@@ -75,11 +76,6 @@ class StepCounts(TorchDispatchMode):
 
     def _has(self, kinds: Sequence[str]) -> bool:
         return any(kind in name for name in self._names for kind in kinds)
-
-    @property
-    def draws(self) -> bool:
-        """Whether random numbers are drawn from the global generators."""
-        return self._draws
 
     def __str__(self) -> str:
         kind = ", and convolutions or recurrent layers" if self.convolves else ""

@@ -36,22 +36,18 @@ class ModelStack:
         stacked = [_copy(row, tensor) for row, tensor in zip(rows, like, strict=True)]
         number = len(vector.parameters)
         self._whole = stacked
-        self._active = len(starts)
+        #: Clients still at work.
+        self.active = len(starts)
         #: The parameters of the clients at work, leaves of the graph, shape ``(active, *shape)`` each.
         self.parameters = [tensor.requires_grad_() for tensor in stacked[:number]]
         #: Their buffers.
         self.buffers = stacked[number:]
 
-    @property
-    def active(self) -> int:
-        """Clients still at work."""
-        return self._active
-
     def keep(self, active: int) -> bool:
         """Go on with the first ``active`` rows alone; return whether that changes anything."""
-        if active == self._active:
+        if active == self.active:
             return False
-        number, self._active = len(self.parameters), active
+        number, self.active = len(self.parameters), active
         self.parameters = [tensor.detach()[:active].requires_grad_() for tensor in self._whole[:number]]
         self.buffers = [tensor[:active] for tensor in self._whole[number:]]
         return True

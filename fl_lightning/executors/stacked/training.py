@@ -98,7 +98,7 @@ class StackTraining:
         for step, (active, next_active) in enumerate(zip(self._active, [*self._active[1:], 0], strict=True)):
             if self._models.keep(active):
                 optimizer.attach(self._models.parameters)
-            training.loop.stop_if_terminated()
+            training.loop.stop.poll()
             self._ending = range(next_active, active)
             stepped = self._step(step, active) if self._program is None else self._program_step(step)
             if counts_lr:

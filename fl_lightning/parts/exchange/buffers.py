@@ -69,13 +69,9 @@ class ChangingBuffers(Part):
         self._lengths = federation.tensor_lengths[len(federation.lengths) :]
         self._names = list(federation.names[len(federation.lengths) :])
         self._known: set[int] = set()
-        self._seen: set[int] = set()
+        #: Places of the buffers that changed since the last round's end, on this process.
+        self.seen: set[int] = set()
         self._varies: Tensor | None = None
-
-    @property
-    def seen(self) -> set[int]:
-        """Places of the buffers that changed since the last round's end, on this process."""
-        return self._seen
 
     def watch(self, result: ClientResult) -> None:
         """Note which buffers a client changed."""
@@ -84,12 +80,12 @@ class ChangingBuffers(Part):
         before = result.start[len(result.parameters) :].split(self._lengths)
         after = result.buffers.split(self._lengths)
         changed = (place for place, (a, b) in enumerate(zip(before, after, strict=True)) if not same_values(a, b))
-        self._seen.update(set(changed) - self._known)
+        self.seen.update(set(changed) - self._known)
 
     def add(self, places: set[int]) -> None:
         """Regard buffers as changing from now on, on all processes."""
         self._known |= places
-        self._seen, self._varies = set(), None
+        self.seen, self._varies = set(), None
 
     def keep_constant(self, model: Tensor, server_model: Tensor) -> Tensor:
         """Return ``model`` with the server's values of all constant buffers; both of shape ``(size,)``."""
@@ -109,7 +105,7 @@ class ChangingBuffers(Part):
 
     def on_round_abort(self) -> None:
         """Forget what the clients of the round changed."""
-        self._seen = set()
+        self.seen = set()
 
     def state_dict(self) -> dict[str, Any]:
         """Return which buffers change."""

@@ -76,7 +76,9 @@ class ProgramSteps:
         values = sum(torch.Size(shape).numel() for shape in form.shapes) + 3 * self._program.classes
         fits = _SEGMENT // max(1, active[0] * size * values * like.element_size())
         self._most = 1 if self._plan.draws and not source.draws_nothing else max(1, fits)
-        self._like, self._from, self._until = like, 0, 0
+        self._like, self._from = like, 0
+        #: The step before which what was logged has to be taken.
+        self.segment_end = 0
 
     def step(self, step: int, parameters: Sequence[Tensor], update: Update) -> None:
         """Take a step.
@@ -86,7 +88,7 @@ class ProgramSteps:
             parameters: Parameters of the clients at work.
             update: Called for each parameter once its gradient is known.
         """
-        if step == self._until:
+        if step == self.segment_end:
             self._begin(step)
         place, k = step - self._from, self._active[step]
         span = slice(place * self._size, (place + 1) * self._size)
@@ -97,7 +99,7 @@ class ProgramSteps:
     def _begin(self, step: int) -> None:
         """Fetch the batches of the next steps."""
         active = self._active[step : step + self._most]
-        self._from, self._until = step, step + len(active)
+        self._from, self.segment_end = step, step + len(active)
         tensors, self._sizes = self._source.padded(active, self._size)
         if not self._source.alike:
             self._maker.refuse("batches differ in more than their tensors' sizes and values")
@@ -146,11 +148,6 @@ class ProgramSteps:
             whole[void] = 0
             self._tensors[value] = whole.unflatten(0, (number, steps)).flatten(1, 2)
 
-    @property
-    def segment_end(self) -> int:
-        """The step before which what was logged has to be taken."""
-        return self._until
-
     def logged(self, slots: Sequence[int]) -> list[Entry]:
         """Return what was logged in the steps of the present segment.
 
@@ -158,7 +155,7 @@ class ProgramSteps:
             slots: Slots of the clients.
         """
         if not self._traced.tensors:
-            return [self._entry(place, [], slots) for place in range(self._until - self._from)]
+            return [self._entry(place, [], slots) for place in range(self.segment_end - self._from)]
         steps, number = self._outputs.shape[:2]
         # the clients at work at each step, one row each
         active = [place * number + row for place, own in enumerate(self._sizes) for row in range(len(own))]
