@@ -62,7 +62,7 @@ class Entry:
         size = call.options.get("batch_size")
         return self.batch_sizes() if size is None else [size] * len(self.slots)
 
-    def of(self, row: int) -> Entry:
+    def one_client(self, row: int) -> Entry:
         """Return the values of one client, as an entry of its own."""
         at = slice(row, row + 1)
         tensors: list[Any] = [t[at] if isinstance(t, Tensor) else [t[row]] for t in self.tensors]

@@ -57,7 +57,7 @@ class Journal:
         journals = {}
         for slot, own in self._by_slot().items():
             journals[slot] = Journal(self.jointly)
-            journals[slot]._entries = [entry.of(row) for entry, row in own]
+            journals[slot]._entries = [entry.one_client(row) for entry, row in own]
         return journals
 
     # ---- metric objects ----

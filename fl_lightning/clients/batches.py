@@ -136,7 +136,7 @@ class ClientBatches:
         """Whether a client's samples are drawn in a new order each epoch."""
         return self.data.shuffle and not self._trainer.overfit_batches
 
-    def of(self, task: Task) -> Iterator[Any]:
+    def iterate(self, task: Task) -> Iterator[Any]:
         """Yield the batches of a task's local training, epoch after epoch, each shuffled anew."""
         self.check_unchanged()
         return islice(self._epochs(task), self.number(task))

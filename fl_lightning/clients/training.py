@@ -188,7 +188,7 @@ class LocalTraining:
         one_pass = self.batches.one_pass(task)
         batch = None
         try:
-            for index, batch in enumerate(self.batches.of(task)):
+            for index, batch in enumerate(self.batches.iterate(task)):
                 if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
                     break
                 batch = None  # an error may come from the next one

@@ -49,7 +49,7 @@ class LayoutTrial:
                 if not changed:
                     return False
                 self._training.seed(task)
-                batch = stacked.transfer(next(self._training.batches.of(task)))
+                batch = stacked.transfer(next(self._training.batches.iterate(task)))
                 with stacked.recording(), torch.enable_grad():
                     loss = stacked.training_step(batch, 0)
                 torch.autograd.grad(loss, copy.vector.parameters, allow_unused=True)

@@ -93,7 +93,7 @@ class VectorizedExecutor(Executor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the verdict of a checkpoint's run."""
-        self.verdict = Verdict.of(state)
+        self.verdict = Verdict.from_state(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: nothing of a fit but the trial's verdict."""

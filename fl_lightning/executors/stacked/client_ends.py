@@ -43,7 +43,7 @@ class ClientEnds:
         for place, row in enumerate(rows):
             self._states[row], self._settings[row] = states[place], settings
 
-    def of(self, row: int) -> FinalState:
+    def final_state(self, row: int) -> FinalState:
         """Return what hooks find after a row's client."""
         if row not in self._states:  # a client without a step
             return FinalState([None] * len(self._parameters), OptimizerProgress([{}]))

@@ -73,8 +73,8 @@ class Tried:
         return {"ways": {form: sorted(ways) for form, ways in self.ways.items()}, "metrics": sorted(self.metrics)}
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> Tried:
-        """Return what a state holds."""
+    def from_state(cls, state: dict[str, Any]) -> Tried:
+        """Return the ways and metrics of a state."""
         ways = {form: {tuple(way) for way in known} for form, known in state.get("ways", {}).items()}
         return cls(ways, set(state.get("metrics", ())))
 

@@ -36,7 +36,7 @@ class ClientGenerators:
                 self._torch.append(torch.Generator().set_state(self._states[-1][0]))
 
     @contextmanager
-    def of(self, row: int) -> Iterator[None]:
+    def active(self, row: int) -> Iterator[None]:
         """Let everything that is drawn from global generators come from one client's."""
         present = global_states(self._device)
         own = self._torch[row]
@@ -113,7 +113,7 @@ class PerClientDraws(TorchDispatchMode):
         """Let the only client in the stack draw as it does alone."""
         own = self._generators.cpu(self._rows[0])
         before = own.get_state()
-        with self._generators.of(self._rows[0]):
+        with self._generators.active(self._rows[0]):
             yield
         self.drew = self.drew or not torch.equal(before, own.get_state())
 
@@ -158,7 +158,7 @@ class PerClientDraws(TorchDispatchMode):
         on_cpu = self._generators._device.type == "cpu"
         if on_cpu and "generator" in _arguments(function):
             return function(*args, **kwargs, generator=self._generators.cpu(row))
-        with self._generators.of(row):
+        with self._generators.active(row):
             return function(*args, **kwargs)
 
 

@@ -129,7 +129,7 @@ class Results:
     def _receive(self, member: StartedClient, trained: Trained, row: int) -> None:
         training, model = self._training, trained.vector_of(row)
         if trained.ends is not None:
-            training.show_end(member, trained.ends.of(row))
+            training.show_end(member, trained.ends.final_state(row))
         if self._is_watched:
             training.vector.write(model)
         steps = len(trained.stack.windows[row])

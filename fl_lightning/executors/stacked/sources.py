@@ -105,7 +105,7 @@ class DrawnBatches:
         if row == 0 and self._first is not None:
             first, self._first = self._first, None
             return first
-        own = nullcontext() if self._generators is None else self._generators.of(row)
+        own = nullcontext() if self._generators is None else self._generators.active(row)
         with nothing_caught(), self._hidden(), own:
             return next(self._batches[row])
 
@@ -284,6 +284,6 @@ def make_source(
     """
     if plain and GatheredBatches.suit(training, tasks):
         return GatheredBatches(training, tasks, training.vector.device)
-    batches = [map(transfer, training.batches.of(task)) for task in tasks]
+    batches = [map(transfer, training.batches.iterate(task)) for task in tasks]
     hidden = HiddenWeights(training.loop, training.vector)
     return DrawnBatches(batches, None if draws_nothing(training, tasks[0], plain) else generators, hidden)

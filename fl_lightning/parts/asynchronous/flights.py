@@ -161,7 +161,7 @@ class Simulation:
         return state
 
     @classmethod
-    def of_state(cls, state: dict[str, Any], like: Tensor) -> Simulation:
+    def from_state(cls, state: dict[str, Any], like: Tensor) -> Simulation:
         """Return the state of a checkpoint, its tensors as ``like``."""
         restored: dict[str, Any] = {
             name: value if isinstance(value, int) else value.copy() for name, value in state.items()

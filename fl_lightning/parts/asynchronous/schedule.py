@@ -302,7 +302,7 @@ class Asynchronous(BaseSchedule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what was under way at a checkpoint."""
-        self.uploads, self.simulation = state["uploads"], Simulation.of_state(state["simulation"], self._model)
+        self.uploads, self.simulation = state["uploads"], Simulation.from_state(state["simulation"], self._model)
 
 
 def _state_of(uploads: int, simulation: Simulation) -> dict[str, Any]:

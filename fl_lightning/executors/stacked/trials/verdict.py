@@ -39,9 +39,9 @@ class Verdict:
     tried: Tried = field(default_factory=Tried)
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> Verdict:
+    def from_state(cls, state: dict[str, Any]) -> Verdict:
         """Return the one of a state."""
-        return cls(**{**state, "tried": Tried.of(state.get("tried", {}))})
+        return cls(**{**state, "tried": Tried.from_state(state.get("tried", {}))})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the findings as plain values."""
