@@ -315,7 +315,11 @@ MAKERS: Makers = {
     Asynchronous: ({"clock": VirtualClock()}, {**SCHEDULE, "clock": "clock"}),
     SampledStaleness: (
         {"history": 3},
-        {**SCHEDULE, "history": "count", "clock": "choice", "concurrency": "choice", "stamp": "choice"},
+        {
+            **SCHEDULE,
+            "history": "count",
+            **dict.fromkeys(("clock", "concurrency", "stamp", "wait_for_flush"), "choice"),
+        },
     ),
     VirtualClock: (
         {},

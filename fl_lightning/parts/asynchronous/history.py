@@ -27,7 +27,8 @@ class SampledStaleness(Asynchronous):
 
     Args:
         history: D, at least 1; staleness is 0 to D - 1.
-        options: Further arguments of :class:`Asynchronous`, without ``clock``, ``concurrency`` and ``stamp``.
+        options: Further arguments of :class:`Asynchronous`, without ``clock``, ``concurrency``, ``stamp`` and
+            ``wait_for_flush``.
 
     Raises:
         ValueError: If ``history`` is below 1, or another argument is out of its range or has no meaning here.
@@ -37,11 +38,11 @@ class SampledStaleness(Asynchronous):
 
     def __init__(self, history: int, **options: Any) -> None:
         check_count("history", history, hint="It is the number of models that a client's may be drawn from.")
-        for name in ("clock", "concurrency", "stamp"):
+        for name in ("clock", "concurrency", "stamp", "wait_for_flush"):
             if name in options:
                 raise ValueError(
-                    f"`{name}={options[name]!r}` has no effect with `history`, which draws staleness without a clock "
-                    "and counts results. Leave it out."
+                    f"`{name}={options[name]!r}` has no effect with `history`, which draws clients and staleness "
+                    "without a clock and counts results. Leave it out."
                 )
         super().__init__(VirtualClock(), stamp="upload", **options)
         self.history = plain(history)

@@ -34,6 +34,7 @@ from fl_lightning.parts import Aggregation, ClientResult
 from fl_lightning.parts.asynchronous import (
     PAPER_STALENESS,
     Asynchronous,
+    SampledStaleness,
     VirtualClock,
     calibrate_staleness,
     polynomial,
@@ -458,6 +459,7 @@ def test_equal_durations_have_one_staleness() -> None:
         (lambda: FedAsync(1, max_staleness=-1), r"`max_staleness` must be a whole number of at least 0, got -1"),
         (lambda: FedAsync(1, history=0), r"`history` must be a whole number of at least 1, got 0"),
         (lambda: FedAsync(1, history=3, speeds=[1]), r"`history` draws staleness .* combined with `speeds`"),
+        (lambda: SampledStaleness(3, wait_for_flush=True), r"`wait_for_flush=True` has no effect with `history`"),
         (lambda: FedAsync(1, rho=-1.0), r"`rho` must be a finite number of at least 0, got -1.0"),
         (lambda: FedAsync(0), r"`clients_per_round` must be a float in \(0, 1\]"),
         (lambda: FedAsync(1, concurrency=0), r"`concurrency` must be a whole number of at least 1, got 0"),
