@@ -9,7 +9,7 @@ from fl_lightning.algorithms.options import FederatedOptions, check_beside_aggre
 from fl_lightning.parts.aggregation import Aggregation, Weighting
 from fl_lightning.parts.hyperparameter import Scheduled
 from fl_lightning.parts.normalized_mean import NormalizedMean
-from fl_lightning.parts.objectives import LocalObjective, Proximal
+from fl_lightning.parts.objectives import proximal
 from fl_lightning.parts.schedules import Synchronous
 from fl_lightning.parts.server_optimizers import Mixing
 from fl_lightning.parts.synchronous import SynchronousAlgorithm
@@ -57,7 +57,7 @@ class FedNova(AggregationCallback):
         return SynchronousAlgorithm(
             sampler=self.sampler,
             schedule=Synchronous(),
-            objective=Proximal(self.mu) if self.mu else LocalObjective(),
+            objective=proximal(self.mu),
             aggregation=self._mean,
             server=Mixing(self.server_lr, name="server_lr"),
         )
