@@ -53,9 +53,9 @@ class FederatedLoop(RoundLoop):
         fingerprints: Of the training clients and of the validation and test data, once they are known.
         executor_states: The executor's state on each process at the last round's end.
         executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-        resumed: What is compared with the run from whose checkpoint this one goes on.
+        resumed: The run from whose checkpoint this one goes on, to compare settings.
         restored_change: :attr:`module_changed` of the checkpoint that the fit resumes from.
-        restored_values: What callbacks monitored when the checkpoint was written.
+        restored_values: The values that callbacks monitored when the checkpoint was written.
     """
 
     training: LocalTraining

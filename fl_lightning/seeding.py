@@ -55,7 +55,7 @@ def a_seed_was_given() -> bool:
 def derive_seed(seed: int, stream: Stream, *parts: int) -> int:
     """Return a 63-bit seed that depends on all arguments; nearby arguments give unrelated seeds.
 
-    Zeros at the end of ``parts`` change nothing.
+    A zero as the last of one or two ``parts`` changes nothing, if ``seed`` is below ``2**32``.
     """
     return int(_sequence(seed, stream, *parts).generate_state(1, np.uint64)[0]) >> 1
 

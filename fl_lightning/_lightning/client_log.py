@@ -178,7 +178,7 @@ def join_results(
     gather: Callable[[Any], list[Any]],
     reduce_fn: Callable[..., Any],
 ) -> None:
-    """Make the round's logged numbers those of all clients of all processes.
+    """Join the round's logged numbers over the clients of all processes.
 
     Numbers are joined here: a mean weighted by batch sizes, a sum, a minimum or a maximum, as they were logged. Metric
     objects of torchmetrics reduce themselves when they are computed, for which all processes must compute them, in one

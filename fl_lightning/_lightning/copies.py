@@ -15,7 +15,7 @@ from fl_lightning._lightning.metric_calls import without_graphs
 
 _LOGGERS = ("logger", "loggers")
 _MODULES = ("lightning_module", "model")
-#: What is the same for all clients of a round, and may be another thing in the next.
+#: Attributes of the trainer that are the same for all clients of a round, and may change from round to round.
 _OF_ROUND = frozenset(
     [
         "current_epoch",
@@ -26,9 +26,9 @@ _OF_ROUND = frozenset(
         "num_val_batches",
     ]
 )
-#: What has learning rates.
+#: Attributes that have learning rates.
 _RATES = frozenset(["optimizers", "lr_scheduler_configs", "strategy"])
-#: What is the same for all clients of a fit.
+#: Attributes that are the same for all clients of a fit.
 _OF_FIT = frozenset(
     [
         "max_epochs",

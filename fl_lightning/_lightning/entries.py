@@ -36,7 +36,7 @@ class Entry:
     batch: Callable[[], Any] | None = None
     sizes: Sequence[int] | None = None
     settings: GroupOptions | None = None
-    #: What metric objects returned, for each client's row and each call.
+    #: The values that metric objects returned, for each client's row and each call.
     returned: dict[tuple[int, int], Any] = field(default_factory=dict)
     #: The values of single steps that metric objects have when they are logged, for each row and place of ``self.log``.
     cached: dict[tuple[int, int], Any] = field(default_factory=dict)

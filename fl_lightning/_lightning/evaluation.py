@@ -1,4 +1,4 @@
-"""Evaluation loops whose numbers are those of all samples, however many processes share them."""
+"""Evaluation loops that log numbers of all samples, however many processes share them."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _leave_values(
         results: Lightning's.
         clients: All clients' batches.
         at: The client's place, and its batch's.
-        earlier: The values before those of all these clients.
+        earlier: The values from before all these clients.
 
     Returns:
         What nobody has logged until then, marked as empty.

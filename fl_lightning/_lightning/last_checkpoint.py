@@ -13,7 +13,7 @@ class ChoosesLast(ModelCheckpoint, ABC):
 
     @abstractmethod
     def choose_last(self, paths: set[str]) -> set[str]:
-        """Return those of the paths that may be resumed from; Lightning takes the newest."""
+        """Return the paths that may be resumed from; Lightning takes the newest."""
 
     def _find_last_checkpoints(self, trainer: pl.Trainer) -> set[str]:
         return self.choose_last(super()._find_last_checkpoints(trainer))

@@ -26,7 +26,7 @@ class OptimizerProgress:
 
     Attributes:
         states: Each optimizer's state, by parameter.
-        schedules: Each schedule's state; ``None`` for those of the round's start.
+        schedules: Each schedule's state; ``None`` if all are as at the round's start.
     """
 
     states: Sequence[dict[Any, Any]]
@@ -105,7 +105,7 @@ class LocalOptimizers:
 
     @contextmanager
     def as_for_clients(self) -> Iterator[None]:
-        """Make the optimizers fresh, with the settings of the round's clients; afterwards they have those of before."""
+        """Make the optimizers fresh, with the settings of the round's clients; put the earlier ones back at the end."""
         before = self._settings()
         self.reset()
         try:
@@ -125,11 +125,11 @@ class LocalOptimizers:
                 set_options(group, values)
 
     def progress(self) -> OptimizerProgress:
-        """Return what optimizers and schedules hold; the optimizers' tensors are not copied."""
+        """Return the states of optimizers and schedules; the optimizers' tensors are not copied."""
         return OptimizerProgress([dict(optimizer.state) for optimizer in self._trainer.optimizers], self._settings()[1])
 
     def set_progress(self, progress: OptimizerProgress) -> None:
-        """Let optimizers and schedules go on from there."""
+        """Let optimizers and schedules go on from these states."""
         for optimizer, state in zip(self._trainer.optimizers, progress.states, strict=True):
             optimizer.state.clear()
             optimizer.state.update(state)

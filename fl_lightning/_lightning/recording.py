@@ -159,7 +159,7 @@ class TensorPlace:
 
     Attributes:
         place: The place.
-        number: What a number is that ``tensor.item()`` returned; ``None`` for a tensor.
+        number: The type of a number that ``tensor.item()`` returned; ``None`` for a tensor.
     """
 
     place: int

@@ -198,7 +198,7 @@ class RoundLoop(_FitLoop, ABC):
         self.stop.agree()
 
     def state_dict(self, destination: dict[str, Any] | None = None, prefix: str = "") -> dict[str, Any]:
-        """Return the loop's progress; inside a round, that of the round's start."""
+        """Return the loop's progress; inside a round, the progress at the round's start."""
         if self._round_start is not None and destination is None and not prefix:
             return self._round_start
         return super().state_dict(destination, prefix)
@@ -262,7 +262,7 @@ class RoundLoop(_FitLoop, ABC):
         return self.server_state_dict(type(strategy).lightning_module_state_dict(strategy))
 
     def _join_processes(self) -> None:
-        """Make counters, logged numbers and hand-stepped schedules those of all processes."""
+        """Join counters, logged numbers and hand-stepped schedules over all processes."""
         trainer, loop = self.trainer, self.epoch_loop
         if trainer.world_size == 1:
             return

@@ -67,7 +67,7 @@ def _digest_of(data: FederatedDataModule, parts: Mapping[int, np.ndarray]) -> An
 
 
 def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
-    """Return what is compared when a run resumes: texts and numbers, and lists and dicts of them.
+    """Return the description that is compared when a run resumes: texts, numbers, and lists and dicts of them.
 
     Args:
         callback: The aggregation callback.

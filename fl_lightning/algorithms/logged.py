@@ -1,4 +1,4 @@
-"""What an algorithm gives the loggers: the settings of the run, and each round's counts."""
+"""Gives the loggers the settings of the run, and each round's counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_ITEMS = 100  # of a list; longer ones are cut
 
 
 def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
-    """Return what describes a run in the config of a logger: texts, numbers, and lists and dicts of them.
+    """Return a run's description for the config of a logger: texts, numbers, and lists and dicts of them.
 
     Args:
         callback: The aggregation callback.

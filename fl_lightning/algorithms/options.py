@@ -55,7 +55,7 @@ def check_beside_aggregation(aggregation: object | None, **settings: tuple[objec
     """Raise ``ValueError`` for a setting of the algorithm's own aggregation beside another one.
 
     Args:
-        aggregation: What the user gives; nothing is checked if ``None``.
+        aggregation: The aggregation that the user gives; nothing is checked if ``None``.
         settings: Value and default of each setting.
     """
     for name, (value, default) in settings.items():

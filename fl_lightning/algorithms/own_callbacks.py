@@ -7,7 +7,7 @@ from typing import Any
 from fl_lightning.arguments import got
 from fl_lightning.parts.algorithm import Algorithm
 
-#: The methods of :class:`AggregationCallback` that a subclass may extend, but not replace, and what each does.
+#: The methods of :class:`AggregationCallback` that a subclass may extend but not replace, and the work of each.
 RELIED_ON = {
     "__init__": "takes the settings that all algorithms share and builds the algorithm",
     "setup": "puts the federated loop into the trainer",

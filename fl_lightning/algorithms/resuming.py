@@ -1,4 +1,4 @@
-"""Checks whether a run can resume from another's checkpoint, and says what differs and how to resume."""
+"""Checks whether a run can resume from a checkpoint, and says which settings differ and how to resume."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Scaffold(AggregationCallback):
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         option: How a client's control variate is updated: 2 from its update, 1 from the gradient at the received model.
         server_lr: Server learning rate eta_g; a function of the round makes a schedule.
-        momentum: That of the clients' SGD, in [0, 1); there is a warning if the module has another optimizer, or if
+        momentum: Momentum of the clients' SGD, in [0, 1); there is a warning if the module has another optimizer, or if
             its learning rate changes within a round beside a momentum.
         weighting: ``"uniform"`` as in the paper, or ``"samples"``.
         evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`.

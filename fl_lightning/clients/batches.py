@@ -106,7 +106,7 @@ class ClientBatches:
         return self.data.batch_size or max(task.num_samples for task in tasks)
 
     def num_samples(self, task: Task) -> int:
-        """Return how many samples a task's local training goes through, repeated ones counted again."""
+        """Return how many samples a task's local training goes through; a repeated sample counts each time."""
         size, n = self.data.batch_size, task.num_samples
         one_pass = self.epoch_length(task.client)
         passes, rest = divmod(self.number(task), one_pass)
@@ -195,15 +195,15 @@ class ClientBatches:
                 )
 
     def explain_single_sample(self, whose: str, size: int, error: Exception) -> None:
-        """Name the client and the way out where a normalisation layer has refused a batch of one sample.
+        """Explain the error of a normalisation layer that got a batch of one sample; other errors are left alone.
 
         Args:
             whose: The client, or the clients together.
             size: Number of their samples.
-            error: What was raised.
+            error: The exception.
 
         Raises:
-            ValueError: If ``error`` is that of such a layer.
+            ValueError: If ``error`` is the error of such a layer.
         """
         if "more than 1 value per channel when training" not in str(error):
             return

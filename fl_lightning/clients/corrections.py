@@ -12,10 +12,10 @@ from fl_lightning.parts.objectives import Correction
 
 
 class ClientCorrection:
-    """What the local objective adds for one client, by parameter, and the learning rates of its steps.
+    """Corrects one client's gradients as the local objective asks, and sums the learning rates of its steps.
 
     Args:
-        correction: What the local objective adds; ``None`` for nothing.
+        correction: The term that the local objective adds; ``None`` for none.
         vector: The federated state of the module.
         start: The model that the client received, shape ``(size,)``.
         sums_lr: Whether to sum the steps' learning rates.

@@ -1,4 +1,4 @@
-"""Says of an error in a client's training which client it was, and what its batch was like."""
+"""Adds to an error in a client's training which client it was, and the shapes and types of its batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def note_client(error: Exception, task: Task, batch: Any) -> None:
     """Add the round, the client and the tensors of its batch to an error, for the end of its traceback.
 
     Args:
-        error: What was raised.
+        error: The exception.
         task: The client's task.
         batch: The batch that was trained on; ``None`` if there was none.
     """

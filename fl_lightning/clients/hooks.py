@@ -19,7 +19,7 @@ _IDLE, _OF_RESULT = "_does_nothing", "_reads_result_only"
 
 
 def does_nothing(hook: _Function) -> _Function:
-    """Mark a hook that only stands for those of subclasses."""
+    """Mark a hook that does nothing and is there for subclasses to override."""
     setattr(hook, _IDLE, True)
     return hook
 
@@ -37,7 +37,7 @@ class ClientHooks:
 
     Args:
         trainer: The trainer.
-        settings: Give the fit's seed.
+        settings: The settings of local training, for the fit's seed.
     """
 
     def __init__(self, trainer: pl.Trainer, settings: LocalSettings) -> None:
@@ -45,7 +45,7 @@ class ClientHooks:
         self.find()
 
     def find(self) -> None:
-        """Look which hooks the callbacks have."""
+        """Find the hooks that the callbacks have."""
         #: The callbacks' ``on_client_start`` and ``on_client_end``.
         self.starts, self.ends = self._of("on_client_start"), self._of("on_client_end")
         #: Whether an ``on_client_end`` may read counters, logged values or metric objects.

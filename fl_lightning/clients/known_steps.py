@@ -1,4 +1,4 @@
-"""Checks that clients make the steps whose reach an algorithm or an aggregation knows."""
+"""Checks that clients make steps of a kind that the algorithm or the aggregation can calculate with."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fl_lightning.parts.objectives import Correction
 
 
 def other_optimizers(trainer: pl.Trainer, momentum: float) -> str:
-    """Return in words the module's optimizers that are not SGD of a momentum; nothing if all are.
+    """Return in words the module's optimizers that are not SGD with the given momentum; "" if there are none.
 
     Args:
         trainer: Its optimizers are the module's.
-        momentum: That of the SGD, without Nesterov momentum and dampening.
+        momentum: The momentum that SGD should have, without Nesterov momentum and dampening.
     """
     found: dict[str, None] = {}
     for optimizer in trainer.optimizers:
@@ -41,12 +41,12 @@ def changes_within_rounds(trainer: pl.Trainer) -> bool:
 
 
 def refuse_unknown_steps(trainer: pl.Trainer, callback: str, aggregation: Aggregation) -> None:
-    """Raise ``ValueError`` if an aggregation takes the clients' steps for other ones than they make.
+    """Raise ``ValueError`` if an aggregation needs other local steps than the clients make.
 
     Args:
         trainer: Its optimizers and schedulers are the module's.
         callback: The name of the aggregation callback.
-        aggregation: Merges the results of these steps.
+        aggregation: The aggregation of the algorithm.
     """
     if isinstance(aggregation, NormalizedMean) and (other := other_optimizers(trainer, aggregation.momentum)):
         raise ValueError(
@@ -72,7 +72,7 @@ class StepsOfItsOwn:
         trainer: Its module may step by itself.
         vector: The federated state of the module, which holds the model from which the client starts.
         algorithm: The algorithm; many do not need steps.
-        correction: The client's, if it has one.
+        correction: The correction of the client's gradients; ``None`` for none.
     """
 
     def __init__(

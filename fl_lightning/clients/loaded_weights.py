@@ -18,7 +18,7 @@ class LoadedWeights:
 
     Args:
         module: The module, with the checkpoint's weights.
-        unsaved: What :func:`unsaved_buffers` returned when the checkpoint was written.
+        unsaved: The result of :func:`unsaved_buffers` when the checkpoint was written.
     """
 
     def __init__(self, module: nn.Module, unsaved: Mapping[str, Tensor]) -> None:
@@ -30,7 +30,7 @@ class LoadedWeights:
         self._before = {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
 
     def are_changed(self, vector: StateVector) -> bool:
-        """Whether the federated state holds others now."""
+        """Whether the federated state holds other values now."""
         now = dict(zip(vector.tensor_names, vector.tensors(), strict=True))
         both = [(tensor.to(now[name]), now[name]) for name, tensor in self._before.items() if name in now]
         return not all(same_values(before, after) for before, after in both)

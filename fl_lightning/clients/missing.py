@@ -15,9 +15,9 @@ def tell_of_missing_clients(report: RoundReport, number: int, *, with_loss: bool
     """Warn of the clients that a round left out; say in one line if it was empty.
 
     Args:
-        report: What became of the round's clients.
+        report: The round's clients that reported, dropped out or were left out.
         number: The round, from 1.
-        with_loss: Whether clients send a loss, which may be the reason, too.
+        with_loss: Whether clients send a loss, which may be the reason too.
     """
     if report.left_out:
         rank_zero_warn(

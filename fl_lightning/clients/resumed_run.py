@@ -15,10 +15,10 @@ from fl_lightning.sentences import LOAD_WEIGHTS
 
 @dataclass
 class ResumedRun:
-    """The run that a checkpoint is of.
+    """The run that wrote a checkpoint.
 
     Attributes:
-        other_settings: What to say of settings that differ; empty if none do.
+        other_settings: A sentence on the settings that differ; empty if none do.
         optimizers: Its optimizers, as :func:`describe_optimizers` describes them.
     """
 
@@ -26,7 +26,7 @@ class ResumedRun:
     optimizers: Sequence[tuple[str, dict[str, str]]] = field(default_factory=list)
 
     def compare(self, trainer: pl.Trainer) -> None:
-        """Say which settings are others.
+        """Say which settings differ.
 
         Raises:
             ValueError: If the module has optimizers of other classes, which cannot take the checkpoint's state.

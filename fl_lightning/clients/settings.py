@@ -17,7 +17,7 @@ class LocalSettings:
     Attributes:
         local_epochs: Passes over a client's data; 1 if ``None``.
         local_steps: Optimizer steps instead of passes; ``None`` counts passes.
-        own_seed: The run's seed; ``None`` takes that of ``lightning.seed_everything``.
+        own_seed: The run's seed; ``None`` takes the seed of ``lightning.seed_everything``.
         state_dir: Folder of vectors that clients keep; ``None`` keeps them in memory.
         resumed_seed: The seed of the run that is resumed, which comes before the others.
 

@@ -21,11 +21,11 @@ class StartedClient:
 
     Attributes:
         client: The client.
-        correction: What the local objective adds for it; ``None`` for nothing.
+        correction: The term that the local objective adds for it; ``None`` for none.
         model: The model from which it trains, shape ``(size,)``: the received one, as hooks have left it.
         options: The options of its optimizers' parameter groups, where hooks have set them; ``None`` for the round's.
-        progress: What its optimizers and schedules hold, where hooks have loaded something; ``None`` for nothing. Such
-            a client has to be trained alone.
+        progress: The state of its optimizers and schedules, where hooks have changed it; ``None`` where they have not.
+            A client with such a state has to be trained alone.
     """
 
     client: LocalClient
@@ -51,7 +51,7 @@ class FinalState:
 
     Attributes:
         gradients: The gradients of its last step, one for each trained parameter; ``None`` where there is none.
-        progress: What its optimizer and its schedules hold.
+        progress: The state of its optimizer and its schedules.
         options: The options of the optimizer's parameter groups, where a schedule has set them.
     """
 

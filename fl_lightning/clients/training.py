@@ -100,12 +100,12 @@ class LocalTraining:
         return self._run(StartedClient(client, self.algorithm.correction(client), start))
 
     def begin(self, task: Task, start: Tensor, held: Tensor | None = None, *, hooks: bool = True) -> StartedClient:
-        """Begin a client, to train it later with :meth:`go_on`, or otherwise.
+        """Begin a client, to train it later with :meth:`go_on` or in a stack.
 
         Args:
             task: The client's task.
             start: The model that it receives, shape ``(size,)``.
-            held: The model that the module holds, if it is known.
+            held: The model that the module holds; ``None`` if that is not known.
             hooks: Whether to call ``on_client_start``.
         """
         self.loop.stop.poll()
@@ -129,7 +129,7 @@ class LocalTraining:
         return replace(hooked, correction=self.algorithm.correction(hooked.client))  # it may depend on what is set
 
     def _hooked(self, begun: StartedClient) -> StartedClient:
-        """Call ``on_client_start`` for the client whose model the module holds; note what it has set."""
+        """Call ``on_client_start`` for the client whose model the module holds; return it as the hooks left it."""
         if not self.hooks.starts:
             return begun
         optimizers = self.loop.optimizers
@@ -150,7 +150,7 @@ class LocalTraining:
 
         Args:
             begun: The client.
-            at_once: Whether it has begun, hooks included, just now: all is as the hooks left it.
+            at_once: Whether its start hooks have just run, so that the module and the optimizers are as they left them.
         """
         if not (at_once and self.hooks.starts):
             self.vector.write(begun.model)

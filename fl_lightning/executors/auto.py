@@ -43,7 +43,7 @@ _WORTH_A_TRIAL = 300  # batches of a round, where every round has a trial
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """What was chosen.
+    """The chosen way to train clients.
 
     Attributes:
         executor: ``"sequential"`` or ``"vectorized"``.
@@ -85,7 +85,7 @@ class AutoExecutor(Executor):
         self.clients_at_once = clients_at_once
         self._vectorized = VectorizedExecutor(clients_at_once)
         self._sequential = SequentialExecutor()
-        #: What was chosen; ``None`` before the first round.
+        #: The choice; ``None`` before the first round.
         self.choice: ExecutorChoice | None = None
         self._threads_before: int | None = None
         self._untold = False
@@ -243,7 +243,7 @@ def adjustable_threads() -> int | None:
     return present if present > 1 and present in (cores, cores // 2) else None
 
 
-#: What makes an executor by its name, with the largest number of clients at once.
+#: Executors by name: each is made from the largest number of clients at once.
 _NAMED: dict[str, Callable[[int | None], Executor]] = {
     "auto": AutoExecutor,
     "sequential": lambda _: SequentialExecutor(),

@@ -57,7 +57,7 @@ class VectorizedExecutor(Executor):
         check_count("clients_at_once", 1 if clients_at_once is None else clients_at_once)
         self.clients_at_once = clients_at_once
         self._sequential = SequentialExecutor()
-        #: What the trial found.
+        #: The findings of the trials.
         self.verdict = Verdict()
 
     @property
@@ -148,7 +148,7 @@ class VectorizedExecutor(Executor):
             self._ask_again()
 
     def _is_longer(self, task: Task) -> bool:
-        """Whether a client has more batches than those of the trials."""
+        """Whether a client has more batches than any client of the trials."""
         return self._training.batches.number(task) > self.verdict.proven
 
     def _prove_longer(self, tasks: list[Task], algorithm: Algorithm) -> list[Task]:

@@ -46,7 +46,7 @@ class Algorithm(Composition, ABC):
         self._server: Server | None = None
         self._published: Tensor | None = None  # at the last round's end of this fit
         self._showed_other = False  # the same, as a checkpoint says
-        #: What the module holds since the last round's end, shape ``(size,)``, rounded to its types.
+        #: The model that the module holds since the last round's end, shape ``(size,)``, rounded to its types.
         self.shown: Tensor | None = None
         self.restored: dict[str, Any] | None = None  # the state of a checkpoint, until the fit begins
         self._received = ReceivedModels()
@@ -132,7 +132,7 @@ class Algorithm(Composition, ABC):
         """Take what was written into the module between two rounds as the server's model, shape ``(size,)``.
 
         Args:
-            model: What the module holds.
+            model: The model that the module holds.
             in_round: Whether the round has begun: if it breaks off, the server's model is what it was before.
 
         Raises:
@@ -224,7 +224,7 @@ class Algorithm(Composition, ABC):
         """Begin to count the round as done.
 
         Args:
-            shown: What the module holds, shape ``(size,)``.
+            shown: The model that the module holds, shape ``(size,)``.
         """
         self.shown, self._model_before = shown, None
         for part in self.all_parts:

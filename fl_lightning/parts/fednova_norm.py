@@ -8,7 +8,7 @@ def fednova_norm(steps: int, momentum: float, pull: float = 0.0) -> float:
 
     Args:
         steps: Number of steps.
-        momentum: That of the SGD, in [0, 1), without dampening and without Nesterov's rule.
+        momentum: Momentum of SGD, in [0, 1), without dampening and without Nesterov's rule.
         pull: Learning rate times the weight of a proximal term, which draws the client back.
     """
     if not momentum and not pull:

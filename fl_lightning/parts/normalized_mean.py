@@ -113,7 +113,7 @@ class NormalizedMean(Aggregation):
 
 
 def _mu_of(objective: LocalObjective) -> Any:
-    """Return the weight of an objective's proximal term, which may be that of the objective that it holds."""
+    """Return the weight of the proximal term of an objective, or of the one objective that it holds."""
     held = [part for part in objective.held_parts if isinstance(part, LocalObjective)]
     if hasattr(objective, "mu") or objective.correcting or len(held) != 1:
         return plain(getattr(objective, "mu", None) or 0.0)

@@ -225,7 +225,7 @@ class ControlVariates(LocalObjective):
     Args:
         option: How c_k is updated: 2 takes ``c_k - c + (w_t - w_k) / (sum of the steps' learning rates)``, 1 the
             gradient of F_k at the received model, at the cost of one more pass over the client's data.
-        momentum: That of the clients' SGD, in [0, 1). Option 2 divides by the reach of the steps (|a| of FedNova),
+        momentum: Momentum of the clients' SGD, in [0, 1). Option 2 divides by the reach of the steps (|a| of FedNova),
             which momentum lengthens; else control variates would grow without bounds.
 
     Raises:

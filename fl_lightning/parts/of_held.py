@@ -40,7 +40,7 @@ class OfHeld:
     """A class attribute whose value follows from the held parts of the same kind, unless a class or a part sets it.
 
     Args:
-        joined: Makes the value of those of the held parts; of none, it is the default.
+        joined: Makes one value of the held parts' values; with no held part, it gives the default.
     """
 
     def __init__(self, joined: Callable[[Iterable[Any]], Any]) -> None:

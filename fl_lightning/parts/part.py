@@ -160,7 +160,7 @@ class Part(ShowsArguments):
             held.attach(self.federation_of_held(federation), fresh=fresh)
 
     def federation_of_held(self, federation: Federation) -> Federation:
-        """Return the federation that held parts see, given that of this part."""
+        """Return the federation that held parts see, given the one that this part sees."""
         return federation
 
     @passes_on
@@ -285,7 +285,7 @@ class Part(ShowsArguments):
             self.load_state_dict({**plain_copy(self._state_at_first_fit), **of_library.state_dict(self)})
 
     def keeps_another_fit(self, federation: Federation) -> bool:
-        """Return whether the part keeps the state of another fit than that of a federation."""
+        """Return whether the part keeps the state of a fit with another federation."""
         own = self._federation
         is_other = own is not None and own.client_states is not federation.client_states
         return is_other and bool(self.client_states or self.state_dict())

@@ -33,7 +33,7 @@ class Server:
         exchange: May change the model to which the server moves.
         changing: Knows which buffers training changes.
         drawing: Seeds the global generators for parts; see :meth:`Composition.drawing`.
-        schedule: Gives results; those of a user's own class are checked.
+        schedule: Gives results; a user's own class has its results checked.
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.

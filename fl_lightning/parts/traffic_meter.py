@@ -25,8 +25,8 @@ class TrafficMeter:
         sampler: The present sampler.
         scored: Clients that have received the model since the last count to tell their importance before they are
             drawn, without training.
-        payload: The parameters that travel, uncompressed.
-        payload_up: What a client sends of them.
+        payload: The message with all parameters that travel, uncompressed.
+        payload_up: The message that a client sends.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TrafficMeter:
         Args:
             traffic: To be increased.
             sent: Clients that received a model.
-            uploads: What was sent of the parameters by each client that reported.
+            uploads: The message of each client that reported.
             buffers: Name and number of values of each buffer that changes.
         """
         lengths = sum(length for name, length in buffers if self._exchange.travels(name))

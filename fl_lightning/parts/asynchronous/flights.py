@@ -16,7 +16,7 @@ ARRIVAL, LOSS, COMING = 0, 1, 2
 
 
 class Event(NamedTuple):
-    """What happens at a tick; events are ordered by tick, then by client."""
+    """An arrival, a loss, or a client that comes; events are ordered by tick, then by client."""
 
     tick: int
     client: int
@@ -50,12 +50,12 @@ class Simulation:
     Attributes:
         now: The present tick.
         number: How many models were sent so far.
-        flights: What is under way, by slot.
+        flights: Models that clients work on, by slot.
         models: The models that flights started from, by version, each shared by its flights.
         users: How many flights share each.
-        results: What has been trained ahead of its arrival, by slot, as it left the exchange.
+        results: Results that were trained ahead of their arrival, by slot, as they left the exchange.
         buffer: Results that arrived since the server's last move.
-        events: What will happen, a heap.
+        events: Arrivals, losses and comings that are due, a heap.
         untrained: (due, client, slot) of arrivals that are not trained yet, a heap.
         outbox: Clients that are to get the server's model next.
         waiting: Clients that wait until the server gets the buffer.

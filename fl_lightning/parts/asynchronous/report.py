@@ -1,4 +1,4 @@
-"""What happened to the results of a round."""
+"""Reports of the results that arrived in a round."""
 
 from __future__ import annotations
 
