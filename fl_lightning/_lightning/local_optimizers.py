@@ -15,6 +15,7 @@ from torch.optim import Adagrad, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fl_lightning._lightning.optimizer_memory import OptimizerMemory, State, copied_state, options_of, set_options
+from fl_lightning.plain_copies import same_content
 
 Options = list[list[dict[str, Any]]]
 Settings = tuple[Options, list[dict[str, Any]]]  # of the optimizers' groups, and the schedules' states
@@ -55,8 +56,8 @@ class LocalOptimizers:
         self._configured = list(map(OptimizerMemory, trainer.optimizers))
         #: Settings of earlier rounds, on whose models clients still train.
         self.past: dict[int, Settings] = {}
-        #: With manual optimisation, the settings that the round's first client left.
-        self.first_client_end: Settings | None = None
+        #: With manual optimisation, the slot of the round's first client, and the settings that it left.
+        self.first_client_end: tuple[int, Settings] | None = None
 
     def on_round_start(self) -> None:
         """Note the settings to which a round that is broken off returns."""
@@ -81,7 +82,7 @@ class LocalOptimizers:
         self._restore(*self._start)
 
     def keep_settings(self, round_index: int, under_way: Collection[int]) -> None:
-        """Keep the present settings for clients that train later on a model of this round.
+        """Keep the settings of this round's clients for those that train later.
 
         Args:
             round_index: This round.
@@ -89,7 +90,7 @@ class LocalOptimizers:
         """
         for number in [number for number in self.past if number not in under_way]:
             del self.past[number]
-        self.past[round_index] = self._settings()
+        self.past[round_index] = self._for_clients
 
     def reset(self, round_index: int | None = None) -> None:
         """Clear gradients, and return to the configured state and the settings of a round, by default this one's."""
@@ -101,7 +102,8 @@ class LocalOptimizers:
         for parameter in self._trainer.lightning_module.parameters():
             parameter.grad = None
         present = self._for_clients
-        self._restore(*(present if round_index is None else self.past.get(round_index, present)))
+        self._began_with = present if round_index is None else self.past.get(round_index, present)
+        self._restore(*self._began_with)
 
     @contextmanager
     def as_for_clients(self) -> Iterator[None]:
@@ -160,9 +162,14 @@ class LocalOptimizers:
         return found
 
     def on_client_end(self, slot: int) -> None:
-        """Keep what the first client's module made of schedules that it steps itself."""
-        if not self._automatic and slot == 0 and self._start[1]:
-            self.first_client_end = self._settings()
+        """Keep the settings that the round's first client left, if its module steps schedules itself.
+
+        A client that began with an earlier round's settings does not count: they would lead back to that round.
+        """
+        known = self.first_client_end
+        is_first = not self._automatic and self._start[1] and (known is None or slot < known[0])
+        if is_first and same_content(self._began_with, self._for_clients):
+            self.first_client_end = slot, self._settings()
 
     @property
     def _schedule_steps(self) -> int:
@@ -197,7 +204,7 @@ class LocalOptimizers:
             # the last step may come after fewer batches
             self.step_in_client(step + 1, min((step + 1) * accumulate, self._mean_batches))
         if self.first_client_end is not None:
-            self._restore(*self.first_client_end)
+            self._restore(*self.first_client_end[1])
 
     def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put the round's start in the place of what a client left in the optimizers and schedules."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from operator import itemgetter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -269,7 +270,7 @@ class RoundLoop(_FitLoop, ABC):
         shares = self.gather_objects((loop.local_counts(), loop.optimizers.first_client_end))
         loop.set_round_counts(*(sum(counts) for counts in zip(*(share[0] for share in shares), strict=True)))
         first_ends = [share[1] for share in shares if share[1] is not None]
-        loop.optimizers.first_client_end = first_ends[0] if first_ends else None
+        loop.optimizers.first_client_end = min(first_ends, key=itemgetter(0), default=None)
         join_results(loop._results, trainer.lightning_module, self.gather_objects, trainer.strategy.reduce)
 
     # ---- processes ----

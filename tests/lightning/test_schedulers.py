@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import lightning as L
@@ -13,7 +14,8 @@ from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler,
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch.optim import SGD, lr_scheduler
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, RADFed, TensorDataModule
+from fl_lightning.parts import Participation
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4: the mean is 8 / 3, rounded up to 3
 
@@ -200,6 +202,32 @@ def test_manual_schedules_start_alike_for_all_clients_and_go_on_from_the_first()
     assert max(first, key=len) == [1.0, 0.5, 0.25, 0.125, 0.0625]
     went_on_at = first[0][-1] / 2
     assert {client[0] for client in second} == {went_on_at}
+
+
+class Ends(Callback):
+    """Notes after each round how many clients reported, and the learning rate."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, float]] = []
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: L.LightningModule) -> None:
+        reported = trainer.callbacks[0].algorithm.report.reported
+        self.rounds.append((len(reported), trainer.optimizers[0].param_groups[0]["lr"]))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedAsync(1, concurrency=1, seed=1),
+        RADFed(6, 3, unequal="reduce", participation=Participation(dropout=0.5), seed=7),
+    ],
+)
+def test_manual_schedules_go_on_where_slot_0_does_not_train(algorithm: Any) -> None:
+    ends = Ends()
+    train_federatedly(Manual(), clients_of(4, 4, 4), algorithm=algorithm, callbacks=[ends], max_epochs=6)
+    trained = list(accumulate(reported > 0 for reported, _ in ends.rounds))  # one batch a client
+    assert [rate for _, rate in ends.rounds] == [0.5**rounds for rounds in trained]
+    assert trained[-1] > 2
 
 
 def test_own_lr_scheduler_step() -> None:
