@@ -281,9 +281,8 @@ class ClientAtWork:
 
     def _batches(self, size: int | None) -> Iterator[Any]:
         """Seed the draws of the steps to come, and return the client's batches of a size."""
-        training, client = self.training, self.task.client
-        seed_global_generators(training.settings.seed, Stream.SCORE, training.trainer.current_epoch, client)
-        return training.batches.in_order(client, size)
+        seed_global_generators(self.training.settings.seed, Stream.SCORE, *self.task.seeds)
+        return self.training.batches.in_order(self.task.client, size)
 
     def _length(self, index: int, size: int | None) -> int:
         """Return the number of samples of one of these batches."""

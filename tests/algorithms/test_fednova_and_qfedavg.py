@@ -267,6 +267,23 @@ def test_a_loss_stays_with_its_result_while_it_is_under_way() -> None:
     assert 0.25 < float(module.w.detach()) < 3
 
 
+class Noisy(Quadratic):
+    """Draws a part of its loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) + torch.rand(())
+
+
+def test_random_losses_do_not_depend_on_when_a_client_is_trained() -> None:
+    ends = []
+    for lookahead in (1, 4):
+        module, clock = Noisy(0.1), VirtualClock([1, 2, 3, 4])
+        callback = fair(clients_per_round=2, schedule=Asynchronous(clock, buffer_size=2, lookahead=lookahead))
+        fit(callback, module, quadratic_clients([1.0] * 4, [1.0, 2.0, 3.0, 4.0]), 4, None)
+        ends.append(float(module.w.detach()))
+    assert ends[0] == ends[1]
+
+
 def test_what_has_no_loss_of_one_client_is_refused() -> None:
     with pytest.raises(ValueError, match=r"`measured` as the algorithm's objective.*, got Proximal\(mu=0\.1\)"):
         fair(objective=Proximal(0.1))
