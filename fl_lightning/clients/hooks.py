@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from torch import Tensor
 
 from fl_lightning.clients.settings import LocalSettings
-from fl_lightning.parts.federation import ClientResult, Task, same_values
+from fl_lightning.parts.federation import ClientResult, LocalClient, same_values
 from fl_lightning.parts.guards.changes_in_place import unchanged
 from fl_lightning.seeding import Stream, seed_global_generators
 
@@ -58,9 +58,9 @@ class ClientHooks:
         """The objects whose ``on_client_start`` is called."""
         return [hook.__self__ for hook in self.starts if hasattr(hook, "__self__")]
 
-    def on_client_start(self, task: Task, client: Any) -> None:
+    def on_client_start(self, client: LocalClient) -> None:
         """Call the hooks before a client trains."""
-        self._call(self.starts, task, 0, client)
+        self._call(self.starts, 0, client)
 
     def on_client_end(self, result: ClientResult, model: Callable[[], Tensor]) -> None:
         """Call the hooks after a client has trained.
@@ -73,10 +73,10 @@ class ClientHooks:
             RuntimeError: If they change the result or the module's weights, which are no longer looked at.
         """
         if not self.read_logged_values:  # the library's own hooks, or none
-            self._call(self.ends, result.task, 1, result)
+            self._call(self.ends, 1, result)
             return
         with unchanged("on_client_end", [result.start, result.vector], [result], compares=False):
-            self._call(self.ends, result.task, 1, result)
+            self._call(self.ends, 1, result)
         if not same_values(model(), result.vector):
             raise RuntimeError(
                 "A callback's `on_client_end` changed the module's weights. The client's result has been taken before, "
@@ -84,9 +84,9 @@ class ClientHooks:
                 "write an `Exchange` whose `upload` changes the result."
             )
 
-    def _call(self, hooks: list[Any], task: Task, place: int, argument: Any) -> None:
+    def _call(self, hooks: list[Any], place: int, argument: LocalClient | ClientResult) -> None:
         if hooks:
-            seed_global_generators(self._settings.seed, Stream.HOOKS, *task.seeds, place)
+            seed_global_generators(self._settings.seed, Stream.HOOKS, *argument.task.seeds, place)
         for hook in hooks:
             returned = hook(self._trainer, self._trainer.lightning_module, argument)
             if isinstance(returned, ClientResult):

@@ -96,7 +96,7 @@ class LocalTraining:
         self.vector.write(start)
         self.loop.on_client_start(task.round)
         client = ClientAtWork(task, start, self)
-        self.hooks.on_client_start(task, client)
+        self.hooks.on_client_start(client)
         return self._run(StartedClient(client, self.algorithm.correction(client), start))
 
     def begin(self, task: Task, start: Tensor, held: Tensor | None = None, *, hooks: bool = True) -> StartedClient:
@@ -135,7 +135,7 @@ class LocalTraining:
         optimizers = self.loop.optimizers
         self.loop.on_client_start(begun.task.round)
         model, options, schedules = self.vector.read(), optimizers.options(), optimizers.mark_of_schedules()
-        self.hooks.on_client_start(begun.task, begun.client)
+        self.hooks.on_client_start(begun.client)
         model_now, options_now = self.vector.read(), optimizers.options()
         went_on = not optimizers.is_fresh or optimizers.mark_of_schedules() != schedules
         return replace(
