@@ -8,6 +8,7 @@ from functools import cache
 from inspect import signature
 from typing import Any, TypedDict
 
+from fl_lightning.arguments import plain
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
 from fl_lightning.parts.aggregation import Aggregation
@@ -117,8 +118,8 @@ def choose_sampler(clients_per_round: int | float | None, sampler: ClientSampler
         return UniformSampler(0.1 if clients_per_round is None else clients_per_round)
     check_part("sampler", sampler, ClientSampler)
     said = getattr(sampler, "clients_per_round", None), getattr(sampler, "probability", None)
-    # 1 is one client, 1.0 are all
-    agrees = any(type(each) is type(clients_per_round) and each == clients_per_round for each in said)
+    given = plain(clients_per_round)  # 1 is one client, 1.0 are all
+    agrees = any(type(each) is type(given) and each == given for each in said)
     if clients_per_round is not None and not agrees:
         raise ValueError(
             f"Give `clients_per_round` or a `sampler`, not both; got {clients_per_round!r} and {sampler!r}. A "

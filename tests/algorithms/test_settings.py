@@ -150,6 +150,7 @@ def test_a_number_of_clients_that_a_sampler_contradicts_is_refused(
 def test_a_number_of_clients_that_a_sampler_repeats_is_allowed() -> None:
     assert isinstance(FedAvg(0.5, sampler=BernoulliSampler(0.5)).sampler, BernoulliSampler)
     assert isinstance(FedAvg(3, sampler=ImportanceSampler(3)).sampler, ImportanceSampler)
+    assert isinstance(FedAvg(np.int64(3), sampler=UniformSampler(3)).sampler, UniformSampler)
 
 
 # ---- what samplers return ----
