@@ -81,11 +81,7 @@ class Hook:
 
     def __bool__(self) -> bool:
         """Whether anybody overrides the hook."""
-        return len(self) > 0
-
-    def __len__(self) -> int:
-        """How many callbacks and modules override the hook."""
-        return len(self._callbacks) + (self._module_hook is not None)
+        return bool(self._callbacks) or self._module_hook is not None
 
     def __call__(self, *args: Any) -> Any:
         """Run the callbacks' hooks, then the module's; return what the module's returned."""

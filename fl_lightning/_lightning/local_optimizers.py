@@ -176,11 +176,6 @@ class LocalOptimizers:
         """How far a schedule by steps advances in the round, and for a client at most."""
         return -(-self._mean_batches // int(self._trainer.accumulate_grad_batches))
 
-    @property
-    def counts_batches(self) -> bool:
-        """Whether a schedule by steps steps at some batches only."""
-        return any(config.frequency > 1 for config in self.by_step)
-
     def step_in_client(self, step: int, batches: int) -> None:
         """Step the schedules by steps after a client's optimizer step.
 

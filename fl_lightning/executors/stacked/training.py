@@ -115,7 +115,7 @@ class StackTraining:
 
     def _batches_until(self, step: int, active: int) -> int:
         """Return the batches that clients have trained on after a step, where schedules count them."""
-        if not self._training.loop.optimizers.counts_batches:
+        if all(config.frequency <= 1 for config in self._training.loop.optimizers.by_step):
             return step + 1
         batches = {sum(windows[: step + 1]) for windows in self._windows[:active]}
         if len(batches) > 1:
