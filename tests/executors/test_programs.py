@@ -16,6 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import FedAvg, FedDyn, FedProx, TensorDataModule
 from fl_lightning.executors.stacked.mapped import MappedStep
+from fl_lightning.executors.stacked.program.maker import ProgramMaker
 
 SIZES = (9, 14, 3, 22, 10, 1)
 
@@ -310,3 +311,16 @@ def test_classes_that_come_in_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [(x, y.unsqueeze(1)) for x, y in clients_of((2, 3), SIZES)]
     monkeypatch.setitem(fit.__globals__, "clients_of", lambda *args: columns)
     compare(lambda: Column(chain(nn.ReLU())), monkeypatch)
+
+
+def test_a_batch_that_no_client_fills_is_as_large_as_the_largest_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, make = [], ProgramMaker.make
+
+    def noted(self: ProgramMaker, form: Any, size: int, round_index: int) -> Any:
+        sizes.append(size)
+        return make(self, form, size, round_index)
+
+    monkeypatch.setattr(ProgramMaker, "make", noted)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0, executor="vectorized")])
+    trainer.fit(Logs(chain()), datamodule=TensorDataModule(clients_of((2, 3), SIZES), batch_size=1000))
+    assert sizes[-1] == max(SIZES)

@@ -27,7 +27,13 @@ Groups = list[tuple[Sequence[int], StackedBatch]]
 
 
 class BatchSource(PaddedSource, Protocol):
-    """Gives the next batches of a stack's clients, in groups or, for a program, in tables."""
+    """Gives the next batches of a stack's clients, in groups or, for a program, in tables.
+
+    Attributes:
+        largest: No batch has more samples; ``None`` if that is not known.
+    """
+
+    largest: int | None
 
     def next(self, rows: Sequence[int]) -> Groups:
         """Return the next batch of the clients in ``rows``, those of one shape together with their rows."""
@@ -48,6 +54,8 @@ class DrawnBatches:
         draws_nothing: Whether reading batches draws nothing from global generators.
         alike: Whether the batches of :meth:`padded` were of the kind of :meth:`form`.
     """
+
+    largest: int | None = None
 
     def __init__(
         self,
@@ -147,7 +155,9 @@ class GatheredBatches:
 
     def __init__(self, training: LocalTraining, tasks: Sequence[Task], device: torch.device) -> None:
         self._clients = [_RowsOfClient(training, task) for task in tasks]
-        self._batch = training.batches.largest(tasks)
+        # of all clients, since a program is made anew for each other number
+        self.largest: int | None = min(training.batches.largest(tasks), int(training.data.client_sizes.max()))
+        self._batch = self.largest
         self._device = device
         self._upload: DeviceCopy | None = None
         self._steps = 0  # that have been read

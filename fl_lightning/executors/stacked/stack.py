@@ -122,5 +122,5 @@ class Stack:
             source,
             StackedCorrections([member.correction for member in members], starts, vector),
             generators,
-            training.batches.largest(tasks),
+            source.largest or training.batches.largest(tasks),
         )
