@@ -420,6 +420,35 @@ def test_covfeat_g_over_all_folds() -> None:
     assert "0.49 % below uniform FedAvg (above in 2 of 5, p = 0.62). Uniform weights alone gain 2.25 %" in text
 
 
+def test_further_methods_of_covfeat_g_are_those_of_the_raw_files() -> None:
+    names = ("FedAvg", "FedProx", "FedAvg-uniform", "RADFed", "RADFedp")
+    later = rows_of("covfeat_g_20000_methods.csv")
+    before = {row["fold"]: row for row in rows_of("covfeat_g_20000_results.csv")}
+    found = {**scores_of("covfeat_g_20000_results.csv"), **scores_of("covfeat_g_20000_methods.csv")}
+    folds = sorted({row["fold"] for row in later})
+    assert sorted((row["fold"], row["method"]) for row in later) == [
+        (f, m) for f in folds for m in (names[1], names[4])
+    ]
+    for row in later:
+        assert all(row[key] == before[row["fold"]][key] for key in ("partition", "initial_weights"))
+        assert row["code"].partition("+g")[2] in text_of(RADFED)
+    for fold in folds:
+        expected = [f"{found[fold, name]:.2f}" for name in names]
+        assert cells(RADFED, f"{fold}, COVFEAT-G, further methods") == expected
+    points = {(own, other): [found[f, own] - found[f, other] for f in folds] for own in names for other in names}
+    shown = {pair: f"{signed(min(each))} to {signed(max(each))} points" for pair, each in points.items()}
+    text = text_of(RADFED)
+    assert f"FedProx is {shown['FedProx', 'FedAvg']} from FedAvg" in text
+    assert f"RADFedp is {shown['RADFedp', 'RADFed']} from RADFed and {shown['RADFedp', 'FedAvg']} from FedAvg" in text
+    row, gains, wins = claim("RADFedp above FedAvg on COVFEAT-G"), [], []
+    for baseline in ("FedAvg", "FedAvg-uniform"):
+        own, other = ([found[fold, name] for fold in folds] for name in ("RADFedp", baseline))
+        gains.append(f"{signed(relative(own, other))} %")
+        wins.append(sum(a > b for a, b in zip(own, other, strict=True)))
+    assert row["here"] == f"{gains[0]} to FedAvg by size, {gains[1]} to uniform FedAvg"
+    assert f"above in {wins[0]} and {wins[1]} of {len(folds)} folds" in row["verdict"]
+
+
 def test_further_methods_of_five_folds_are_those_of_the_raw_files() -> None:
     before, later = scores_of("covfeat_l_20000_results.csv"), scores_of("covfeat_l_20000_methods.csv")
     assert {key for key in later if key in before} == {(fold, "RADFed") for fold in "1234"}
