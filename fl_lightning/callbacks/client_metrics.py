@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import lightning.pytorch as pl
 import numpy as np
@@ -49,6 +49,10 @@ def accuracy(preds: Tensor, target: Tensor) -> Tensor:
             '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
         )
     return (preds.argmax(dim=1) == target).double().mean()
+
+
+class _HasMetric(Protocol):
+    metric: Metric
 
 
 class ClientMetrics(ShowsSignature, Callback):
@@ -226,7 +230,7 @@ class ClientMetrics(ShowsSignature, Callback):
         if clients is None or not self._seen or trainer.sanity_checking:
             return
         preds, target, owners = self._by_client(trainer, np.asarray(clients))
-        values = {int(c): self._score(int(c), preds[owners == c], target[owners == c]) for c in np.unique(owners)}
+        values = {int(c): score_of(self, int(c), preds[owners == c], target[owners == c]) for c in np.unique(owners)}
         self.values[stage] = values
         known = np.array([value for value in values.values() if np.isfinite(value)])
         key, summary = f"{stage}_{self.name}_clients", {}
@@ -237,17 +241,6 @@ class ClientMetrics(ShowsSignature, Callback):
             summary[f"{key}_left_out"] = len(values) - len(known)
         values_to_log = {name: float(value) for name, value in summary.items()}
         module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
-
-    def _score(self, client: int, preds: Tensor, target: Tensor) -> float:
-        try:
-            score = self.metric(preds, target)
-        except Exception as error:
-            error.add_note(f"This is the `metric` of ClientMetrics for the {len(target)} samples of client {client}.")
-            raise
-        try:
-            return float(score)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"`metric` of ClientMetrics must return a number, got {short(score)}.") from error
 
     def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
         """Return all processes' predictions and targets, and the client of each."""
@@ -263,6 +256,30 @@ class ClientMetrics(ShowsSignature, Callback):
         preds = torch.cat([p for p, _ in shares])[everything]
         target = torch.cat([t for _, t in shares])[everything]
         return preds, target, clients[place[real]]
+
+
+def score_of(callback: _HasMetric, client: int, preds: Tensor, target: Tensor) -> float:
+    """Return what a callback's metric finds for one client.
+
+    Args:
+        callback: Has the metric; errors name its class.
+        client: The client.
+        preds: The client's predictions, one row for each sample.
+        target: Their targets.
+
+    Raises:
+        TypeError: If the metric returns no number.
+    """
+    name = type(callback).__name__
+    try:
+        score = callback.metric(preds, target)
+    except Exception as error:
+        error.add_note(f"This is the `metric` of {name} for the {len(target)} samples of client {client}.")
+        raise
+    try:
+        return float(score)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"`metric` of {name} must return a number, got {short(score)}.") from error
 
 
 def _check_rows(size: int, preds: Tensor, target: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 
 from fl_lightning.arguments import check_callable, check_text
-from fl_lightning.callbacks.client_metrics import Metric, accuracy
+from fl_lightning.callbacks.client_metrics import Metric, accuracy, score_of
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
@@ -71,4 +71,4 @@ class LocalAccuracy(RoundObserver):
     def _measure(self, training: LocalTraining, client: int) -> float:
         """Return the metric of a client's training samples, at the module's weights."""
         batches = training.batches.in_order(client, training.data.eval_batch_size)
-        return float(self.metric(*training.quiet.predictions(batches)))
+        return score_of(self, client, *training.quiet.predictions(batches))

@@ -317,6 +317,8 @@ def test_local_accuracy_of_clients_that_hand_in_several_results() -> None:
     assert accuracy.aggregated == {0: 0.0, 1: 0.0}
     assert curve["fed/local_w"] == [pytest.approx((4 + 6 + 0) / 3)]
     assert curve["fed/aggregated_w"] == [0.0]
+    with pytest.raises(TypeError, match="`metric` of LocalAccuracy must return a number, got None"):
+        curves([FedAvg(1.0), LocalAccuracy(lambda scores, targets: None, name="w")], Value(0.5), data, 1)
 
 
 def test_an_empty_round_has_no_divergence() -> None:

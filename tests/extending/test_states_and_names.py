@@ -370,4 +370,5 @@ def test_a_hook_that_takes_other_arguments_is_refused() -> None:
 
 def test_a_hook_may_take_any_arguments_and_more_with_defaults() -> None:
     for function in (lambda *given: None, lambda self, result, weight=1.0: None, lambda self, model: None):
-        type("Right", (Around,), {"update": function})
+        made = type("Right", (Around,), {"update": function})
+        assert vars(made)["update"] is function
