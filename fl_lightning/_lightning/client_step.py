@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning._lightning.hooks import STEP_HOOKS, Hook, Profile, enter_fx
-from fl_lightning._lightning.lean_step import is_plain_sgd, step_plain_sgd
+from fl_lightning._lightning.lean_step import is_blind_to_loss, is_plain_sgd, step_plain_sgd
 from fl_lightning._lightning.stock import (
     is_plain_after_training_step,
     is_plain_around_training_step,
@@ -30,6 +30,8 @@ from fl_lightning._lightning.stock import (
 class ClientStep(_TrainingEpochLoop):
     """The part of a client's loop that computes: hooks, closure and clipping in Lightning's order and arithmetic."""
 
+    #: Returns the value of what hooks add to the optimizer's objective.
+    added_to_loss: Callable[[Optimizer], Tensor | float]
     _window: int  # batches whose gradients are accumulated, the present one included
     _accumulating: bool  # whether the present batch only adds to them
 
@@ -84,7 +86,7 @@ class ClientStep(_TrainingEpochLoop):
                 detached = loss.detach().clone()  # a scaler, or a step, may change the loss in place
                 outputs.update({"loss": detached, **extra})
                 self._backward(loss, optimizer)
-                return detached
+                return detached if is_blind_to_loss(optimizer) else detached + self.added_to_loss(optimizer)
 
         if self._accumulating:
             closure()

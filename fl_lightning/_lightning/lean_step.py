@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 
 from fl_lightning._lightning.stock import optimizers_have_global_hooks, own_of_optimizer
 
@@ -39,3 +39,8 @@ def step_plain_sgd(optimizer: Optimizer) -> None:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
                 torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-group["lr"])
+
+
+def is_blind_to_loss(optimizer: Optimizer) -> bool:
+    """Whether the optimizer is known not to look at the loss that its closure returns: torch's own but LBFGS."""
+    return type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)

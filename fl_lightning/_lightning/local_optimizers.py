@@ -34,6 +34,18 @@ class OptimizerProgress:
     schedules: Sequence[dict[str, Any]] | None = None
 
 
+def unscale_before_hooks(optimizers: Sequence[Optimizer]) -> None:
+    """Let a gradient scaler unscale before hooks change gradients: fused optimizers would do so in their steps."""
+    for optimizer in optimizers:
+        vars(optimizer)["_step_supports_amp_scaling"] = False  # what Lightning and the scaler ask
+
+
+def is_step_skipped(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
+    """Whether a gradient scaler has found infinite gradients, so that it skips the step for which hooks run."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return scaler is not None and any(bool(found) for found in scaler._found_inf_per_device(optimizer).values())
+
+
 class LocalOptimizers:
     """Gives each client fresh optimizers and the learning rates of the round's start.
 

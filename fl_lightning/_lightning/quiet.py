@@ -148,7 +148,8 @@ class QuietTraining:
 
 
 def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 def _metric_state(metric: Metric) -> dict[str, Any]:

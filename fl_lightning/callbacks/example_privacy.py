@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from fl_lightning._lightning.local_optimizers import unscale_before_hooks
 from fl_lightning.arguments import check_interval, check_not_negative, check_positive, plain
 from fl_lightning.callbacks.alone import check_alone
 from fl_lightning.parts.algorithm import Algorithm
@@ -86,6 +87,7 @@ class ExamplePrivacy(ShowsSignature, Callback):
         """
         if reason := self._reason(trainer, pl_module):
             raise ValueError(f"ExamplePrivacy would log a wrong epsilon for this run: {reason}")
+        unscale_before_hooks(trainer.optimizers)
 
     def _reason(self, trainer: Any, module: pl.LightningModule) -> str:
         callbacks = trainer.callbacks

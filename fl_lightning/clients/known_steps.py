@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.parts.aggregation import Aggregation
@@ -64,9 +67,9 @@ def refuse_unknown_steps(trainer: pl.Trainer, callback: str, aggregation: Aggreg
 
 
 class StepsOfItsOwn:
-    """Refuses a client whose weights have changed without a step of an optimizer that Lightning knows of.
+    """Refuses a client whose weights have changed by another step than those that Lightning knows of.
 
-    Where there is no such step, none is counted, and a local objective cannot correct a gradient.
+    Such a step is not counted, and a local objective cannot correct its gradient.
 
     Args:
         trainer: Its module may step by itself.
@@ -78,28 +81,37 @@ class StepsOfItsOwn:
     def __init__(
         self, trainer: pl.Trainer, vector: StateVector, algorithm: Algorithm, correction: Correction | None
     ) -> None:
-        self._vector, self._module = vector, type(trainer.lightning_module).__name__
+        self._vector, self._trainer, self._corrects = vector, trainer, correction is not None
         by_lightning = trainer.lightning_module.automatic_optimization and trainer.optimizers
-        self._users = [] if by_lightning else _users_of_steps(algorithm, correction)
+        self._users = _users_of_steps(algorithm, correction) if self._corrects or not by_lightning else []
         self._before: Tensor | None = vector.read() if self._users else None
 
-    def refuse(self, task: Task, num_steps: int) -> None:
-        """Raise ``ValueError`` if the client's weights have changed, and no step was counted.
+    def refuse(self, task: Task, model: Tensor, num_steps: int, corrected: Collection[Optimizer]) -> None:
+        """Raise ``ValueError`` if weights have changed that no optimizer with corrected gradients steps.
 
         Args:
             task: The client's task.
+            model: The model after training, shape ``(size,)``.
             num_steps: Optimizer steps that were counted.
+            corrected: The optimizers whose gradients were corrected; if there are none, counted steps will do where
+                nothing is to be corrected.
         """
-        if self._before is None or num_steps:
+        if self._before is None or (num_steps and not self._corrects):
             return
-        n = self._vector.num_parameters
-        if not same_values(self._before[:n], self._vector.read()[:n]):
+        others = [optimizer for optimizer in self._trainer.optimizers if optimizer not in corrected]
+        suspects = {id(p) for optimizer in others for group in optimizer.param_groups for p in group["params"]}
+        if corrected and not others:
+            return
+        views = zip(self._vector.parameters, self._vector.views(self._before), self._vector.views(model), strict=False)
+        if any(not same_values(old, new) for p, old, new in views if id(p) in suspects or not corrected):
+            name = type(self._trainer.lightning_module).__name__
             raise ValueError(
-                f"{self._module} has changed the weights of client {task.client} without a step "
+                f"{name} has changed the weights of client {task.client} without a step "
                 f"of an optimizer that Lightning knows of, but {' and '.join(self._users)} of such an optimizer. "
                 "In `training_step`, take `optimizer = self.optimizers()`, without `use_pl_optimizer=False`, and call "
-                "`self.manual_backward(loss)` and `optimizer.step()`; or train with an algorithm that needs neither, "
-                "such as FedAvg."
+                "`self.manual_backward(loss)` and `optimizer.step()`; in `optimizer_step`, call "
+                "`optimizer.step(closure=optimizer_closure)`; or train with an algorithm that needs neither, such as "
+                "FedAvg."
             )
 
 

@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 
 from fl_lightning._lightning.client_loop import ClientLoop
 from fl_lightning._lightning.copies import WatchedTrainer, copied
+from fl_lightning._lightning.local_optimizers import is_step_skipped
 from fl_lightning._lightning.quiet import QuietTraining
 from fl_lightning.clients.batches import ClientBatches
-from fl_lightning.clients.corrections import ClientCorrection, add_weight_decay
+from fl_lightning.clients.corrections import ClientCorrection, prepare_optimizers
 from fl_lightning.clients.error_notes import note_client
 from fl_lightning.clients.hooks import ClientHooks
 from fl_lightning.clients.known_steps import StepsOfItsOwn
@@ -59,7 +60,7 @@ class LocalTraining:
         corrector: Callback,
     ) -> None:
         self.loop, self.data, self.algorithm, self.settings, self.corrector = loop, data, algorithm, settings, corrector
-        self.trainer = loop.trainer
+        self.trainer, loop.added_to_loss = loop.trainer, self._added_to_loss
         self.vector = StateVector(self.trainer.lightning_module)
         self.batches = ClientBatches(self.trainer, data, settings)
         self.hooks = ClientHooks(self.trainer, settings)
@@ -164,7 +165,7 @@ class LocalTraining:
         self._set(begun)
         if ended.options is not None:
             self.loop.optimizers.set_options(ended.options)
-        add_weight_decay(begun.correction, self.trainer.optimizers)
+        prepare_optimizers(begun.correction, self.trainer)
         self.loop.optimizers.set_progress(ended.progress)
         for parameter, gradient in zip(self.vector.parameters, ended.gradients, strict=True):
             parameter.grad = gradient
@@ -182,7 +183,7 @@ class LocalTraining:
         self.show([task])
         sums_lr = self.algorithm.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
-        add_weight_decay(correction, self.trainer.optimizers)
+        prepare_optimizers(correction, self.trainer)
         own_steps = StepsOfItsOwn(self.trainer, self.vector, self.algorithm, correction)
         self.seed(task)
         one_pass = self.batches.one_pass(task)
@@ -198,10 +199,11 @@ class LocalTraining:
             self.batches.explain_single_sample(f"Client {task.client}", task.num_samples, error)
             note_client(error, task, batch)
             raise
-        steps = loop.on_client_end(task.slot)
-        own_steps.refuse(task, steps)
+        steps = loop.on_client_end(task.slot) - self._correction.skipped
+        model = self.vector.read()
+        own_steps.refuse(task, model, steps, self._correction.optimizers)
         summed_lr, self._correction = self._correction.summed_lr, None
-        return self.finish(begun.client, self.vector.read(), steps, summed_lr)
+        return self.finish(begun.client, model, steps, summed_lr)
 
     def seed(self, task: Task) -> None:
         """Seed everything that is drawn inside a client."""
@@ -209,8 +211,15 @@ class LocalTraining:
 
     def correct(self, optimizer: Optimizer) -> None:
         """Correct the gradients of the client at work before the optimizer's step."""
-        if self._correction is not None:
+        if self._correction is None:
+            return
+        if is_step_skipped(self.trainer, optimizer):
+            self._correction.skipped += 1
+        else:
             self._correction.apply(optimizer)
+
+    def _added_to_loss(self, optimizer: Optimizer) -> Tensor | float:
+        return 0.0 if self._correction is None else self._correction.value(optimizer)
 
     def finish(
         self, client: LocalClient, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()

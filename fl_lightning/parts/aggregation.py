@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.of_held import flag_of_held
+from fl_lightning.parts.of_held import first_of_held, flag_of_held
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 
@@ -31,9 +31,12 @@ class Aggregation(Part, ABC):
     #: Whether ``merge`` sums over the processes itself, so that a process sees only its own clients' results.
     #: Otherwise every process sees the results of all clients.
     reduces_over_ranks = False
-    #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the plain mean of the clients'.
-    #: True if a held aggregation merges them.
+    #: Whether ``merge`` also merges the module's buffers. Otherwise the server takes the mean of the clients', weighted
+    #: by :meth:`weight_of`. True if a held aggregation merges them.
     merges_buffers: bool = flag_of_held()
+    #: Clients count in proportion to their numbers of samples if it is ``"samples"``, else alike. SCAFFOLD's server
+    #: weighs control variates likewise. That of a held aggregation, if there is one.
+    weighting: str = first_of_held("uniform")
     #: Whether :attr:`ClientResult.summed_lr` is needed. True if a held aggregation needs it.
     needs_summed_lr: bool = flag_of_held()
 
@@ -44,6 +47,16 @@ class Aggregation(Part, ABC):
         each client once for each process.
         """
         return federation if self.reduces_over_ranks else replace(federation, sum_over_ranks=lambda tensor: tensor)
+
+    def weight_of(self, result: ClientResult) -> float:
+        """Return how much a result counts, its parameters and its buffers alike.
+
+        By default as for a held aggregation, if there is one, or by :attr:`weighting`.
+        """
+        held = next((part for part in self.held_parts if isinstance(part, Aggregation)), None)
+        if held is not None:
+            return held.weight_of(result)
+        return float(result.num_samples) if self.weighting == "samples" else 1.0
 
     @abstractmethod
     def update(self, result: ClientResult) -> None:
@@ -92,7 +105,7 @@ class WeightedMean(Aggregation):
 
     def update(self, result: ClientResult) -> None:
         """Add one client's model."""
-        self._mean.add(result.vector, float(result.num_samples) if self.weighting == "samples" else 1.0)
+        self._mean.add(result.vector, self.weight_of(result))
 
     def compute(self) -> Tensor | None:
         """Return this process's mean, float64 of shape ``(size,)``; ``None`` when nothing with a weight was added."""

@@ -19,7 +19,8 @@ class Correction(ShowsSignature):
     """The term that an objective adds to one client's F_k: ``<linear, w> + pull/2 |w - w'|^2``, w' the received model.
 
     Its gradient is added where Lightning calls ``on_before_optimizer_step``: after the backward pass and before
-    clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`.
+    clipping, so any ``training_step`` works unchanged. For a term of another form override :meth:`add`, and
+    :meth:`value` beside optimizers that look at the loss.
 
     Attributes:
         pull: Weight of the quadratic term.
@@ -64,6 +65,18 @@ class Correction(ShowsSignature):
                 torch._foreach_add_(gradients, drift, alpha=self.pull)
             if linear:
                 torch._foreach_add_(gradients, list(linear))
+
+    def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
+        """Return the term's value, for optimizers that look at the loss, such as those that search along a line.
+
+        Args:
+            parameters: As for :meth:`add`.
+            start: As for :meth:`add`.
+            linear: As for :meth:`add`.
+        """
+        with torch.no_grad():
+            pulls = [self.pull / 2 * (now - old).square().sum() for now, old in zip(parameters, start, strict=True)]
+            return sum(pulls + [(now * slope).sum() for now, slope in zip(parameters, linear, strict=False)])
 
 
 def _returning_nothing(add: Callable[..., Any]) -> Callable[..., None]:

@@ -85,25 +85,25 @@ class FairMean(Aggregation):
         """Start with nothing added."""
         self._sum = None
 
+    def weight_of(self, result: ClientResult) -> float:
+        """Return F_k^q; a client that made no step, or all with a learning rate of 0, does not count."""
+        if not result.num_steps or not max(result.summed_lr, default=0.0):
+            return 0.0
+        return self._power(result, self.q)
+
     def update(self, result: ClientResult) -> None:
-        """Add a weighted update; a client that made no step, or all with a learning rate of 0, does not count."""
-        reach = max(result.summed_lr, default=0.0)
-        if not result.num_steps or not reach:
+        """Add a weighted update."""
+        weight = self.weight_of(result)
+        if not weight:
             return
-        steepness = self.lipschitz or result.num_steps / reach
-        loss, n, total = self._loss_of(result), len(result.parameters), self._opened(result.parameters)
-        try:
-            weight, slope = loss**self.q, self.q * loss ** (self.q - 1)
-        except OverflowError:
-            raise ValueError(
-                f"`q={self.q}` is too large for client {result.task.client}'s loss of {loss:g}: its weight, a power of "
-                "the loss, is no number any more. Give a smaller `q`, or scale the loss in `training_step`."
-            ) from None
+        steepness = self.lipschitz or result.num_steps / max(result.summed_lr)
+        n, total = len(result.parameters), self._opened(result.parameters)
+        slope = self.q * self._power(result, self.q - 1)
         way = steepness * (result.start[:n].to(total.dtype) - result.parameters.to(total.dtype))
         total[:n].add_(way, alpha=weight)
         total[n] += slope * way.square().sum() + steepness * weight
 
-    def _loss_of(self, result: ClientResult) -> float:
+    def _power(self, result: ClientResult, exponent: float) -> float:
         loss = result.loss
         assert loss is not None  # the objective is `measured`
         if loss < 0:
@@ -111,7 +111,13 @@ class FairMean(Aggregation):
                 f"Client {result.task.client} has the loss {loss:g}. The weights of q-FedAvg are powers of the losses, "
                 "which must not be negative. Add a constant to the loss in `training_step`."
             )
-        return max(loss, _LEAST_LOSS)
+        try:
+            return float(max(loss, _LEAST_LOSS) ** exponent)
+        except OverflowError:
+            raise ValueError(
+                f"`q={self.q}` is too large for client {result.task.client}'s loss of {loss:g}: its weight, a power of "
+                "the loss, is no number any more. Give a smaller `q`, or scale the loss in `training_step`."
+            ) from None
 
     def merge(self, model: Tensor) -> Tensor | None:
         """Return the server's parameters moved by the weighted updates, float64 of shape ``(num_parameters,)``."""

@@ -39,7 +39,8 @@ class NormalizedMean(Aggregation):
         check_fraction("momentum", momentum, "It is that of the clients' SGD.")
         check_not_negative("mu", mu, "It is the weight of the clients' proximal term.")
         check_choice("weighting", weighting, ("samples", "uniform"))
-        self.momentum, self.mu, self.weighting = momentum, mu, weighting
+        self.momentum, self.mu = momentum, mu
+        self.weighting: Weighting = weighting
         self._sum: Tensor | None = None  # (num_parameters + 2,): p Delta / |a|, then p |a|, then p
 
     @property
@@ -78,11 +79,15 @@ class NormalizedMean(Aggregation):
         """Start with nothing added."""
         self._sum = None
 
+    def weight_of(self, result: ClientResult) -> float:
+        """Return p_k; a client that made no step does not count."""
+        return super().weight_of(result) if result.num_steps else 0.0
+
     def update(self, result: ClientResult) -> None:
-        """Add a normalised update; a client that made no step does not count."""
-        if not result.num_steps:
+        """Add a normalised update."""
+        weight = self.weight_of(result)
+        if not weight:
             return
-        weight = float(result.num_samples) if self.weighting == "samples" else 1.0
         reach = self.reach(result.num_steps, max(result.summed_lr, default=0.0) / result.num_steps)
         n, total = len(result.parameters), self._opened(result.parameters)
         kind = total.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -112,9 +113,10 @@ class Proximal(LocalObjective):
         self._mu = Hyperparameter(name, mu, check_not_negative, "0 is FedAvg's objective.")
         self.mu = mu
 
-    def correction(self, client: LocalClient) -> Correction:
+    def correction(self, client: LocalClient) -> Correction | None:
         """Return the proximal term, with the mu of the round in which the client received its model."""
-        return Correction(pull=self._mu.at(client.task.round))
+        mu = self._mu.at(client.task.round)
+        return Correction(pull=mu) if mu else None
 
 
 def proximal(mu: Scheduled, name: str = "mu") -> Proximal | None:
@@ -218,7 +220,8 @@ class DynamicRegularizer(LocalObjective):
 class ControlVariates(LocalObjective):
     """SCAFFOLD's corrected gradient ``grad F_k(w) - c_k + c`` (Karimireddy et al. 2020; eq. (13)-(16)).
 
-    c is the mean of all clients' c_k, at first 0. Personal parameters have no control variates.
+    c is the mean of all clients' c_k, at first 0, weighted as the aggregation weighs their models: at the optimum of
+    ``sum_k p_k F_k`` the p-weighted mean of the gradients is 0. Personal parameters have no control variates.
 
     Equations are numbered as in ``docs/references.md``.
 
@@ -246,11 +249,18 @@ class ControlVariates(LocalObjective):
         self.needs_summed_lr = option == 2
         self._lengths: list[int] = []
         self._at_start: dict[int, Tensor] = {}
+        self._by_samples = False
+
+    def check_beside(self, parts: Mapping[str, Any]) -> None:
+        """Take the aggregation's weighting."""
+        super().check_beside(parts)
+        self._by_samples = parts["aggregation"].weighting == "samples"
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start from c_k = c = 0."""
         self._lengths = list(federation.lengths)
-        self.states = ClientStates(federation, torch.zeros_like(federation.model[: federation.num_parameters]))
+        zeros = torch.zeros_like(federation.model[: federation.num_parameters])
+        self.states = ClientStates(federation, zeros, federation.sizes if self._by_samples else None)
 
     @property
     def variates(self) -> ClientStates:

@@ -107,7 +107,7 @@ class Server:
         if not self._aggregation.is_of_library:
             self._given.append(ref(result))
         if self._tracks_buffers:
-            self._buffers.add(result.buffers)
+            self._buffers.add(result.buffers, self._aggregation.weight_of(result))
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
@@ -175,7 +175,7 @@ class Server:
                 self._add(result)
 
     def _merged_buffers(self) -> Tensor | None:
-        """Return the plain mean of the clients' buffers, if the aggregation does not merge them."""
+        """Return the weighted mean of the clients' buffers, if the aggregation does not merge them."""
         if not self._tracks_buffers:
             return None
         if self._aggregation.reduces_over_ranks:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fl_lightning.arguments import check_instance, got
@@ -40,6 +41,9 @@ class PreAggregation(Part, ABC):
 class RobustAggregation(Aggregation):
     """Merges updates by a rule that tolerates some arbitrary ones; the server moves by the result.
 
+    The module's buffers become the mean of the clients', with the weights that the rule gives their parameters, or the
+    plain one of a rule without weights. It does not tolerate arbitrary ones; ``buffers="server"`` keeps them out.
+
     All clients have the same weight, because a client could lie about its size. A stale result of an asynchronous
     algorithm counts like a fresh one. The results of a round are kept until the server moves: m models of P parameters
     take ``4 m P`` bytes in single precision, 4 GB for 100 clients of 10^7 parameters. Only the first calls of a user's
@@ -52,6 +56,8 @@ class RobustAggregation(Aggregation):
     Raises:
         TypeError: If ``before`` is none of these.
     """
+
+    merges_buffers = True
 
     def __init__(self, before: PreAggregation | None = None) -> None:
         if before is not None:
@@ -78,14 +84,16 @@ class RobustAggregation(Aggregation):
         self._results.append(result)
 
     def merge(self, model: Tensor) -> Tensor | None:
-        """Return the server's parameters moved by the rule, float64 of shape ``(num_parameters,)``."""
+        """Return the server's parameters moved by the rule, and the clients' buffers, float64 of shape ``(size,)``."""
         results, self._results = self._results, []
         if not results:
             return None
         updates = Updates(results)
         updates = updates if self.before is None else call(self.before, "mix", updates, results=results)
-        current, what = model.to(accumulator(model)), f"({len(model)},), the server's step"
-        return current + call_for_vector(self, "rule", updates, watch=(current,), lengths=(len(model),), allowed=what)
+        n, what = updates.size, f"({updates.size},), the server's step"
+        current = model[:n].to(accumulator(model))
+        step = call_for_vector(self, "rule", updates, watch=(current,), lengths=(n,), allowed=what)
+        return torch.cat([current + step, updates.buffers().to(current)])
 
     @abstractmethod
     def rule(self, updates: Updates) -> Tensor:

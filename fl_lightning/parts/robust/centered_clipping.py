@@ -54,8 +54,8 @@ class CenteredClipping(RobustAggregation):
         if before is not None:
             center = before.to(center)
         for _ in range(self.iterations):
-            weights = (self.radius / updates.distances_to(center)).clamp(max=1.0) / len(updates)
-            center = center * (1 - weights.sum()) + updates.combined(weights)
+            updates.weights = (self.radius / updates.distances_to(center)).clamp(max=1.0) / len(updates)
+            center = center * (1 - updates.weights.sum()) + updates.combined(updates.weights)
         self._moved = center
         return center
 

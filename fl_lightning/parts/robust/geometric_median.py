@@ -45,7 +45,8 @@ class GeometricMedian(RobustAggregation):
         center = updates.zeros()
         for _ in range(self.max_iterations):
             weights = 1 / updates.distances_to(center).clamp(min=self.smoothing)
-            moved = updates.combined(weights / weights.sum())
+            updates.weights = weights / weights.sum()
+            moved = updates.combined(updates.weights)
             step, center = torch.linalg.vector_norm(moved - center), moved
             if step <= self.tolerance * torch.linalg.vector_norm(center):
                 break

@@ -38,4 +38,5 @@ class Krum(RobustAggregation):
         nearest = updates.distances().sort(1).values[:, 1 : len(updates) - self.num_byzantine - 1]
         chosen = nearest.sum(1).sort(stable=True).indices[: self.num_selected]
         weights = torch.zeros(len(updates), dtype=nearest.dtype, device=nearest.device)
-        return updates.combined(weights.index_fill(0, chosen, 1 / self.num_selected))
+        updates.weights = weights.index_fill(0, chosen, 1 / self.num_selected)
+        return updates.combined(updates.weights)

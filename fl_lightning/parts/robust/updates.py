@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.federation import ClientResult, accumulator
+from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.signatures import ShowsSignature
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
@@ -29,12 +30,15 @@ class Updates(ShowsSignature):
     Attributes:
         results: The clients' results, which are not to be changed.
         size: Number of parameters.
+        weights: How much each row counts for the module's buffers, shape ``(rows,)``: alike, unless a rule sets the
+            weights that it gives the rows' parameters.
     """
 
     def __init__(self, results: Sequence[ClientResult], matrix: Tensor | None = None) -> None:
         self.results, self._matrix = list(results), matrix
         self._kept: list[Tensor] | None = None
         self.size = len(self.results[0].parameters)
+        self.weights = torch.ones(len(self), dtype=torch.float64)
 
     def __len__(self) -> int:
         return len(self.results) if self._matrix is None else len(self._matrix)
@@ -63,6 +67,16 @@ class Updates(ShowsSignature):
     def combined(self, weights: Tensor) -> Tensor:
         """Return ``sum_i weights[i] row_i``, shape ``(size,)``, float64."""
         return torch.cat([weights.to(block) @ block for block in self.blocks()])
+
+    def buffers(self) -> Tensor:
+        """Return the mean of the clients' buffers by :attr:`weights`, float64."""
+        weights, mean = self.weights.cpu(), RunningMean()
+        of_results = weights if self._matrix is None else weights @ self._matrix.to(weights)
+        for result, weight in zip(self.results, of_results.tolist(), strict=True):
+            mean.add(result.buffers, weight)
+        merged = mean.compute()
+        assert merged is not None  # a rule gives somebody a weight
+        return merged
 
     def mean(self) -> Tensor:
         """Return the plain mean of the rows, shape ``(size,)``, float64."""
