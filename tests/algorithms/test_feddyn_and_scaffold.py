@@ -402,3 +402,24 @@ def test_scaffold_option_1_needs_automatic_optimisation() -> None:
     module.automatic_optimization = False
     with pytest.raises(ValueError, match="optimises manually, so a loss or gradient cannot be had without training"):
         fit_quadratic(Scaffold(1.0, option=1), module, quadratic_clients(**UNEQUAL), rounds=1)
+
+
+def test_control_variates_are_weighted_as_the_models_are() -> None:
+    # sizes 1 and 9: the optimum of the sample-weighted risk is .9, that of the plain one .5
+    clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 1.0], sizes=[1, 9])
+    for weighting, optimum in [("samples", 0.9), ("uniform", 0.5)]:
+        for option in (1, 2):
+            callback = Scaffold(1.0, weighting=weighting, option=option, local_steps=3)
+            assert float(fit_quadratic(callback, Quadratic(0.2), clients, rounds=40)) == pytest.approx(
+                optimum, abs=1e-8
+            )
+            assert float(callback.control_variate) == pytest.approx(0.0, abs=1e-7)
+
+
+def test_weighted_control_variates_with_one_client_a_round() -> None:
+    # p = 1/4, 3/4. Client 0 goes from 0 to 2 with c_0 = -4, so c = -1; client 1 from 2 along -6 - 1 to 5.5, with
+    # c_1 = 1 - 7 = -6, so c = -1 - 3/4 6
+    clients = quadratic_clients(a=[1.0, 1.0], c=[4.0, 8.0], sizes=[1, 3])
+    callback = Scaffold(1, weighting="samples", participation=alternating(0, 1))
+    assert float(fit_quadratic(callback, Quadratic(0.5), clients, rounds=2)) == 5.5
+    assert float(callback.control_variate) == -5.5

@@ -9,12 +9,23 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data, one_in
-from helpers.toys import quiet_trainer
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
-from fl_lightning import FedAsync, FedAvg, RADFed, TensorDataModule
+from fl_lightning import FedAsync, FedAvg, Federated, FedNova, QFedAvg, RADFed, Scaffold, TensorDataModule
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import Clip
+from fl_lightning.parts import (
+    Aggregation,
+    CenteredClipping,
+    Clip,
+    GeometricMedian,
+    Krum,
+    Median,
+    NormalizedMean,
+    NormBounding,
+    Part,
+    TrimmedMean,
+)
 
 MASK = torch.full((4, 4), -math.inf).triu(1)
 INTEGERS = torch.tensor([123456789, -1, 2**60 + 1])  # the last has more digits than double precision
@@ -182,3 +193,77 @@ def test_a_complex_buffer_that_training_changes_is_refused(executor: Any) -> Non
     assert float(module.w.detach()) == 0.0
     assert int(module.steps) == 123456789
     assert_tables_are_as_they_were(module)
+
+
+class Statistic(Quadratic):
+    """Has a buffer that becomes its client's optimum."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.register_buffer("statistic", torch.zeros((), dtype=torch.float64))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.statistic = batch[1].mean()
+        return super().training_step(batch, batch_idx)
+
+
+class Around(Aggregation):
+    """Holds another aggregation and does what it does."""
+
+    def __init__(self, held: Aggregation) -> None:
+        self.held = held
+
+    @property
+    def held_parts(self) -> tuple[Part, ...]:
+        return (self.held,)
+
+    def update(self, result: Any) -> None:
+        self.held.update(result)
+
+    def merge(self, model: Tensor) -> Tensor | None:
+        return self.held.merge(model)
+
+
+PLAIN, BY_SAMPLES = (4 + 8 + 100) / 3, (1 * 4 + 3 * 8 + 4 * 100) / 8
+
+
+@pytest.mark.parametrize(
+    ("callback", "expected"),
+    [
+        (FedAvg(1.0), BY_SAMPLES),
+        (FedAvg(1.0, weighting="uniform"), PLAIN),
+        (Scaffold(1.0, weighting="samples"), BY_SAMPLES),
+        (FedNova(1.0), BY_SAMPLES),
+        (FedNova(1.0, weighting="uniform"), PLAIN),
+        (Federated(1.0, aggregation=Around(NormalizedMean())), BY_SAMPLES),
+        # losses at 0 are 8, 32 and 5000
+        (QFedAvg(0.0, 1.0), PLAIN),
+        (QFedAvg(1.0, 1.0), (8 * 4 + 32 * 8 + 5000 * 100) / 5040),
+        # updates are 2, 4 and 50
+        (FedAvg(1.0, aggregation=Median()), PLAIN),
+        (FedAvg(1.0, aggregation=TrimmedMean(1)), PLAIN),
+        (FedAvg(1.0, aggregation=TrimmedMean(0, before=NormBounding(5.0))), (4 + 8 + 0.1 * 100) / 2.1),
+        (FedAvg(1.0, aggregation=Krum(0)), 4.0),
+        (FedAvg(1.0, aggregation=Krum(0, num_selected=2)), 6.0),
+        (
+            FedAvg(1.0, aggregation=GeometricMedian(max_iterations=1)),
+            (4 / 2 + 8 / 4 + 100 / 50) / (1 / 2 + 1 / 4 + 1 / 50),
+        ),
+        (FedAvg(1.0, aggregation=CenteredClipping(10.0)), (4 + 8 + 0.2 * 100) / 2.2),
+    ],
+)
+def test_buffers_have_the_weights_of_parameters(callback: Any, expected: float) -> None:
+    module = Statistic()
+    fit_quadratic(callback, module, quadratic_clients([1.0] * 3, [4.0, 8.0, 100.0], [1, 3, 4]), 1)
+    assert float(module.statistic) == pytest.approx(expected, rel=1e-12)
+
+
+class LazyAtFour(Statistic):
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
+        return -1 if float(batch[1][0]) == 4.0 else None
+
+
+def test_a_client_without_a_step_has_no_weight_in_the_buffers_either() -> None:
+    module = LazyAtFour()
+    fit_quadratic(FedNova(1.0), module, quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 2]), 1)
+    assert (float(module.w), float(module.statistic)) == (4.0, 8.0)

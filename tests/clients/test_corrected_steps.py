@@ -1,0 +1,262 @@
+"""What objectives add to gradients reaches the step: scalers, sparse gradients, optimizers that look at the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients, quiet_trainer
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import LBFGS, SGD, Optimizer, SparseAdam
+
+from fl_lightning import ExamplePrivacy, FedAvg, FedDyn, Federated, FedNova, FedProx, Scaffold, TensorDataModule
+from fl_lightning.parts import Correction, LocalObjective
+
+# ---- a gradient scaler: gradients are multiplied by the scale until the optimizer, or the scaler, divides them ----
+
+
+class Slope(L.LightningModule):
+    """The loss is w times the batch's mean, so that a client's gradient is its slope, exact in half precision."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.w, self.fused = nn.Parameter(torch.zeros(1)), fused
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (self.w * batch[0]).mean()
+
+    def configure_optimizers(self) -> Optimizer:
+        return SGD(self.parameters(), lr=0.125, fused=self.fused)
+
+
+def scaled(callbacks: list[Any], slopes: list[float], fused: bool, scale: float = 2.0**16, rounds: int = 1) -> float:
+    """Return w after rounds of four steps."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    trainer = quiet_trainer(
+        max_epochs=rounds, callbacks=callbacks, plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)]
+    )
+    module = Slope(fused)
+    data = TensorDataModule([(torch.full((32, 1), slope),) for slope in slopes], batch_size=8)
+    trainer.fit(module, datamodule=data)
+    return module.w.item()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_pulls_under_a_scaler(fused: bool, executor: Any) -> None:
+    # w <- w - 1/8 (1 + 4 w): -1/8, -3/16, -7/32, -15/64
+    assert scaled([FedProx(4.0, 1.0, executor=executor)], [1.0, 1.0], fused) == -15 / 64
+    # FedDyn's server goes beyond the mean of clients by the mean drift
+    assert scaled([FedDyn(4.0, 1.0, executor=executor)], [1.0, 1.0], fused) == -15 / 32
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_control_variates_under_a_scaler(fused: bool) -> None:
+    # four steps against slopes 1 and 3 end at -1/2 and -3/2; then both clients follow the mean slope, 2
+    callback = Scaffold(1.0)
+    assert scaled([callback], [1.0, 3.0], fused, rounds=2) == -2.0
+    assert [callback.client_control_variate(k).item() for k in (0, 1)] == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_step_that_the_scaler_skips_does_not_count(fused: bool, momentum: float) -> None:
+    # 3 times 2^127 is infinite in single precision, half of that is not: three of four steps are made
+    callback = Scaffold(1.0, momentum=momentum)
+    module_moves = scaled([callback], [3.0], fused, scale=2.0**127)
+    assert module_moves == -9 / 8
+    reach = {0.0: 3.0, 0.5: 1 + 1.5 + 1.75}[momentum]  # of three steps, if the optimizer had the momentum
+    assert callback.client_control_variate(0).item() == pytest.approx(9 / reach, rel=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_private_gradients_under_a_scaler(fused: bool) -> None:
+    # a gradient of 100 becomes 1, in each of four steps
+    privacy = ExamplePrivacy(1.0, noise_multiplier=0.0, delta=1e-5)
+    assert scaled([privacy, FedAvg(1.0)], [100.0], fused) == -0.5
+
+
+# ---- sparse gradients ----
+
+
+class Words(L.LightningModule):
+    def __init__(self, sparse: bool, optimizer: Callable[..., Optimizer] = SGD) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(30, 4, sparse=sparse).double(), nn.Linear(4, 3).double()
+        self.out.requires_grad_(optimizer is SGD)
+        self.optimizer = optimizer
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.out(self.words(batch[0]).mean(1)), batch[1])
+
+    def configure_optimizers(self) -> Optimizer:
+        return self.optimizer([p for p in self.parameters() if p.requires_grad], lr=0.1)
+
+
+def weights_of_words(callback: Any, sparse: bool, optimizer: Callable[..., Optimizer] = SGD) -> Tensor:
+    L.seed_everything(1, verbose=False)
+    module = Words(sparse, optimizer)
+    clients = [(torch.randint(30, (n, 5)), torch.randint(3, (n,))) for n in (4, 7)]
+    trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
+    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=4))
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: FedProx(0.1, 1.0, **options),
+        lambda **options: FedProx(0.0, 1.0, **options),
+        lambda **options: FedDyn(0.1, 1.0, **options),
+        lambda **options: Scaffold(1.0, **options),
+        lambda **options: Scaffold(1.0, option=1, **options),
+        lambda **options: FedNova(1.0, mu=0.1, **options),
+    ],
+)
+def test_sparse_gradients_give_the_weights_of_dense_ones(make: Callable[..., Any], executor: Any) -> None:
+    ends = [weights_of_words(make(executor=executor), sparse) for sparse in (False, True)]
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-13)
+
+
+def test_an_optimizer_of_sparse_gradients_alone() -> None:
+    with pytest.raises(ValueError, match=r"SparseAdam: .*Use torch\.optim\.Adam"):
+        weights_of_words(FedProx(0.1, 1.0), True, SparseAdam)
+    assert weights_of_words(FedProx(0.0, 1.0), True, SparseAdam).isfinite().all()
+
+
+# ---- optimizers that look at the loss ----
+
+
+class With(Quadratic):
+    """Has another optimizer than SGD."""
+
+    def __init__(self, make: Callable[..., Optimizer], automatic: bool = True) -> None:
+        super().__init__(0.5)
+        self.make, self.automatic_optimization = make, automatic
+
+    def configure_optimizers(self) -> Optimizer:
+        return self.make(self.parameters())
+
+
+def searching(parameters: Any) -> Optimizer:
+    return LBFGS(parameters, max_iter=30, tolerance_grad=1e-13, tolerance_change=1e-15, line_search_fn="strong_wolfe")
+
+
+class Polyak(Optimizer):
+    """Steps by loss / |gradient|^2."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        [parameter] = self.param_groups[0]["params"]
+        with torch.no_grad():
+            parameter.sub_(loss / parameter.grad.square() * parameter.grad)
+        return loss
+
+
+ONE = quadratic_clients([1.0], [4.0])
+
+
+def test_a_line_search_minimises_the_corrected_objective() -> None:
+    # 1/2 (w - 4)^2 + 1/2 (w - w')^2 has its minimum at (4 + w') / 2
+    assert fit_quadratic(FedProx(1.0, 1.0), With(searching), ONE, 2).item() == pytest.approx(3.0, abs=1e-9)
+    # FedDyn with equal curvatures: the mean of the optima from the first round on
+    clients = quadratic_clients([1.0, 1.0, 1.0], [0.0, 3.0, 9.0])
+    assert fit_quadratic(FedDyn(1.0, 1.0), With(searching), clients, 3).item() == pytest.approx(4.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_an_optimizer_of_a_users_own_sees_the_terms_value(precision: Any) -> None:
+    # from 0: loss 8, gradient -4, so to 2; there loss 2 + 4 and gradient -2 + 4, so to 2 - 6/4 2
+    module = With(Polyak)
+    trainer = quiet_trainer(max_epochs=1, precision=precision, callbacks=[FedProx(2.0, 1.0, local_steps=2)])
+    trainer.fit(module, datamodule=TensorDataModule(ONE, batch_size=None))
+    assert module.w.item() == -1.0
+
+
+class Cubic(Correction):
+    """|w - w'|^3."""
+
+    def add(self, parameters: Any, start: Any, linear: Any) -> None:
+        for parameter, received in zip(parameters, start, strict=True):
+            drift = parameter.detach() - received
+            parameter.grad.add_(3 * drift * drift.abs())
+
+
+class ValuedCubic(Cubic):
+    def value(self, parameters: Any, start: Any, linear: Any) -> Any:
+        return sum(
+            (parameter - received).abs().pow(3).sum() for parameter, received in zip(parameters, start, strict=True)
+        )
+
+
+class Adds(LocalObjective):
+    def __init__(self, kind: type[Correction]) -> None:
+        self.kind = kind
+
+    def correction(self, client: Any) -> Correction:
+        return self.kind()
+
+
+def test_a_term_of_another_form_needs_a_value_for_a_line_search() -> None:
+    # w - 4 + 3 w^2 = 0 at (-1 + 7) / 6
+    end = fit_quadratic(Federated(1.0, objective=Adds(ValuedCubic)), With(searching), ONE, 1)
+    assert end.item() == pytest.approx(1.0, abs=1e-9)
+    with pytest.raises(ValueError, match=r"LBFGS: .*`Cubic\.value`"):
+        fit_quadratic(Federated(1.0, objective=Adds(Cubic)), With(searching), ONE, 1)
+
+
+def test_a_line_search_over_a_users_own_closure_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"LBFGS: .*`line_search_fn`"):
+        fit_quadratic(FedProx(1.0, 1.0), With(searching, automatic=False), ONE, 1)
+
+
+# ---- steps that pass by ----
+
+
+class PastLightning(Quadratic):
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer.optimizer.step(optimizer_closure)
+
+
+class TwoOptimizers(L.LightningModule):
+    """Of two numbers, each with an optimizer, the second is stepped past Lightning, or is left out."""
+
+    def __init__(self, second: bool) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+        self.steps_second, self.automatic_optimization = second, False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        for place, parameter in enumerate((self.first, self.second) if self.steps_second else (self.first,)):
+            optimizer = self.optimizers(use_pl_optimizer=place == 0)[place]
+            optimizer.zero_grad()
+            self.manual_backward((parameter - batch[1]).square().sum() / 2)
+            optimizer.step()
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        return [SGD([parameter], lr=0.5) for parameter in (self.first, self.second)]
+
+
+def test_steps_past_lightning_are_an_error_where_gradients_are_corrected() -> None:
+    hint = r"without a step of an optimizer that Lightning knows of"
+    assert fit_quadratic(FedAvg(1.0), PastLightning(0.5), ONE, 1).item() == 2.0
+    with pytest.raises(ValueError, match=hint):
+        fit_quadratic(FedProx(1.0, 1.0), PastLightning(0.5), ONE, 1)
+    for second in (False, True):
+        trainer, module = quiet_trainer(max_epochs=1, callbacks=[FedProx(1.0, 1.0)]), TwoOptimizers(second)
+        if second:
+            with pytest.raises(ValueError, match=hint):
+                trainer.fit(module, datamodule=TensorDataModule(ONE, batch_size=None))
+        else:
+            trainer.fit(module, datamodule=TensorDataModule(ONE, batch_size=None))
+            assert module.first.item() == 2.0
