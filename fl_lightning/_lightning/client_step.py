@@ -30,8 +30,8 @@ from fl_lightning._lightning.stock import (
 class ClientStep(_TrainingEpochLoop):
     """The part of a client's loop that computes: hooks, closure and clipping in Lightning's order and arithmetic."""
 
-    #: Returns the value of what hooks add to the optimizer's objective.
-    added_to_loss: Callable[[Optimizer], Tensor | float]
+    #: Returns the value of the term whose gradient hooks add.
+    added_to_loss: Callable[[], Tensor | float]
     _window: int  # batches whose gradients are accumulated, the present one included
     _accumulating: bool  # whether the present batch only adds to them
 
@@ -86,7 +86,7 @@ class ClientStep(_TrainingEpochLoop):
                 detached = loss.detach().clone()  # a scaler, or a step, may change the loss in place
                 outputs.update({"loss": detached, **extra})
                 self._backward(loss, optimizer)
-                return detached if is_blind_to_loss(optimizer) else detached + self.added_to_loss(optimizer)
+                return detached if is_blind_to_loss(optimizer) else detached + self.added_to_loss()
 
         if self._accumulating:
             closure()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import LBFGS, Optimizer
 
 from fl_lightning._lightning.local_optimizers import unscale_before_hooks
 from fl_lightning.clients.state_vector import StateVector, unshared
@@ -34,15 +31,12 @@ class ClientCorrection:
         """Steps that a gradient scaler has skipped."""
         self.optimizers: set[Optimizer] = set()
         """Those whose gradients were corrected."""
-        self._places: dict[int, int] = {}
-        self._start: list[Tensor] = []
-        self._linear: list[Tensor] = []
-        if correction is not None or sums_lr:
-            self._places = {id(parameter): place for place, parameter in enumerate(vector.parameters)}
-        if correction is not None:
-            self._start = vector.views(start)[:number]
-            if correction.linear is not None:
-                self._linear = vector.parameter_views(correction.linear)
+        linear = None if correction is None else correction.linear
+        corrects = correction is not None
+        self._parameters = vector.parameters
+        self._places = {id(p): place for place, p in enumerate(vector.parameters)} if corrects or sums_lr else {}
+        self._start = vector.views(start)[:number] if corrects else []
+        self._linear = [] if linear is None else vector.parameter_views(linear)
 
     def apply(self, optimizer: Optimizer) -> None:
         """Correct the gradients that the optimizer is about to use."""
@@ -55,45 +49,37 @@ class ClientCorrection:
                     if parameter.grad is not None:
                         self.summed_lr[self._places[id(parameter)]] += float(group["lr"])
 
+    def value(self) -> Tensor | float:
+        """Return the value of the term that the objective adds, at the present weights."""
+        return self._correction.value(self._parameters, self._start, self._linear) if self._correction else 0.0
+
     def _add_gradient(self, optimizer: Optimizer, correction: Correction) -> None:
-        stepped = _stepped(optimizer)
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not stepped:  # `training_step` returned None for the batch
             return
         dense = [p.grad if p.grad.layout is torch.strided else p.grad.to_dense() for p in stepped]
         for parameter, gradient in zip(stepped, unshared(dense), strict=True):
             parameter.grad = gradient
-        correction.add(stepped, *self._views_of(stepped))
-
-    def value(self, optimizer: Optimizer) -> Tensor | float:
-        """Return the value of the term that the objective adds, at the present weights."""
-        stepped = _stepped(optimizer)
-        return 0.0 if self._correction is None else self._correction.value(stepped, *self._views_of(stepped))
-
-    def _views_of(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return parameters as the client received them, and their coefficients of the linear term."""
-        places = [self._places[id(parameter)] for parameter in parameters]
+        places = [self._places[id(parameter)] for parameter in stepped]
         linear = [self._linear[place] for place in places] if self._linear else []
-        return [self._start[place] for place in places], linear
-
-
-def _stepped(optimizer: Optimizer) -> list[Any]:
-    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        correction.apply(stepped, [self._start[place] for place in places], linear)
 
 
 def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> None:
     """Prepare the optimizers for the client that begins; add the correction's weight decay to their own.
 
     Raises:
-        ValueError: If an optimizer would not follow the corrected gradient, or has no weight decay.
+        ValueError: If an optimizer would minimise without the correction, or has no weight decay.
     """
     if correction is None:
         return
     unscale_before_hooks(trainer.optimizers)
     for optimizer in trainer.optimizers:
-        if reason := _reason(optimizer, correction, trainer.lightning_module.automatic_optimization):
+        searches = isinstance(optimizer, LBFGS) and optimizer.param_groups[0]["line_search_fn"]
+        if searches and not trainer.lightning_module.automatic_optimization:
             raise ValueError(
-                f"The local objective corrects gradients, which needs another optimizer than {type(optimizer).__name__}"
-                f": {reason}"
+                "`line_search_fn` of LBFGS compares losses, to which the local objective's term can be added in "
+                "automatic optimisation only. Leave it out, or optimise automatically."
             )
         for group in optimizer.param_groups if correction.weight_decay else ():
             if "weight_decay" not in group:
@@ -102,16 +88,3 @@ def prepare_optimizers(correction: Correction | None, trainer: pl.Trainer) -> No
                     f'{type(optimizer).__name__}. Use torch.optim.SGD, or `penalty="gradient"`.'
                 )
             group["weight_decay"] += correction.weight_decay
-
-
-def _reason(optimizer: Optimizer, correction: Correction, automatic: bool) -> str:
-    """Return why an optimizer would not minimise the corrected objective; "" if it would."""
-    if isinstance(optimizer, SparseAdam):
-        return "it takes sparse gradients, and corrected ones are dense. Use torch.optim.Adam."
-    if not (isinstance(optimizer, LBFGS) and optimizer.param_groups[0]["line_search_fn"]):
-        return ""
-    own = type(correction)
-    if automatic and (own.add is Correction.add or own.value is not Correction.value):
-        return ""
-    what = f"define `{own.__name__}.value`" if automatic else "optimise automatically"
-    return f"its line search compares losses without the objective's term. Leave out `line_search_fn`, or {what}."

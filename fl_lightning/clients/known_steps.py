@@ -100,8 +100,6 @@ class StepsOfItsOwn:
             return
         others = [optimizer for optimizer in self._trainer.optimizers if optimizer not in corrected]
         suspects = {id(p) for optimizer in others for group in optimizer.param_groups for p in group["params"]}
-        if corrected and not others:
-            return
         views = zip(self._vector.parameters, self._vector.views(self._before), self._vector.views(model), strict=False)
         if any(not same_values(old, new) for p, old, new in views if id(p) in suspects or not corrected):
             name = type(self._trainer.lightning_module).__name__

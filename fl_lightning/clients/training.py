@@ -60,7 +60,7 @@ class LocalTraining:
         corrector: Callback,
     ) -> None:
         self.loop, self.data, self.algorithm, self.settings, self.corrector = loop, data, algorithm, settings, corrector
-        self.trainer, loop.added_to_loss = loop.trainer, self._added_to_loss
+        self.trainer = loop.trainer
         self.vector = StateVector(self.trainer.lightning_module)
         self.batches = ClientBatches(self.trainer, data, settings)
         self.hooks = ClientHooks(self.trainer, settings)
@@ -183,6 +183,7 @@ class LocalTraining:
         self.show([task])
         sums_lr = self.algorithm.needs_summed_lr
         self._correction = ClientCorrection(correction, self.vector, begun.client.start, sums_lr)
+        loop.added_to_loss = self._correction.value
         prepare_optimizers(correction, self.trainer)
         own_steps = StepsOfItsOwn(self.trainer, self.vector, self.algorithm, correction)
         self.seed(task)
@@ -217,9 +218,6 @@ class LocalTraining:
             self._correction.skipped += 1
         else:
             self._correction.apply(optimizer)
-
-    def _added_to_loss(self, optimizer: Optimizer) -> Tensor | float:
-        return 0.0 if self._correction is None else self._correction.value(optimizer)
 
     def finish(
         self, client: LocalClient, model: Tensor, num_steps: int, summed_lr: Sequence[float] = ()

@@ -13,7 +13,7 @@ from torch import Tensor
 from fl_lightning.arguments import check_choice
 from fl_lightning.parts.client_states import ClientStates
 from fl_lightning.parts.federation import ClientResult, Federation
-from fl_lightning.parts.of_held import first_of_held, flag_of_held
+from fl_lightning.parts.of_held import OfHeld, flag_of_held
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.running_mean import RunningMean
 
@@ -36,7 +36,7 @@ class Aggregation(Part, ABC):
     merges_buffers: bool = flag_of_held()
     #: Clients count in proportion to their numbers of samples if it is ``"samples"``, else alike. SCAFFOLD's server
     #: weighs control variates likewise. That of a held aggregation, if there is one.
-    weighting: str = first_of_held("uniform")
+    weighting: str = OfHeld(lambda values: next(iter(values), "uniform"))  # type: ignore[assignment]
     #: Whether :attr:`ClientResult.summed_lr` is needed. True if a held aggregation needs it.
     needs_summed_lr: bool = flag_of_held()
 

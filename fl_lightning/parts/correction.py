@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,11 +34,6 @@ class Correction(ShowsSignature):
     linear: Tensor | None = None
     weight_decay: float = 0.0
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "add" in vars(cls):
-            cls.add = _returning_nothing(vars(cls)["add"])  # type: ignore[method-assign]
-
     def __post_init__(self) -> None:
         check_finite("pull", self.pull, "It is the weight of the quadratic term.")
         check_finite("weight_decay", self.weight_decay)
@@ -66,6 +59,20 @@ class Correction(ShowsSignature):
             if linear:
                 torch._foreach_add_(gradients, list(linear))
 
+    def apply(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> None:
+        """Call :meth:`add`.
+
+        Raises:
+            TypeError: If it returns the term instead of adding its gradient.
+        """
+        returned: object = self.add(parameters, start, linear)  # type: ignore[func-returns-value]
+        if returned is not None:
+            raise TypeError(
+                f"`{type(self).__name__}.add` returned {got(returned)}, which has no effect. It must add the gradient "
+                "of its term to each `parameter.grad` in place, such as `parameter.grad.add_(gradient)`, and return "
+                "nothing."
+            )
+
     def value(self, parameters: Sequence[Tensor], start: Sequence[Tensor], linear: Sequence[Tensor]) -> Tensor | float:
         """Return the term's value, for optimizers that look at the loss, such as those that search along a line.
 
@@ -77,19 +84,3 @@ class Correction(ShowsSignature):
         with torch.no_grad():
             pulls = [self.pull / 2 * (now - old).square().sum() for now, old in zip(parameters, start, strict=True)]
             return sum(pulls + [(now * slope).sum() for now, slope in zip(parameters, linear, strict=False)])
-
-
-def _returning_nothing(add: Callable[..., Any]) -> Callable[..., None]:
-    """Return a user's ``add`` that raises ``TypeError`` where it returns the term instead of adding its gradient."""
-
-    @functools.wraps(add)
-    def checked(self: Correction, *args: Any, **kwargs: Any) -> None:
-        returned = add(self, *args, **kwargs)
-        if returned is not None:
-            raise TypeError(
-                f"`{type(self).__name__}.add` returned {got(returned)}, which has no effect. It must add the gradient "
-                "of its term to each `parameter.grad` in place, such as `parameter.grad.add_(gradient)`, and return "
-                "nothing."
-            )
-
-    return checked

@@ -61,11 +61,6 @@ def flag_of_held() -> Any:
     return OfHeld(any)
 
 
-def first_of_held(default: Any) -> Any:
-    """Return a value that is the first held part's; ``default`` without one."""
-    return OfHeld(lambda values: next(iter(values), default))
-
-
 def vectors_of_held() -> Any:
     """Return a number of vectors that are sent: the model, and those that held parts send beside it."""
     return OfHeld(lambda numbers: 1 + sum(number - 1 for number in numbers))

@@ -125,7 +125,7 @@ def test_sparse_gradients_give_the_weights_of_dense_ones(make: Callable[..., Any
 
 
 def test_an_optimizer_of_sparse_gradients_alone() -> None:
-    with pytest.raises(ValueError, match=r"SparseAdam: .*Use torch\.optim\.Adam"):
+    with pytest.raises(RuntimeError, match="consider Adam"):
         weights_of_words(FedProx(0.1, 1.0), True, SparseAdam)
     assert weights_of_words(FedProx(0.0, 1.0), True, SparseAdam).isfinite().all()
 
@@ -191,8 +191,6 @@ class Cubic(Correction):
             drift = parameter.detach() - received
             parameter.grad.add_(3 * drift * drift.abs())
 
-
-class ValuedCubic(Cubic):
     def value(self, parameters: Any, start: Any, linear: Any) -> Any:
         return sum(
             (parameter - received).abs().pow(3).sum() for parameter, received in zip(parameters, start, strict=True)
@@ -200,23 +198,18 @@ class ValuedCubic(Cubic):
 
 
 class Adds(LocalObjective):
-    def __init__(self, kind: type[Correction]) -> None:
-        self.kind = kind
-
     def correction(self, client: Any) -> Correction:
-        return self.kind()
+        return Cubic()
 
 
-def test_a_term_of_another_form_needs_a_value_for_a_line_search() -> None:
+def test_a_term_of_another_form_has_a_value_of_its_own() -> None:
     # w - 4 + 3 w^2 = 0 at (-1 + 7) / 6
-    end = fit_quadratic(Federated(1.0, objective=Adds(ValuedCubic)), With(searching), ONE, 1)
+    end = fit_quadratic(Federated(1.0, objective=Adds()), With(searching), ONE, 1)
     assert end.item() == pytest.approx(1.0, abs=1e-9)
-    with pytest.raises(ValueError, match=r"LBFGS: .*`Cubic\.value`"):
-        fit_quadratic(Federated(1.0, objective=Adds(Cubic)), With(searching), ONE, 1)
 
 
 def test_a_line_search_over_a_users_own_closure_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"LBFGS: .*`line_search_fn`"):
+    with pytest.raises(ValueError, match="`line_search_fn`"):
         fit_quadratic(FedProx(1.0, 1.0), With(searching, automatic=False), ONE, 1)
 
 

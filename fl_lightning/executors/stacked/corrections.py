@@ -135,7 +135,7 @@ class StackedCorrections:
             for view, place in zip(rows, places, strict=True):
                 view.grad = gradients[place][row]  # type: ignore[index]
             starts = [self._starts[place][row] for place in places]
-            self._own[row].add(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
+            self._own[row].apply(rows, starts, [self._linear[place][row] for place in places] if self._linear else [])
             for view, place in zip(rows, places, strict=True):
                 gradients[place][row].copy_(view.grad)  # type: ignore[index, arg-type]
 

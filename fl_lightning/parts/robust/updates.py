@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fl_lightning.parts.federation import ClientResult, accumulator
-from fl_lightning.parts.running_mean import RunningMean
 from fl_lightning.signatures import ShowsSignature
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
@@ -70,13 +69,11 @@ class Updates(ShowsSignature):
 
     def buffers(self) -> Tensor:
         """Return the mean of the clients' buffers by :attr:`weights`, float64."""
-        weights, mean = self.weights.cpu(), RunningMean()
-        of_results = weights if self._matrix is None else weights @ self._matrix.to(weights)
-        for result, weight in zip(self.results, of_results.tolist(), strict=True):
-            mean.add(result.buffers, weight)
-        merged = mean.compute()
-        assert merged is not None  # a rule gives somebody a weight
-        return merged
+        weights = self.weights.cpu() if self._matrix is None else self.weights.cpu() @ self._matrix.cpu()
+        kind = accumulator(self.results[0].vector)
+        pairs = zip(self.results, weights.tolist(), strict=True)
+        total: Tensor = sum(weight * result.buffers.to(kind) for result, weight in pairs)  # type: ignore[assignment]
+        return total / float(weights.sum())
 
     def mean(self) -> Tensor:
         """Return the plain mean of the rows, shape ``(size,)``, float64."""
