@@ -51,7 +51,8 @@ class ClientCorrection:
 
     def value(self) -> Tensor | float:
         """Return the value of the term that the objective adds, at the present weights."""
-        return self._correction.value(self._parameters, self._start, self._linear) if self._correction else 0.0
+        correction = self._correction
+        return 0.0 if correction is None else correction.value(self._parameters, self._start, self._linear)
 
     def _add_gradient(self, optimizer: Optimizer, correction: Correction) -> None:
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
