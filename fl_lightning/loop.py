@@ -170,7 +170,7 @@ class FederatedLoop(RoundLoop):
             local_work=self._local_work,
             names=vector.tensor_names,
             shapes=vector.shapes,
-            bits_per_value=8 * vector.parameters[0].dtype.itemsize,
+            bits_per_value=[8 * tensor.itemsize for tensor in vector.tensors()],
             max_rounds=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
         )
 

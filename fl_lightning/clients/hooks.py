@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import lightning.pytorch as pl
 from torch import Tensor
 
+from fl_lightning._lightning.hooks import enter_fx
 from fl_lightning.clients.settings import LocalSettings
 from fl_lightning.parts.federation import ClientResult, LocalClient, same_values
 from fl_lightning.parts.guards.changes_in_place import unchanged
@@ -15,6 +16,9 @@ from fl_lightning.seeding import Stream, seed_global_generators
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+#: What the hooks of clients and rounds log counts as logged in this hook of Lightning's: it is the one that logs means
+#: over a round and does not run again in it, which would empty them.
+_LOGS_AS = "on_train_start"
 _IDLE, _OF_RESULT = "_does_nothing", "_reads_result_only"
 
 
@@ -87,13 +91,16 @@ class ClientHooks:
     def _call(self, hooks: list[Any], place: int, argument: LocalClient | ClientResult) -> None:
         if hooks:
             seed_global_generators(self._settings.seed, Stream.HOOKS, *argument.task.seeds, place)
+        module = self._trainer.lightning_module
+        previous = enter_fx(module, _LOGS_AS)
         for hook in hooks:
-            returned = hook(self._trainer, self._trainer.lightning_module, argument)
+            returned = hook(self._trainer, module, argument)
             if isinstance(returned, ClientResult):
                 raise TypeError(
                     "A callback's `on_client_end` returned a ClientResult, which would be ignored: hooks only look at "
                     "results. Write an `Exchange` whose `upload` returns the changed one."
                 )
+        enter_fx(module, previous)
 
     def _of(self, name: str) -> list[Any]:
         hooks = (getattr(callback, name, None) for callback in self._trainer.callbacks)
@@ -102,6 +109,9 @@ class ClientHooks:
 
 def notify(trainer: Any, hook: str) -> None:
     """Call a hook of rounds on the callbacks that define it."""
+    module = trainer.lightning_module
+    previous = enter_fx(module, _LOGS_AS)
     for callback in trainer.callbacks:
         if (function := getattr(callback, hook, None)) is not None:
-            function(trainer, trainer.lightning_module)
+            function(trainer, module)
+    enter_fx(module, previous)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.state_vector import StateVector, may_travel
 from fl_lightning.parts.federation import same_values
 
 
@@ -23,11 +23,11 @@ class LoadedWeights:
 
     def __init__(self, module: nn.Module, unsaved: Mapping[str, Tensor]) -> None:
         self.unsaved = unsaved
-        held = dict(module.named_buffers())
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, buffer in unsaved.items():
             if name in held and held[name].shape == buffer.shape:
                 held[name].copy_(buffer)
-        self._before = {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
+        self._before = {name: tensor.detach().clone() for name, tensor in may_travel(module).items()}
 
     def are_changed(self, vector: StateVector) -> bool:
         """Whether the federated state holds other values now."""
@@ -47,9 +47,3 @@ def unsaved_buffers(vector: StateVector, values: Tensor | None) -> dict[str, Ten
     tensors = vector.tensors() if values is None else vector.views(values)
     named = zip(vector.tensor_names, tensors, strict=True)
     return {name: tensor.detach().cpu().clone() for name, tensor in named if name not in saved}
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return what may be part of a federated state: trained parameters and dense buffers."""
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return {**trained, **{name: b for name, b in module.named_buffers() if b.layout is torch.strided}}

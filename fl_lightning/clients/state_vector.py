@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torchmetrics import Metric
 
 from fl_lightning.clients.places import Places
+
+#: Frozen tensors with more values than this many times the trained ones do not travel, unless they are few.
+_FROZEN_SHARE, _FEW = 2, 2**14
+_SAMPLE = 64  # values of a large tensor that must not change
 
 
 class StateVector:
     """Reads and writes the federated state of a module as one vector of shape ``(size,)``.
 
-    The state is every parameter that is trained followed by every buffer of a submodule in training mode (BatchNorm's
-    running statistics and counters). What is frozen, or in eval mode when the fit begins, is the same everywhere and
-    stays out; so do complex buffers, which must be constant. Integer buffers are carried as floating-point numbers and
-    rounded when they are written: in double precision, if they may be too large for single precision. The states of
-    torchmetrics objects are not part of it: they describe the round.
+    The state is every parameter that is trained, followed by everything else that training may change, which is called
+    a buffer here: buffers of submodules in training mode (BatchNorm's running statistics and counters), and what is
+    frozen when the fit begins, parameters without gradients (a teacher that follows by a moving average) and buffers of
+    submodules in eval mode. A large frozen part, of more than twice as many values as are trained, stays out and must
+    be constant; so must frozen tensors that the vector's type cannot hold, and complex and sparse ones. Integer buffers
+    are carried as floating-point numbers and rounded when they are written: in double precision, if they may be too
+    large for single precision. The states of torchmetrics objects are not part of it: they describe the round.
 
     Args:
         module: The module, on the device on which it trains.
@@ -54,33 +61,42 @@ class StateVector:
         self.parameters = [parameter for _, parameter in named]
         #: Names of the trained parameters, in the vector's order.
         self.names = [name for name, _ in named]
-        self._buffer_owners = _owners_of_buffers(module) if like is None else like._owners_in(module)
-        module_names = {id(submodule): name for name, submodule in module.named_modules()}
+        self.num_parameters = sum(p.numel() for p in self.parameters)
+        self.device = self.parameters[0].device
+        buffers = _buffers_in_training(module)
+        self.dtype = torch.float32
+        for tensor in (*self.parameters, *buffers.values()):
+            if tensor.is_floating_point():
+                self.dtype = torch.promote_types(self.dtype, tensor.dtype)
+        if any(_is_large(name, buffer) for name, buffer in buffers.items()):
+            self.dtype = torch.float64
         #: Names of the buffers, in the vector's order.
-        self.buffer_names = [f"{module_names[id(owner)]}.{name}".lstrip(".") for owner, name in self._buffer_owners]
+        self.buffer_names = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
+        self._buffer_places = [_place_in(module, name) for name in self.buffer_names]
         tensors = self.tensors()
         #: Shapes of the tensors of the state, parameters first.
         self.shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
         self.size = sum(self._lengths)
-        self.num_parameters = sum(p.numel() for p in self.parameters)
-        self.device = self.parameters[0].device
-        self.dtype = torch.float32
-        for tensor in tensors:
-            if tensor.is_floating_point():
-                self.dtype = torch.promote_types(self.dtype, tensor.dtype)
-        if any(_is_large(name, buffer) for name, buffer in zip(self.buffer_names, self._buffers(), strict=True)):
-            self.dtype = torch.float64
 
     @property
     def tensor_names(self) -> list[str]:
         """Names of the tensors of the state, parameters first."""
         return [*self.names, *self.buffer_names]
 
-    def _owners_in(self, copy: nn.Module) -> list[tuple[nn.Module, str]]:
-        """Return (submodule, name) for every buffer, in a copy of the module."""
-        places = (name.rpartition(".") for name in self.buffer_names)
-        return [(copy.get_submodule(owner), name) for owner, _, name in places]
+    def _frozen(self, buffers: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the frozen tensors that travel, given the buffers in training mode."""
+        found = _others(self.module, [*self.parameters, *buffers.values()])
+        names = [name for name, tensor in found.items() if self._holds(name, tensor)]
+        return names if _are_few(sum(found[name].numel() for name in names), self.num_parameters) else []
+
+    def _holds(self, name: str, frozen: Tensor) -> bool:
+        """Whether the vector can hold a frozen tensor as it is."""
+        if not _travels(frozen) or frozen.device != self.device or frozen.is_inference() or 0 in frozen.stride():
+            return False
+        if frozen.is_floating_point():
+            return torch.promote_types(self.dtype, frozen.dtype) is self.dtype
+        return self.dtype is torch.float64 or not _is_large(name, frozen)
 
     def read(self) -> Tensor:
         """Return a new vector that holds the module's present state.
@@ -162,26 +178,31 @@ class StateVector:
         )
 
     def keep_constant(self) -> None:
-        """Note the values of buffers that do not travel, complex and sparse ones, for :meth:`check_constant`."""
-        held = [(owner, *named) for owner in self.module.modules() for named in owner.named_buffers(recurse=False)]
-        self._constant = [(owner, name, buffer.clone()) for owner, name, buffer in held if not _travels(buffer)]
+        """Note the values of what does not travel, of large tensors a sample, for :meth:`check_constant`."""
+        found = _others(self.module, self.tensors())
+        self._constant = [(name, *_place_in(self.module, name), _sample(tensor)) for name, tensor in found.items()]
 
     def check_constant(self) -> None:
-        """Raise ``RuntimeError`` if training changed a buffer that does not travel, having put its value back."""
-        for owner, name, before in self._constant:
-            now = owner._buffers[name]
-            if now is not None and not _same_memory(now, before):
-                for each, own_name, value in self._constant:
-                    each._buffers[own_name] = value
-                kind, way_out = ("complex", "two real buffers") if before.is_complex() else ("sparse", "a dense buffer")
-                raise RuntimeError(
-                    f"Training changed the {kind} buffer {name!r} of {type(owner).__name__}. Only dense tensors of "
-                    f"real numbers are averaged, so {kind} buffers must be constant. Store it as {way_out}."
-                )
+        """Raise ``RuntimeError`` if training changed what does not travel."""
+        for name, held, key, before in self._constant:
+            now = held[key]
+            if now is None or _same_memory(_sample(now), before):
+                continue
+            for _, each, own_key, value in self._constant:
+                if value.layout is not torch.strided:  # the others are put back as the round breaks off
+                    each[own_key] = value
+            kind, hint = "frozen", "a buffer of a submodule in training mode (`register_buffer`), which travels"
+            if not _travels(before):
+                kind, hint = ("complex", "two real buffers") if before.is_complex() else ("sparse", "a dense buffer")
+            raise RuntimeError(
+                f"Training changed the {kind} tensor {name!r} of {type(self.module).__name__}, which does not travel: "
+                "only dense tensors of real numbers do, and of frozen ones those that the trained parameters' type "
+                f"can hold, of at most {_FROZEN_SHARE} times as many values in all. Store it as {hint}."
+            )
 
     def _buffers(self) -> list[Tensor]:
         # they are looked up each time, because a module may replace one by assignment
-        buffers = [owner._buffers[name] for owner, name in self._buffer_owners]
+        buffers = [held[key] for held, key in self._buffer_places]
         return [buffer for buffer in buffers if buffer is not None]
 
 
@@ -198,16 +219,64 @@ def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     return own
 
 
-def _owners_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return (submodule, name) for every distinct buffer that training may change."""
-    owners: list[tuple[nn.Module, str]] = []
-    seen: set[int] = set()
-    for submodule in (m for m in module.modules() if m.training):
-        for name, buffer in submodule.named_buffers(recurse=False):
-            if id(buffer) not in seen and _travels(buffer):
-                seen.add(id(buffer))
-                owners.append((submodule, name))
-    return owners
+def may_travel(module: nn.Module) -> dict[str, Tensor]:
+    """Return what may be part of a module's federated state, by name, whatever its layers' modes are in the fit."""
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    others = {name: tensor for name, tensor in _others(module, list(trained.values())).items() if _travels(tensor)}
+    frozen = dict(module.named_parameters()).keys() & others.keys()
+    if not _are_few(sum(others[name].numel() for name in frozen), sum(p.numel() for p in trained.values())):
+        others = {name: tensor for name, tensor in others.items() if name not in frozen}
+    return {**trained, **others}
+
+
+def _are_few(frozen: int, trained: int) -> bool:
+    """Whether so many frozen values may travel with so many trained ones."""
+    return frozen <= max(_FROZEN_SHARE * trained, _FEW)
+
+
+def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
+    """Return every distinct buffer of submodules in training mode that can travel."""
+    training = [(path, part) for path, part in module.named_modules() if part.training]
+    found = {_joined(path, key): buffer for path, part in training for key, buffer in part.named_buffers(recurse=False)}
+    distinct = {id(buffer): name for name, buffer in reversed(found.items())}
+    return {name: buffer for name, buffer in found.items() if distinct[id(buffer)] == name and _travels(buffer)}
+
+
+def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return the module's tensors that share no memory with the given ones or with each other, without metrics'."""
+    memory = {_memory(tensor) for tensor in tensors}
+    of_metrics = {id(part) for metric in module.modules() if isinstance(metric, Metric) for part in metric.modules()}
+    found: dict[str, Tensor] = {}
+    for path, part in module.named_modules():
+        for key, tensor in () if id(part) in of_metrics else (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None and tensor.numel() and _memory(tensor) not in memory:
+                memory.add(_memory(tensor))
+                found[_joined(path, key)] = tensor
+    return found
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def _joined(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _place_in(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """Return where a module holds the named parameter or buffer: a dictionary and a key."""
+    path, _, key = name.rpartition(".")
+    owner = module.get_submodule(path)
+    return owner._parameters if key in owner._parameters else owner._buffers, key
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor, of a large dense one a sample of its memory."""
+    if tensor.numel() <= _SAMPLE or not _travels(tensor):
+        return tensor.detach().clone()
+    length = tensor.untyped_storage().nbytes() // tensor.itemsize - tensor.storage_offset()
+    count = min(_SAMPLE, length)
+    return tensor.detach().as_strided((count,), (length // count,)).clone()
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:

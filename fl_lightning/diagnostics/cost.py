@@ -20,7 +20,7 @@ class Communication(RoundObserver):
 
     ``fed/models_down`` and ``fed/models_up`` count vectors of the model's length, so SCAFFOLD's control variate counts
     as a second one. ``fed/bytes_down`` and ``fed/bytes_up`` count every number that travels, with the bits that it
-    takes: in the module's precision, or as an exchange compresses it. When the target is reached,
+    takes: each tensor in its own type, or as an exchange compresses it. When the target is reached,
     ``fed/rounds_to_target`` and ``fed/cost_to_target`` are logged from then on; the cost is in rounds of FedAvg,
     ``rounds x vectors`` (Acar et al. 2021: twice the rounds for SCAFFOLD).
 

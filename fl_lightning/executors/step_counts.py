@@ -26,6 +26,10 @@ _OTHERS = (
 )
 
 
+#: Kernels of whole recurrent layers, for which torch's counter has no formula.
+_RECURRENT = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
+
+
 class StepCounts(TorchDispatchMode):
     """Counts operations and their arithmetic while it is entered.
 
@@ -45,10 +49,12 @@ class StepCounts(TorchDispatchMode):
         """Run an operation and count it."""
         out = function(*args, **(kwargs or {}))
         self._calls += 1
-        packet = function._overloadpacket
+        packet, name = function._overloadpacket, str(function._overloadpacket)
         if packet in flop_registry:
             self._flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        self._names.add(str(packet))
+        elif name.startswith(_RECURRENT) and isinstance(args[0], torch.Tensor):
+            self._flops += _of_recurrence(*args[:3]) * (2 if name.endswith("_backward") else 1)
+        self._names.add(name)
         # the order of samples comes from a generator of its own
         seeded = torch.Tag.nondeterministic_seeded in function.tags and (kwargs or {}).get("generator") is None
         self.draws = self.draws or seeded
@@ -56,7 +62,7 @@ class StepCounts(TorchDispatchMode):
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of a step's products and convolutions, forward and backward."""
+        """Floating-point operations of a step's products, convolutions and recurrences, forward and backward."""
         return self._flops / max(1, self.steps)
 
     @property
@@ -80,6 +86,18 @@ class StepCounts(TorchDispatchMode):
     def __str__(self) -> str:
         kind = ", and convolutions or recurrent layers" if self.convolves else ""
         return f"a client's step has {in_words(self.flops)} floating-point operations{kind}"
+
+
+def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:
+    """Return the operations of recurrent layers: two for each row of each step and each value of a weight matrix.
+
+    Args:
+        x: The input, shape ``(..., features)``; every layer has as many rows.
+        weight: The weight matrix of a layer's input; of some kernels, a list with the parameters of all layers.
+        weight_hidden: That of its hidden state; not used where there is a list.
+    """
+    weights = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
+    return 2 * (x.numel() // max(1, x.shape[-1])) * sum(each.numel() for each in weights if each.dim() == 2)
 
 
 def in_words(number: float) -> str:

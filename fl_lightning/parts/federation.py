@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from operator import itemgetter
@@ -202,7 +203,7 @@ class Federation:
             (batches), shape ``(K,)``.
         names: Names of all tensors of the model, in its order.
         shapes: Their shapes.
-        bits_per_value: Bits of a parameter's number, as the module holds it.
+        bits_per_value: Bits of the numbers of each of the model's tensors, as the module holds it; one number for all.
         replicates_states: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         client_states: Every :class:`ClientStates` of the fit.
@@ -220,7 +221,7 @@ class Federation:
     local_work: Callable[[str], Sequence[int]] = no_local_work
     names: Sequence[str] = ()
     shapes: Sequence[torch.Size] = ()
-    bits_per_value: int = 32
+    bits_per_value: int | Sequence[int] = 32
     replicates_states: bool = False
     max_rounds: int | None = None
     client_states: Known = field(default_factory=Known, repr=False, compare=False)
@@ -248,6 +249,15 @@ class Federation:
     def tensor_lengths(self) -> list[int]:
         """Number of values of each of the model's tensors, parameters first."""
         return [shape.numel() for shape in self.shapes]
+
+    def payload(self, places: Iterable[int]) -> Payload:
+        """Return the message that holds the model's tensors at these places, each number as the module holds it."""
+        lengths, bits = self.tensor_lengths or self.lengths, self.bits_per_value
+        sent = [(lengths[place], bits if isinstance(bits, int) else bits[place]) for place in places]
+        values, total = sum(length for length, _ in sent), sum(length * each for length, each in sent)
+        if not values or total % values == 0:
+            return Payload(values, total // max(1, values))
+        return Payload(values, math.nextafter(total / values, 0))  # so that rounding up gives the total
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a model, or of only its parameters, by the names of the module's tensors."""

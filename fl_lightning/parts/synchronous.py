@@ -173,7 +173,7 @@ class SynchronousAlgorithm(Algorithm):
         reported = [client for client, _, _ in done.values()]
         self.report = RoundReport(reported, self._dropped, [self._client_of[slot] for slot in failed])
         uploads = [payload for _, _, payload in done.values()] + [self.meter.payload_up] * len(failed)
-        buffers = self.changing_buffers.lengths()
+        buffers = self.changing_buffers.places()
         self.meter.count(self.traffic, len(self.planned_tasks) + self._dropped, uploads, buffers)
         with self.drawing(Moment.ROUND_END, self._round):
             self.sampler.take_scores({client: score for client, score, _ in done.values() if score is not None})

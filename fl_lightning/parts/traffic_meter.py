@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fl_lightning.parts.exchange.base import Exchange
 from fl_lightning.parts.federation import Federation
@@ -33,35 +33,35 @@ class TrafficMeter:
         self, federation: Federation, exchange: Exchange, objective: LocalObjective, sampler: ClientSampler
     ) -> None:
         self._exchange, self._objective, self.sampler, self.scored = exchange, objective, sampler, 0
-        self._bits = federation.bits_per_value
-        names = federation.names or [""] * len(federation.lengths)
-        sent = [n for name, n in zip(names, federation.lengths, strict=False) if exchange.travels(name)]
-        self.payload = Payload(sum(sent), self._bits)
+        self._federation = federation
+        self.payload = self._sent(range(len(federation.lengths)))
         self.payload_up = exchange.payload_up(self.payload)
 
-    def count(
-        self, traffic: Traffic, sent: int, uploads: Sequence[Payload], buffers: Sequence[tuple[str, int]]
-    ) -> None:
+    def _sent(self, places: Iterable[int]) -> Payload:
+        """Return the message of those of the model's tensors that travel."""
+        names = self._federation.names
+        return self._federation.payload(p for p in places if not names or self._exchange.travels(names[p]))
+
+    def count(self, traffic: Traffic, sent: int, uploads: Sequence[Payload], buffers: Sequence[int]) -> None:
         """Count the models that went to so many clients, what came back from each, and the scores since the last count.
 
         Args:
             traffic: To be increased.
             sent: Clients that received a model.
             uploads: The message of each client that reported.
-            buffers: Name and number of values of each buffer that changes.
+            buffers: Places, among the model's tensors, of the buffers that change.
         """
-        lengths = sum(length for name, length in buffers if self._exchange.travels(name))
+        changing, number = self._sent(buffers), Payload(1, self._federation.payload([0]).bits_per_value)
         vectors = self._objective.vectors_sent
-        beside = Payload(lengths + (vectors - 1) * self.payload.values, self._bits)
         traffic.models_down += vectors * sent + self.scored
         traffic.models_up += vectors * len(uploads)
         traffic.send_down(self._exchange.payload_down(self.payload), sent + self.scored)
-        traffic.send_down(beside, sent)
-        traffic.send_down(Payload(lengths, self._bits), self.scored)
+        traffic.send_down(self.payload, (vectors - 1) * sent)
+        traffic.send_down(changing, sent + self.scored)
         for payload in uploads:
             traffic.send_up(payload)
-        traffic.send_up(beside, len(uploads))
+        traffic.send_up(self.payload, (vectors - 1) * len(uploads))
+        traffic.send_up(changing, len(uploads))
         numbers = int(self.sampler.needs_scores) + int(self._objective.sends_loss)  # beside the vectors
-        traffic.send_up(Payload(numbers, self._bits), len(uploads))
-        traffic.send_up(Payload(1, self._bits), self.scored)
+        traffic.send_up(number, numbers * len(uploads) + self.scored)
         self.scored = 0

@@ -59,5 +59,5 @@ class Changes(Graph):
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_a_sparse_buffer_must_be_constant(layout: str) -> None:
-    with pytest.raises(RuntimeError, match=r"changed the sparse buffer 'adjacency' of Changes.*Store it as a dense"):
+    with pytest.raises(RuntimeError, match=r"changed the sparse tensor 'adjacency' of Changes.*Store it as a dense"):
         fitted(layout, "sequential", Changes)

@@ -187,7 +187,7 @@ def test_a_complex_buffer_that_training_changes_is_refused(executor: Any) -> Non
             return super().training_step(batch, batch_idx)
 
     module = Turns()
-    expected = r"changed the complex buffer 'rotation' of Turns.*Store it as two real buffers"
+    expected = r"changed the complex tensor 'rotation' of Turns.*Store it as two real buffers"
     with pytest.raises(RuntimeError, match=expected):
         train(module, FedAvg(1.0, executor=executor), rounds=1)
     assert float(module.w.detach()) == 0.0

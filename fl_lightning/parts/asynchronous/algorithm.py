@@ -141,7 +141,7 @@ class AsynchronousAlgorithm(Algorithm):
             with self.drawing(Moment.TAKE, self._round, number):
                 self._take(slot)
         self.changing_buffers.add(self.changing_buffers.seen)
-        self.meter.count(self.traffic, schedule.simulation.number - sent, uploads, self.changing_buffers.lengths())
+        self.meter.count(self.traffic, schedule.simulation.number - sent, uploads, self.changing_buffers.places())
 
     def receive(self, result: ClientResult) -> None:
         """Keep a result until it is due; one with NaN or infinite values is left out then.
@@ -230,7 +230,7 @@ class AsynchronousAlgorithm(Algorithm):
             change = torch.linalg.vector_norm(server.model[:n] - before[:n])
             if change > threshold * torch.linalg.vector_norm(before[:n]):
                 self.broadcasts += 1
-                buffers = self.changing_buffers.lengths()
+                buffers = self.changing_buffers.places()
                 self.meter.count(self.traffic, self.federation.num_clients, [], buffers)
         waiting, self.schedule.simulation.waiting = self.schedule.simulation.waiting, []
         self.schedule.free(waiting)

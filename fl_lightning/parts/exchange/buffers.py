@@ -67,7 +67,6 @@ class ChangingBuffers(Part):
     def on_fit_start(self, federation: Federation) -> None:
         """Regard all buffers as constant."""
         self._lengths = federation.tensor_lengths[len(federation.lengths) :]
-        self._names = list(federation.names[len(federation.lengths) :])
         self._known: set[int] = set()
         #: Places of the buffers that changed since the last round's end, on this process.
         self.seen: set[int] = set()
@@ -99,9 +98,9 @@ class ChangingBuffers(Part):
         n = self.federation.num_parameters
         return torch.cat([model[:n], torch.where(self._varies, model[n:], server_model[n:].to(model.dtype))])
 
-    def lengths(self) -> list[tuple[str, int]]:
-        """Return name and number of values of each buffer that changes."""
-        return [(self._names[place], self._lengths[place]) for place in sorted(self._known)]
+    def places(self) -> list[int]:
+        """Return the places, among the model's tensors, of the buffers that change."""
+        return [len(self.federation.lengths) + place for place in sorted(self._known)]
 
     def on_round_abort(self) -> None:
         """Forget what the clients of the round changed."""
