@@ -22,11 +22,12 @@ class QuietTraining:
 
     Args:
         loop: The clients' loop, prepared.
+        frozen: Names of frozen parameters that steps may change, and of buffers.
         module: A copy of the trainer's module; the module itself if ``None``.
     """
 
-    def __init__(self, loop: ClientLoop, module: pl.LightningModule | None = None) -> None:
-        self._loop = loop
+    def __init__(self, loop: ClientLoop, frozen: Sequence[str], module: pl.LightningModule | None = None) -> None:
+        self._loop, self._frozen = loop, set(frozen)
         self._module = loop.trainer.lightning_module if module is None else module
 
     def gradients(self, batches: Iterable[Any], names: list[str]) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -128,8 +129,11 @@ class QuietTraining:
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
-        """Set eval mode; put back the modes, and the buffers that steps change, such as queues and counters."""
+        """Set eval mode; put back the modes, and what steps change, such as queues, counters and teachers."""
         owned = [(submodule._buffers, name) for submodule in self._module.modules() for name in submodule._buffers]
+        for path, submodule in self._module.named_modules():
+            keys = [key for key in submodule._parameters if f"{path}.{key}".lstrip(".") in self._frozen]
+            owned += [(submodule._parameters, key) for key in keys]
         before = [(buffers, name, buffers[name], plain_copy(buffers[name])) for buffers, name in owned]
         modes = [(submodule, submodule.training) for submodule in self._module.modules()]
         # cuDNN has no backward pass for recurrent layers in eval mode

@@ -74,6 +74,7 @@ class StateVector:
         self.buffer_names = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
         self._buffer_places = [_place_in(module, name) for name in self.buffer_names]
         tensors = self.tensors()
+        self._outside = [(name, *_place_in(module, name)) for name in _others(module, tensors)]
         #: Shapes of the tensors of the state, parameters first.
         self.shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
@@ -87,16 +88,16 @@ class StateVector:
     def _frozen(self, buffers: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the frozen tensors that travel, given the buffers in training mode."""
         found = _others(self.module, [*self.parameters, *buffers.values()])
-        names = [name for name, tensor in found.items() if self._holds(name, tensor)]
+        names = [name for name, tensor in found.items() if self._holds(tensor)]
         return names if _are_few(sum(found[name].numel() for name in names), self.num_parameters) else []
 
-    def _holds(self, name: str, frozen: Tensor) -> bool:
+    def _holds(self, frozen: Tensor) -> bool:
         """Whether the vector can hold a frozen tensor as it is."""
         if not _travels(frozen) or frozen.device != self.device or frozen.is_inference() or 0 in frozen.stride():
             return False
         if frozen.is_floating_point():
             return torch.promote_types(self.dtype, frozen.dtype) is self.dtype
-        return self.dtype is torch.float64 or not _is_large(name, frozen)
+        return self.dtype is torch.float64 or bool((frozen.double().abs() < 2**22).all())
 
     def read(self) -> Tensor:
         """Return a new vector that holds the module's present state.
@@ -179,25 +180,24 @@ class StateVector:
 
     def keep_constant(self) -> None:
         """Note the values of what does not travel, of large tensors a sample, for :meth:`check_constant`."""
-        found = _others(self.module, self.tensors())
-        self._constant = [(name, *_place_in(self.module, name), _sample(tensor)) for name, tensor in found.items()]
+        self._constant = [None if held[key] is None else _sample(held[key]).clone() for _, held, key in self._outside]
 
     def check_constant(self) -> None:
         """Raise ``RuntimeError`` if training changed what does not travel."""
-        for name, held, key, before in self._constant:
+        for (name, held, key), before in zip(self._outside, self._constant, strict=True):
             now = held[key]
-            if now is None or _same_memory(_sample(now), before):
+            if now is None or before is None or _same_memory(_sample(now), before):
                 continue
-            for _, each, own_key, value in self._constant:
-                if value.layout is not torch.strided:  # the others are put back as the round breaks off
+            for (_, each, own_key), value in zip(self._outside, self._constant, strict=True):
+                if value is not None and value.layout is not torch.strided:  # others: as the round breaks off
                     each[own_key] = value
-            kind, hint = "frozen", "a buffer of a submodule in training mode (`register_buffer`), which travels"
+            kind, hint = "frozen", "a buffer of a submodule in training mode"
             if not _travels(before):
                 kind, hint = ("complex", "two real buffers") if before.is_complex() else ("sparse", "a dense buffer")
             raise RuntimeError(
-                f"Training changed the {kind} tensor {name!r} of {type(self.module).__name__}, which does not travel: "
-                "only dense tensors of real numbers do, and of frozen ones those that the trained parameters' type "
-                f"can hold, of at most {_FROZEN_SHARE} times as many values in all. Store it as {hint}."
+                f"Training changed the {kind} tensor {name!r} of {type(self.module).__name__}, which must be constant: "
+                "dense real tensors alone are averaged, frozen ones only where they are of the trained parameters' "
+                f"type and at most {_FROZEN_SHARE} times as large in all. Store it as {hint}."
             )
 
     def _buffers(self) -> list[Tensor]:
@@ -271,12 +271,10 @@ def _place_in(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
 
 
 def _sample(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor, of a large dense one a sample of its memory."""
-    if tensor.numel() <= _SAMPLE or not _travels(tensor):
-        return tensor.detach().clone()
-    length = tensor.untyped_storage().nbytes() // tensor.itemsize - tensor.storage_offset()
-    count = min(_SAMPLE, length)
-    return tensor.detach().as_strided((count,), (length // count,)).clone()
+    """Return a tensor, of a large dense one a view of some of its values."""
+    if tensor.numel() <= _SAMPLE or not _travels(tensor) or 0 in tensor.stride():
+        return tensor.detach()
+    return tensor.detach().as_strided((_SAMPLE,), (tensor.numel() // _SAMPLE,))
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:
@@ -302,6 +300,8 @@ def _same_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two buffers that do not travel have the same values; NaN equals NaN."""
     if one.layout is not other.layout or one.shape != other.shape or one.dtype is not other.dtype:
         return False
+    if one.layout is torch.strided and torch.equal(one, other):
+        return True
     parts = [list(map(_bytes, _dense_parts(buffer))) for buffer in (one, other)]
     return all(map(torch.equal, *parts))
 
@@ -321,7 +321,7 @@ def _dense_parts(buffer: Tensor) -> list[Tensor]:
 def _bytes(tensor: Tensor) -> Tensor:
     """Return a dense tensor's memory, in which NaN equals NaN."""
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return real.contiguous().view(torch.uint8)
+    return real.reshape(-1).contiguous().view(torch.uint8)
 
 
 def _is_large(name: str, buffer: Tensor) -> bool:

@@ -253,13 +253,15 @@ class LocalTraining:
         """
         other = copy(self)
         module, watched = copied(self.vector.module, self.trainer)
-        other.vector, other.quiet = StateVector(module, self.vector), QuietTraining(self.loop, module)
+        other.vector, other.quiet = StateVector(module, self.vector), QuietTraining(
+            self.loop, self.vector.buffer_names, module
+        )
         return other, watched
 
     @cached_property
     def quiet(self) -> QuietTraining:
         """Runs the module without a trace."""
-        return QuietTraining(self.loop)
+        return QuietTraining(self.loop, self.vector.buffer_names)
 
 
 @dataclass

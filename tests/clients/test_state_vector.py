@@ -16,19 +16,20 @@ from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.state_vector import StateVector
 
 
-def test_vector_holds_parameters_and_buffers_in_training_mode() -> None:
+def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1), nn.BatchNorm1d(1))
     module[2].requires_grad_(False)
     module[3].eval().requires_grad_(False)
     state = StateVector(module)
     assert state.num_parameters == 2 * 3 + 3 + 3 + 3
-    assert state.size == state.num_parameters + 3 + 3 + 1
+    frozen = (3 + 1) + (1 + 1) + (1 + 1 + 1)  # a layer, a normalisation's weights and its buffers
+    assert state.size == state.num_parameters + 3 + 3 + 1 + frozen
     vector = torch.arange(state.size, dtype=torch.float32) + 0.25
     state.write(vector)
     assert module[0].weight.flatten().tolist() == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25]
     assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
     assert module[1].num_batches_tracked.item() == 21
-    assert state.read()[:-1].equal(vector[:-1])
+    assert torch.equal(state.read()[:21], vector[:21])
 
 
 def test_vector_counts_tied_weights_once() -> None:

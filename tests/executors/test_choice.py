@@ -24,6 +24,7 @@ from fl_lightning.executors import SequentialExecutor
 from fl_lightning.executors import auto as choices
 from fl_lightning.executors.auto import ExecutorChoice
 from fl_lightning.executors.stacked.memory import clients_that_fit
+from fl_lightning.executors.step_counts import StepCounts
 from fl_lightning.parts.federation import Task
 
 
@@ -321,3 +322,29 @@ def test_a_stack_on_a_cpu_takes_32_mebibytes_of_weights_at_most(monkeypatch: pyt
     tasks = [Task(slot, slot, 8) for slot in range(10)]
     fitter = fit(FedAvg(1, seed=1), nn.Sequential(nn.Linear(6, 100_000), nn.Linear(100_000, 3)), epochs=1)
     assert clients_that_fit(fitter.fit_loop.training, tasks) == 4
+
+
+# 28 rows (7 steps of 4 samples), two operations for each value of a weight matrix
+@pytest.mark.parametrize(
+    ("layer", "values"),
+    [
+        (nn.LSTM(3, 5, 2), 20 * (3 + 5) + 20 * (5 + 5)),
+        (nn.LSTM(3, 5, 2, bidirectional=True, batch_first=True), 2 * (20 * (3 + 5) + 20 * (10 + 5))),
+        (nn.LSTM(3, 5, 2, proj_size=2), 20 * (3 + 2) + 5 * 2 + 20 * (2 + 2) + 5 * 2),
+        (nn.LSTM(3, 5, 2).double(), 20 * (3 + 5) + 20 * (5 + 5)),
+        (nn.GRU(3, 5, 2), 15 * (3 + 5) + 15 * (5 + 5)),
+        (nn.RNN(3, 5, 2), 5 * (3 + 5) + 5 * (5 + 5)),
+    ],
+    ids=["lstm", "both ways", "projected", "double", "gru", "rnn"],
+)
+def test_all_layers_of_a_recurrent_network_count(layer: nn.RNNBase, values: int) -> None:
+    with StepCounts() as counts:
+        layer(torch.randn(7, 4, 3, dtype=layer.weight_ih_l0.dtype))
+    assert counts.flops == 2 * 28 * values
+
+
+def test_the_way_back_through_a_recurrent_network_counts_twice() -> None:
+    layer = nn.LSTM(3, 5)
+    with StepCounts() as counts:
+        layer(torch.randn(7, 4, 3, requires_grad=True))[0].sum().backward()
+    assert counts.flops == 3 * 2 * 28 * 20 * (3 + 5)

@@ -9,7 +9,7 @@ import lightning as L
 import pytest
 import torch
 import torchmetrics
-from helpers.comparison import Classifier, samples, train_centrally, train_federatedly
+from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, Logger
 from torch import Tensor
@@ -485,3 +485,33 @@ def test_log_that_is_set_on_the_module_is_called_and_stays(in_round: bool, execu
     )
     assert memory.values("own_place") == [(step, step % 3) for step in range(18)]
     assert memory.values("place") == []
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_hooks_of_clients_and_rounds_log_values_of_the_round(executor: Any) -> None:
+    class Logs(Callback):
+        def on_client_end(self, trainer: L.Trainer, pl_module: L.LightningModule, result: Any) -> None:
+            self.log(f"client_{result.task.client}", float(trainer.current_epoch + 1))
+            pl_module.log("samples", float(result.num_samples))
+            pl_module.log("all_samples", float(result.num_samples), reduce_fx="sum")
+
+        def on_round_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            pl_module.log("rounds", float(trainer.current_epoch + 1))
+
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            pl_module.log("last", 7.0)
+
+    memory = Memory()
+    train_federatedly(
+        Classifier(),
+        clients_of(3, 4, 1),
+        algorithm=FedAvg(1.0, executor=executor),
+        callbacks=[Logs()],
+        logger=memory,
+        max_epochs=2,
+    )
+    for name in ("client_0", "client_1", "client_2", "rounds"):
+        assert memory.values(name) == [(1, 1.0), (2, 2.0)]
+    assert memory.values("samples") == [(1, pytest.approx(8 / 3)), (2, pytest.approx(8 / 3))]  # a mean over clients
+    assert memory.values("all_samples") == [(1, 8.0), (2, 8.0)]
+    assert memory.values("last") == [(1, 7.0), (2, 7.0)]

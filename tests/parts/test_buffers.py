@@ -154,12 +154,13 @@ def test_counters_are_averaged_exactly(make: Any, expected: list[int], executor:
         assert_tables_are_as_they_were(module)
 
 
-@pytest.mark.parametrize(("buffers", "numbers"), [("average", 2), ("local", 1), ("server", 1)])
-def test_only_buffers_that_change_and_travel_cost_traffic(buffers: Any, numbers: int) -> None:
+# a weight of 4 bytes and a counter of 8
+@pytest.mark.parametrize(("buffers", "size"), [("average", 4 + 8), ("local", 4), ("server", 4)])
+def test_only_buffers_that_change_and_travel_cost_traffic(buffers: Any, size: int) -> None:
     sent = train(Counter(), FedAvg(1.0, buffers=buffers), rounds=3)
     # the counter is known to change when the first round has ended, and is counted from that round on
-    assert sent["fed/bytes_up"] == 3 * 2 * numbers * 4
-    assert sent["fed/bytes_down"] == 3 * 2 * numbers * 4
+    assert sent["fed/bytes_up"] == 3 * 2 * size
+    assert sent["fed/bytes_down"] == 3 * 2 * size
 
 
 def test_a_client_whose_changing_buffer_is_infinite_is_left_out() -> None:

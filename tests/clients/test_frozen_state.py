@@ -1,0 +1,184 @@
+"""Frozen tensors that training changes are federated state: they start from the server's and are averaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+
+from fl_lightning import FedAvg, Scaffold, TensorDataModule
+from fl_lightning.diagnostics import Communication
+from fl_lightning.parts import PersonalParameters
+
+#: Two clients of one sample and one step; with learning rate 1 it takes a client to the sample plus the teacher.
+CLIENTS = [(torch.tensor([2.0]).double(),), (torch.tensor([6.0]).double(),)]
+
+
+def in_place(module: Student) -> None:
+    module.teacher.mul_(0.5).add_(module.w, alpha=0.5)
+
+
+def by_data(module: Student) -> None:
+    module.teacher.data.mul_(0.5).add_(module.w.data, alpha=0.5)
+
+
+def by_assignment(module: Student) -> None:
+    mean = 0.5 * module.teacher + 0.5 * module.w.detach()
+    module.teacher = nn.Parameter(mean, requires_grad=False)
+
+
+class Student(L.LightningModule):
+    """A weight, and a frozen teacher that moves half the way to it before each step."""
+
+    def __init__(self, follow: Any = in_place, frozen: int = 0) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.teacher = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
+        self.backbone = nn.Parameter(torch.ones(frozen), requires_grad=False)
+        self.follow = follow
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        with torch.no_grad():
+            self.follow(self)
+        return 0.5 * (self.w - batch[0] - self.teacher).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([self.w], lr=1.0)
+
+
+def fit(module: Any, callback: Any, clients: Any = CLIENTS, *others: Any, **options: Any) -> L.Trainer:
+    trainer = quiet_trainer(**{"max_epochs": 3, "callbacks": [callback, *others], **options})
+    trainer.fit(module, datamodule=TensorDataModule(clients, batch_size=1))
+    return trainer
+
+
+# round 1: the teacher stays at 0, the clients go to 2 and 6, the mean is 4
+# round 2: the teacher goes to 2, the clients go to 4 and 8, the mean is 6
+# round 3: the teacher goes to (2 + 6) / 2 = 4, the clients go to 6 and 10, the mean is 8
+@pytest.mark.parametrize("follow", [in_place, by_data, by_assignment])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_every_client_starts_with_the_servers_teacher(follow: Any, executor: Any) -> None:
+    for clients in (CLIENTS, CLIENTS[::-1]):
+        fit(module := Student(follow), FedAvg(1.0, executor=executor), clients)
+        assert (float(module.w), float(module.teacher)) == (8.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # the server's teacher stays at 0, so that a client's goes to 0, 4 / 2 and 6 / 2; its mean then is 7
+        ({"buffers": "server"}, (7.0, 0.0)),
+        ({"buffers": "local"}, (8.0, 4.0)),  # both clients' own teachers are alike
+        ({"exchange": PersonalParameters("teacher")}, (8.0, 4.0)),
+    ],
+    ids=["server", "local", "personal"],
+)
+def test_what_holds_for_buffers_holds_for_a_teacher(options: Any, expected: Any) -> None:
+    fit(module := Student(), FedAvg(1.0, **options))
+    assert (float(module.w), float(module.teacher)) == expected
+
+
+def test_a_teacher_that_begins_later_and_in_a_hook() -> None:
+    class Late(Student):
+        def on_train_batch_end(self, *_: Any) -> None:
+            if self.current_epoch:
+                with torch.no_grad():
+                    in_place(self)
+
+    # round 1: 2 and 6; round 2: 2 and 6 again, the teachers go to 1 and 3; round 3: 4 and 8, (2 + 4) / 2 and (2 + 8) / 2
+    fit(module := Late(lambda _: None), FedAvg(1.0))
+    assert (float(module.w), float(module.teacher)) == (6.0, 4.0)
+
+
+def test_clients_are_weighed_by_their_samples() -> None:
+    def count(module: Student) -> None:
+        module.teacher += 1.0
+
+    samples = [(torch.zeros(1).double(),), (torch.zeros(3).double(),)]  # as many steps
+    fit(module := Student(count), FedAvg(1.0), samples, max_epochs=2)
+    assert float(module.teacher) == 2 * (1 * 1 + 3 * 3) / 4
+
+
+def test_a_loss_that_is_asked_for_leaves_the_teacher() -> None:
+    class Asks(L.Callback):
+        def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
+            client.loss()
+            for _ in client.gradients():
+                pass
+
+    fit(module := Student(), FedAvg(1.0), CLIENTS, Asks())
+    assert (float(module.w), float(module.teacher)) == (8.0, 4.0)
+
+
+def test_a_fit_that_is_resumed_or_breaks_off_has_the_teacher_of_the_rounds_start(tmp_path: Any) -> None:
+    class Breaks(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.current_epoch == 2:
+                trainer.save_checkpoint(tmp_path / "middle.ckpt")
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        fit(module := Student(), FedAvg(1.0), CLIENTS, Breaks())
+    assert (float(module.w), float(module.teacher)) == (6.0, 2.0)
+    resumed, trainer = Student(), quiet_trainer(max_epochs=3, callbacks=[FedAvg(1.0)])
+    data = TensorDataModule(CLIENTS, batch_size=1)
+    trainer.fit(resumed, datamodule=data, ckpt_path=tmp_path / "middle.ckpt")
+    assert (float(resumed.w), float(resumed.teacher)) == (8.0, 4.0)
+
+
+def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:
+    def writes(module: Student) -> None:
+        module.backbone.data *= 2.0
+
+    trainer = fit(Student(lambda _: None, frozen=20_000), FedAvg(1.0))
+    assert trainer.fit_loop.training.vector.size == 1
+    for callback in (FedAvg(1.0), FedAvg(1.0, executor="sequential")):
+        module = Student(writes, frozen=20_000)
+        with pytest.raises(RuntimeError, match="frozen tensor 'backbone'.*Store it as a buffer"):
+            fit(module, callback)
+        assert module.backbone.eq(1.0).all()
+
+
+def test_frozen_tensors_of_other_types_change_no_arithmetic() -> None:
+    class Other(Student):
+        def __init__(self, follow: Any) -> None:
+            super().__init__(follow)
+            self.w = nn.Parameter(torch.zeros(()))
+            self.tied = nn.Parameter(self.w.data, requires_grad=False)  # the weight's own memory
+
+    trainer = fit(module := Other(lambda _: None), FedAvg(1.0), [(torch.ones(1),)] * 2)
+    assert (trainer.fit_loop.training.vector.dtype, float(module.tied)) == (torch.float32, 1.0)
+    with pytest.raises(RuntimeError, match="frozen tensor 'teacher'"):  # in double precision
+        fit(Other(in_place), FedAvg(1.0), [(torch.ones(1),)] * 2)
+
+
+class Mixed(L.LightningModule):
+    """Tensors of many types: 8 + 2 x 4 bytes are trained; 2 x 2 + 8 bytes change beside them, 6 + 1 do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.double_weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        self.weights = nn.Parameter(torch.zeros(2))
+        self.teacher = nn.Parameter(torch.zeros(2, dtype=torch.float16), requires_grad=False)
+        self.frozen = nn.Parameter(torch.zeros(3, dtype=torch.float16), requires_grad=False)
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("flag", torch.tensor(True))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.teacher += 1
+        self.steps += 1
+        return (self.double_weight - batch[0]).square().sum() + (self.weights - batch[0]).square().sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([self.double_weight, self.weights], lr=0.1)
+
+
+@pytest.mark.parametrize(("callback", "vectors"), [(FedAvg(1.0), 1), (Scaffold(1.0), 2)])
+def test_each_number_is_counted_in_its_own_type(callback: Any, vectors: int) -> None:
+    fit(Mixed(), callback, CLIENTS, communication := Communication(), max_epochs=2)
+    sent = 2 * 2 * (vectors * 16 + 12)  # by two clients in two rounds
+    assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == sent
