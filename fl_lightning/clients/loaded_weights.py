@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
-from fl_lightning.clients.state_vector import StateVector, may_travel
+from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.parts.federation import same_values
 
 
@@ -26,8 +25,10 @@ class LoadedWeights:
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, buffer in unsaved.items():
             if name in held and held[name].shape == buffer.shape:
-                held[name].copy_(buffer)
-        self._before = {name: tensor.detach().clone() for name, tensor in may_travel(module).items()}
+                held[name].detach().copy_(buffer)
+        vector = StateVector(module)
+        tensors = zip(vector.tensor_names, vector.tensors(), strict=True)
+        self._before = {name: tensor.detach().clone() for name, tensor in tensors}
 
     def are_changed(self, vector: StateVector) -> bool:
         """Whether the federated state holds other values now."""

@@ -72,9 +72,10 @@ class StateVector:
             self.dtype = torch.float64
         #: Names of the buffers, in the vector's order.
         self.buffer_names = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
-        self._buffer_places = [_place_in(module, name) for name in self.buffer_names]
+        parts = dict(module.named_modules(remove_duplicate=False))
+        self._buffer_places = [_place_in(parts, name) for name in self.buffer_names]
         tensors = self.tensors()
-        self._outside = [(name, *_place_in(module, name)) for name in _others(module, tensors)]
+        self._outside = [(name, *_place_in(parts, name)) for name in _others(module, tensors)]
         #: Shapes of the tensors of the state, parameters first.
         self.shapes = [tensor.shape for tensor in tensors]
         self._lengths = [tensor.numel() for tensor in tensors]
@@ -89,7 +90,8 @@ class StateVector:
         """Return the names of the frozen tensors that travel, given the buffers in training mode."""
         found = _others(self.module, [*self.parameters, *buffers.values()])
         names = [name for name, tensor in found.items() if self._holds(tensor)]
-        return names if _are_few(sum(found[name].numel() for name in names), self.num_parameters) else []
+        few = sum(found[name].numel() for name in names) <= max(_FROZEN_SHARE * self.num_parameters, _FEW)
+        return names if few else []
 
     def _holds(self, frozen: Tensor) -> bool:
         """Whether the vector can hold a frozen tensor as it is."""
@@ -189,8 +191,8 @@ class StateVector:
             if now is None or before is None or _same_memory(_sample(now), before):
                 continue
             for (_, each, own_key), value in zip(self._outside, self._constant, strict=True):
-                if value is not None and value.layout is not torch.strided:  # others: as the round breaks off
-                    each[own_key] = value
+                if value is not None and not _travels(value):  # of others a sample is known
+                    each[own_key].data = value
             kind, hint = "frozen", "a buffer of a submodule in training mode"
             if not _travels(before):
                 kind, hint = ("complex", "two real buffers") if before.is_complex() else ("sparse", "a dense buffer")
@@ -219,27 +221,14 @@ def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     return own
 
 
-def may_travel(module: nn.Module) -> dict[str, Tensor]:
-    """Return what may be part of a module's federated state, by name, whatever its layers' modes are in the fit."""
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    others = {name: tensor for name, tensor in _others(module, list(trained.values())).items() if _travels(tensor)}
-    frozen = dict(module.named_parameters()).keys() & others.keys()
-    if not _are_few(sum(others[name].numel() for name in frozen), sum(p.numel() for p in trained.values())):
-        others = {name: tensor for name, tensor in others.items() if name not in frozen}
-    return {**trained, **others}
-
-
-def _are_few(frozen: int, trained: int) -> bool:
-    """Whether so many frozen values may travel with so many trained ones."""
-    return frozen <= max(_FROZEN_SHARE * trained, _FEW)
-
-
 def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
     """Return every distinct buffer of submodules in training mode that can travel."""
-    training = [(path, part) for path, part in module.named_modules() if part.training]
-    found = {_joined(path, key): buffer for path, part in training for key, buffer in part.named_buffers(recurse=False)}
-    distinct = {id(buffer): name for name, buffer in reversed(found.items())}
-    return {name: buffer for name, buffer in found.items() if distinct[id(buffer)] == name and _travels(buffer)}
+    found: dict[int, tuple[str, Tensor]] = {}
+    for path, part in module.named_modules():
+        for key, buffer in part.named_buffers(recurse=False) if part.training else ():
+            if _travels(buffer):
+                found.setdefault(id(buffer), (f"{path}.{key}".lstrip("."), buffer))
+    return dict(found.values())
 
 
 def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -251,7 +240,7 @@ def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         for key, tensor in () if id(part) in of_metrics else (*part._parameters.items(), *part._buffers.items()):
             if tensor is not None and tensor.numel() and _memory(tensor) not in memory:
                 memory.add(_memory(tensor))
-                found[_joined(path, key)] = tensor
+                found[f"{path}.{key}".lstrip(".")] = tensor
     return found
 
 
@@ -259,14 +248,10 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
-def _joined(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
-def _place_in(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """Return where a module holds the named parameter or buffer: a dictionary and a key."""
+def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any], str]:
+    """Return where a module's named parts hold the named parameter or buffer: a dictionary and a key."""
     path, _, key = name.rpartition(".")
-    owner = module.get_submodule(path)
+    owner = parts[path]
     return owner._parameters if key in owner._parameters else owner._buffers, key
 
 

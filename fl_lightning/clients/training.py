@@ -253,8 +253,9 @@ class LocalTraining:
         """
         other = copy(self)
         module, watched = copied(self.vector.module, self.trainer)
-        other.vector, other.quiet = StateVector(module, self.vector), QuietTraining(
-            self.loop, self.vector.buffer_names, module
+        other.vector, other.quiet = (
+            StateVector(module, self.vector),
+            QuietTraining(self.loop, self.vector.buffer_names, module),
         )
         return other, watched
 

@@ -89,7 +89,8 @@ def test_a_teacher_that_begins_later_and_in_a_hook() -> None:
                 with torch.no_grad():
                     in_place(self)
 
-    # round 1: 2 and 6; round 2: 2 and 6 again, the teachers go to 1 and 3; round 3: 4 and 8, (2 + 4) / 2 and (2 + 8) / 2
+    # round 1: 2 and 6, the mean is 4; round 2: 2 and 6 again, then the teachers go to 1 and 3, the mean is 2;
+    # round 3: 4 and 8, then the teachers go to (2 + 4) / 2 and (2 + 8) / 2
     fit(module := Late(lambda _: None), FedAvg(1.0))
     assert (float(module.w), float(module.teacher)) == (6.0, 4.0)
 
@@ -138,7 +139,7 @@ def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:
     assert trainer.fit_loop.training.vector.size == 1
     for callback in (FedAvg(1.0), FedAvg(1.0, executor="sequential")):
         module = Student(writes, frozen=20_000)
-        with pytest.raises(RuntimeError, match="frozen tensor 'backbone'.*Store it as a buffer"):
+        with pytest.raises(RuntimeError, match=r"frozen tensor 'backbone'.*Store it as a buffer"):
             fit(module, callback)
         assert module.backbone.eq(1.0).all()
 
