@@ -186,7 +186,7 @@ class FederatedLoop(RoundLoop):
         algorithm, batches = self.algorithm, self.training.batches
         seed_global_generators(self.settings.seed, Stream.ROUND, self.round_index)
         self._adopt_changes()
-        self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector)
+        self._values_before, self._outside = monitored_values(self), OutsideState(self.training.vector.module)
         with self.stop.taking_back(self.on_round_abort):
             batches.on_round_start()
             score_clients(self.training, self.round_index)

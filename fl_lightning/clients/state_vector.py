@@ -71,7 +71,7 @@ class StateVector:
         if any(_is_large(name, buffer) for name, buffer in buffers.items()):
             self.dtype = torch.float64
         #: Names of the buffers, in the vector's order.
-        self.buffer_names = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
+        self.buffer_names: list[str] = [*buffers, *self._frozen(buffers)] if like is None else like.buffer_names
         parts = dict(module.named_modules(remove_duplicate=False))
         self._buffer_places = [_place_in(parts, name) for name in self.buffer_names]
         tensors = self.tensors()

@@ -253,10 +253,8 @@ class LocalTraining:
         """
         other = copy(self)
         module, watched = copied(self.vector.module, self.trainer)
-        other.vector, other.quiet = (
-            StateVector(module, self.vector),
-            QuietTraining(self.loop, self.vector.buffer_names, module),
-        )
+        other.vector = StateVector(module, self.vector)
+        other.quiet = QuietTraining(self.loop, self.vector.buffer_names, module)
         return other, watched
 
     @cached_property

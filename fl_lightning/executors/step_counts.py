@@ -97,7 +97,8 @@ def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:
         weight_hidden: That of its hidden state; not used where there is a list.
     """
     weights = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
-    return 2 * (x.numel() // max(1, x.shape[-1])) * sum(each.numel() for each in weights if each.dim() == 2)
+    values: int = sum(each.numel() for each in weights if each.dim() == 2)
+    return 2 * (x.numel() // max(1, x.shape[-1])) * values
 
 
 def in_words(number: float) -> str:

@@ -138,10 +138,8 @@ def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:
     trainer = fit(Student(lambda _: None, frozen=20_000), FedAvg(1.0))
     assert trainer.fit_loop.training.vector.size == 1
     for callback in (FedAvg(1.0), FedAvg(1.0, executor="sequential")):
-        module = Student(writes, frozen=20_000)
         with pytest.raises(RuntimeError, match=r"frozen tensor 'backbone'.*Store it as a buffer"):
-            fit(module, callback)
-        assert module.backbone.eq(1.0).all()
+            fit(Student(writes, frozen=20_000), callback)
 
 
 def test_frozen_tensors_of_other_types_change_no_arithmetic() -> None:
