@@ -203,7 +203,7 @@ class Federation:
             (batches), shape ``(K,)``.
         names: Names of all tensors of the model, in its order.
         shapes: Their shapes.
-        bits_per_value: Bits of the numbers of each of the model's tensors, as the module holds it; one number for all.
+        bits_per_value: Bits of a number of each of the model's tensors, as the module holds it; one for all.
         replicates_states: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         client_states: Every :class:`ClientStates` of the fit.
@@ -255,14 +255,12 @@ class Federation:
         lengths, bits = self.tensor_lengths or self.lengths, self.bits_per_value
         sent = [(lengths[place], bits if isinstance(bits, int) else bits[place]) for place in places]
         values, total = sum(length for length, _ in sent), sum(length * each for length, each in sent)
-        if not values or total % values == 0:
-            return Payload(values, total // max(1, values))
-        return Payload(values, math.nextafter(total / values, 0))  # so that rounding up gives the total
+        number = max(1, values)  # a mean that is no whole number gives the total when it is rounded up
+        return Payload(values, math.nextafter(total / number, 0) if total % number else total // number)
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a model, or of only its parameters, by the names of the module's tensors."""
-        views: dict[str, Tensor] = {}
-        begin = 0
+        views, begin = dict[str, Tensor](), 0
         for name, shape in zip(self.names, self.shapes, strict=True):
             if begin >= len(vector):
                 break
@@ -303,8 +301,7 @@ class Federation:
         if self.num_ranks == 1:
             return mine
         on_cpu = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in mine.items()}
-        entries = [entry for share in self.gather(on_cpu) for entry in share.items()]
-        return dict(sorted(entries, key=itemgetter(0)))
+        return dict(sorted((entry for share in self.gather(on_cpu) for entry in share.items()), key=itemgetter(0)))
 
 
 def _matches(name: str, pattern: str) -> bool:

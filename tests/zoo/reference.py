@@ -87,14 +87,12 @@ class Reference:
         return -(-self.mean_batches() // self.accumulate)
 
     def _places_that_travel(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """Yield where trained parameters are held, and buffers of submodules in training mode; tied ones once."""
+        """Yield where parameters and buffers are held, frozen ones too, but not metrics'; tied ones once."""
         seen: set[int] = set()
         for submodule in self.module.modules():
-            has_buffers = submodule.training and not isinstance(submodule, Metric)
-            for held, travel in ((submodule._parameters, True), (submodule._buffers, has_buffers)):
-                for name, tensor in held.items() if travel else ():
-                    frozen = held is submodule._parameters and tensor is not None and not tensor.requires_grad
-                    if tensor is not None and not frozen and id(tensor) not in seen:
+            for held in () if isinstance(submodule, Metric) else (submodule._parameters, submodule._buffers):
+                for name, tensor in held.items():
+                    if tensor is not None and id(tensor) not in seen:
                         seen.add(id(tensor))
                         yield held, name
 
