@@ -107,6 +107,7 @@ class CIFAR10DataModule(ImageDataModule):
             labels,
             test_indices=np.arange(self.num_train, self.num_images),
             class_names=names,
+            pools_test=True,
         )
 
     @property

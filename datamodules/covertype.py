@@ -179,7 +179,7 @@ class CovertypeDataModule(FederatedDataModule):
             return make(features[rows])(labels[rows])
 
         # the samples' numbers in place of labels: a split may hand over some of the samples
-        return self.split.apply(np.arange(len(labels)), partition, source.test_indices)
+        return self.apply_split(np.arange(len(labels)), partition, source)
 
     @property
     def categorical_features(self) -> np.ndarray:

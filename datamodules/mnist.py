@@ -78,6 +78,7 @@ class MNISTDataModule(FederatedDataModule):
             labels.numpy().astype(np.int64),
             test_indices=np.arange(len(chosen[0][1]), len(images)),
             class_names=self.names_of_classes(),
+            pools_test=True,
         )
 
     def _read(self) -> list[Any]:

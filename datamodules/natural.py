@@ -58,4 +58,4 @@ class NaturalDataModule(FederatedDataModule):
         if self.partitioner is not None or self._clients is None:
             return super().federate(source)
         # the clients in place of labels: a split may hand over some of the samples, and all of no client's
-        return self.split.apply(self._clients, NaturalPartitioner(), source.test_indices)
+        return self.apply_split(self._clients, NaturalPartitioner(), source)

@@ -156,6 +156,7 @@ class ShakespeareDataModule(FederatedDataModule):
             labels,
             test_indices=self._test_indices(roles),
             class_names=["newline", "space", *ALPHABET[2:]],
+            pools_test=True,
         )
 
     def federate(self, source: Source) -> FederatedSplit:
@@ -167,7 +168,7 @@ class ShakespeareDataModule(FederatedDataModule):
             windows = np.concatenate(self._starts)
             return Partition(tuple(windows[indices] for indices in self.partitioner(labels[windows]).indices))
 
-        return self.split.apply(np.asarray(source.labels), partition, source.test_indices)
+        return self.apply_split(np.asarray(source.labels), partition, source)
 
     @property
     def client_names(self) -> list[str] | None:

@@ -31,7 +31,7 @@ class TorchDatasetDataModule(NaturalDataModule):
         partitioner: Shares the samples out among clients by their classes; not together with ``clients``.
         targets: The class of each sample, whole numbers, shape (N,), where none are found.
         clients: The client of each sample, numbers or texts, shape (N,), in place of a partitioner.
-        test_dataset: The official test set, for ``SampleSplit(test="official")``.
+        test_dataset: The test set, of no client, whatever the split; no sample of it trains.
         test_targets: The class of each sample of ``test_dataset``, where none are found.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
         **options: Further arguments of :class:`~fl_lightning.data.FederatedDataModule`.
@@ -39,8 +39,7 @@ class TorchDatasetDataModule(NaturalDataModule):
     Raises:
         TypeError: If a data set is not map-style, or targets are no whole numbers.
         ValueError: If a data set is empty; if targets or clients are not one per sample; if there are ``clients`` and
-            a ``partitioner``; if there are ``clients`` and a ``test_dataset``, whose samples belong to nobody, but the
-            split is not ``SampleSplit(test="official")``; at set-up, if a partitioner that goes by classes finds none.
+            a ``partitioner``; at set-up, if a partitioner that goes by classes finds none.
     """
 
     _hidden = ("targets", "test_targets", "clients")
@@ -87,11 +86,6 @@ class TorchDatasetDataModule(NaturalDataModule):
             for name, given, part in zip(("targets", "test_targets"), (targets, test_targets), self.parts, strict=False)
         ]
         self.clients = None if clients is None else _check_clients(clients, dataset)
-        if clients is not None and test_dataset is not None and getattr(self.split, "test", None) != "official":
-            raise ValueError(
-                "The samples of `test_dataset` have no client among `clients`. Give "
-                "`split=SampleSplit(test='official')`, which needs none for them."
-            )
         if collate_fn is not None:
             check_callable("collate_fn", collate_fn, "None takes PyTorch's default_collate.")
         self.collate_fn = collate_fn
@@ -102,7 +96,7 @@ class TorchDatasetDataModule(NaturalDataModule):
     def load(self) -> Source:
         """Put the data sets together; only tensors are copied."""
         if self.clients is not None:
-            # an official test set is set aside before clients are looked at
+            # a test set is set aside before clients are looked at
             self._set_clients(np.pad(self.clients, (0, sum(map(_length, self.parts[1:]))), mode="edge"))
         found = [
             find_targets(part) if given is None else given for part, given in zip(self.parts, self.targets, strict=True)

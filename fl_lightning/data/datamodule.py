@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fl_lightning.arguments import check_choice, check_instance, check_not_negative
 from fl_lightning.data.batches import Collate
-from fl_lightning.data.federated_split import FederatedSplit, Split, check_split
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, check_split
 from fl_lightning.data.loading import ServesBatches, Stage
 from fl_lightning.data.missing import Imputation
 from fl_lightning.data.order import ClientOrder
@@ -22,12 +22,13 @@ from fl_lightning.data.poisoning import Poison
 from fl_lightning.data.preparation import check_returned, check_training_clients, prepare_inputs
 from fl_lightning.data.replaced_inputs import ReplacedInputs
 from fl_lightning.data.source import Source, labels_for
-from fl_lightning.data.splits import ClientSplit
+from fl_lightning.data.splits import ClientSplit, check_test_indices
 from fl_lightning.data.standardize import Standardization
 from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
 from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
 from fl_lightning.other_lightning import check_lightning
+from fl_lightning.partitioners import Partition
 from fl_lightning.partitioners.functions import PartitionFunction, check_partitioner
 from fl_lightning.representation import represent
 from fl_lightning.signatures import ShowsSignature, names_unknown
@@ -172,7 +173,29 @@ class FederatedDataModule(
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
                 "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
-        return self.split.apply(labels_for(self.partitioner, source), self.partitioner, source.test_indices)
+        return self.apply_split(labels_for(self.partitioner, source), self.partitioner, source)
+
+    def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
+        """Apply the split to a source; a test set of its own is the only test set.
+
+        It is set aside before the partition, and belongs to no client. What the split would test on trains, but for
+        samples of no client, which are left out. ``test="official"`` and ``pools_test`` leave it all to the split.
+
+        Args:
+            labels: The class of each sample, shape (N,), or N.
+            partitioner: Distributes the samples that are not set aside among clients, by their labels.
+            source: The samples.
+        """
+        if source.test_indices is None or source.pools_test or getattr(self.split, "test", None) == "official":
+            return self.split.apply(labels, partitioner, source.test_indices)
+        test = check_test_indices(source.test_indices, len(source))
+        rest = np.setdiff1d(np.arange(len(source)), test)
+        own = self.split.apply(labels[rest] if isinstance(labels, np.ndarray) else len(rest), partitioner, test[:0])
+        clients = sorted({*own.train, *own.test} - {GLOBAL})
+        train = {k: rest[np.concatenate([part[k] for part in (own.train, own.test) if k in part])] for k in clients}
+        val = {client: rest[indices] for client, indices in own.val.items()}
+        partition = Partition(tuple(rest[indices] for indices in own.partition.indices))
+        return FederatedSplit(train, val, {GLOBAL: test}, partition)
 
     @property
     def augmented(self) -> bool:

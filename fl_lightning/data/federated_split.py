@@ -106,7 +106,8 @@ class Split(ShowsArguments, ABC):
             labels: The class of each sample, shape (num_samples,).
             partitioner: Returns the partition of the samples with the labels that it is given. A split that sets
                 samples aside first gives it the labels of the others, and its indices then count those.
-            test_indices: The samples of the data set's own test part, if it has one.
+            test_indices: The samples of the data set's own test part, if it has one; none of them if they are set aside
+                already, so that no others need be drawn.
 
         Returns:
             Who holds which samples. Sets without samples, and clients without samples in a set, are left out.

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fl_lightning.arguments import check_callable, check_texts, got, shape_of, to_array, to_indices
+from fl_lightning.arguments import check_bool, check_callable, check_texts, got, shape_of, to_array, to_indices
 from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate
 from fl_lightning.data.targets import why_no_targets
@@ -30,9 +30,11 @@ class Source(ShowsArguments):
         dataset: The samples, training and evaluation data together; fastest as a ``TensorDataset(x, y)``.
         labels: Class of each sample, whole numbers, shape (N,), for partitioners that go by classes; ``None`` if there
             are none, as in a regression.
-        test_indices: The samples of the official test set, for ``SampleSplit(test="official")``.
+        test_indices: The samples of the test set, which every split sets aside; ``None`` lets the split draw one.
         class_names: Name of each class, class 0 first.
         collate_fn: Makes a batch of a list of samples; PyTorch's ``default_collate`` if ``None``.
+        pools_test: Whether only splits with ``test="official"`` set ``test_indices`` aside, and all others share them
+            out with the other samples, as papers that pool an official training and test part do.
 
     Raises:
         TypeError: If an attribute is of another type; if ``test_indices`` are a mask.
@@ -45,6 +47,7 @@ class Source(ShowsArguments):
     test_indices: np.ndarray | None = None
     class_names: Sequence[str] | None = None
     collate_fn: Collate | None = None
+    pools_test: bool = False
 
     def __post_init__(self) -> None:
         """Check the labels and turn lists and tensors into arrays."""
@@ -72,6 +75,7 @@ class Source(ShowsArguments):
                     f"{shape_of(self.labels, self.labels)}."
                 )
             _check_class_names(self.class_names, self.labels)
+        check_bool("pools_test", self.pools_test)
         if self.test_indices is not None:
             object.__setattr__(self, "test_indices", to_indices("test_indices", self.test_indices))
 

@@ -136,17 +136,20 @@ class SampleSplit(Split):
     ) -> FederatedSplit:
         """Set samples aside, then partition the others; see :meth:`Split.split`."""
         samples = np.arange(len(labels))
-        test = _check_test_indices(test_indices, len(labels)) if isinstance(self.test, str) else samples[:0]
+        test, share = samples[:0], 0.0
+        if isinstance(self.test, str):
+            test = check_test_indices(test_indices, len(labels))
+        elif test_indices is None or len(test_indices):
+            share = self.test
         rng = np.random.default_rng(self.seed)
         order = rng.permutation(np.setdiff1d(samples, test))
         draw = partial(_draw_stratified, labels=labels, rng=rng) if self.stratify else _draw_first
         val, rest = draw(order, round(self.val * len(order)))
-        if not isinstance(self.test, str):
-            test, rest = draw(rest, round(self.test * len(order)))
-        chosen = 0.0 if isinstance(self.test, str) else self.test
+        if share:
+            test, rest = draw(rest, round(share * len(order)))
         _warn_of_none(
             self,
-            {"val": (self.val, val), "test": (chosen, test)},
+            {"val": (self.val, val), "test": (share, test)},
             f"there are {counted(len(order), 'sample')}",
         )
         # in the order of the data set, which some partitioners follow
@@ -245,7 +248,8 @@ def _check_fractions(val: float, test: float) -> None:
         raise ValueError(f"`val` and `test` must sum to less than 1, to leave training samples; got {val} and {test}.")
 
 
-def _check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.ndarray:
+def check_test_indices(test_indices: np.ndarray | None, num_samples: int) -> np.ndarray:
+    """Return the samples of a test part, ascending; raise ``ValueError`` if there is none or they are no samples."""
     if test_indices is None:
         raise ValueError(
             "`test` is 'official', but this data set has no test part of its own: `test_indices` is None. Give `test` "

@@ -276,6 +276,7 @@ MAKERS: Makers = {
             "test_indices": "indices?",
             "class_names": "texts?",
             "collate_fn": "callable?",
+            "pools_test": "bool",
         },
     ),
     CIFAR10DataModule: (

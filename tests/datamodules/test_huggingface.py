@@ -99,6 +99,17 @@ def test_a_builder_with_files_by_split(tmp_path):
     assert data.client_names is None
 
 
+def test_a_test_split_never_trains(tmp_path):
+    files = {"train": str(write(tmp_path, "a.parquet")), "test": str(write(tmp_path, "b.parquet", rows=4))}
+    data = ready(
+        "parquet", data_files=files, test_split="test", client=None, partitioner=IIDPartitioner(3), split=ClientSplit(3)
+    )
+    ((x, _),) = data.test_dataloader()
+    assert x[:, 0].tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert data.client_sizes.tolist() == [3, 3]  # of 3 clients one validates
+    assert sorted(np.concatenate(data.partition.indices).tolist()) == list(range(9))
+
+
 def test_several_columns_of_numbers(tmp_path):
     data = ready(write(tmp_path, "t.parquet"), ["number", "half"], standardize=None)
     assert data.source_inputs()[[0, 4]].tolist() == [[0.0, 0.0], [4.0, 2.0]]

@@ -156,6 +156,19 @@ def test_a_test_file_is_the_official_test_set(tmp_path):
     assert data.partition.sizes.tolist() == [4, 4, 4]
 
 
+@pytest.mark.parametrize("partitioner", [None, IIDPartitioner(3)])
+def test_rows_of_a_test_file_never_train(tmp_path, partitioner):
+    data = ready(
+        write(tmp_path / "t.csv", frame()),
+        test_path=write(tmp_path / "test.csv", frame(15).iloc[12:]),
+        partitioner=partitioner,
+        split=WithinClientSplit(val=0.25, test=0.25),
+    )
+    ((x, _),) = data.test_dataloader()
+    assert x[:, 0].tolist() == [12.0, 13.0, 14.0]
+    assert data.client_sizes.tolist() == [3, 3, 3]  # of four rows one validates
+
+
 def test_numbers_are_classes_or_targets(tmp_path):
     table = frame()
     table["risk"] = [(3.0, 7.0)[i % 2] for i in range(12)]

@@ -10,7 +10,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from torchvision.datasets import FakeData
 
 from datamodules import TorchDatasetDataModule
-from fl_lightning.data import SampleSplit, Source, WithinClientSplit
+from fl_lightning.data import ClientSplit, SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import (
     DirichletPartitioner,
     ExplicitPartitioner,
@@ -133,8 +133,51 @@ def test_an_official_test_set():
     assert data.partition.sizes.tolist() == [4, 4, 4]
     data = ready(train, None, clients=[5] * 3 + [7] * 9, split=official, test_dataset=test)
     assert data.client_sizes.tolist() == [3, 9]
-    with pytest.raises(ValueError, match=r"`test_dataset` have no client.*SampleSplit\(test='official'\)"):
-        TorchDatasetDataModule(train, clients=[5] * 12, split=ALL, test_dataset=test)
+
+
+@pytest.mark.parametrize(
+    ("split", "training", "validation"),
+    [
+        (None, [3, 3, 3], 3),  # of 4 clients one validates; the one that would be tested on trains
+        (ClientSplit(num_folds=4, fold=2, val_fold=1), [3, 3, 3], 3),
+        (WithinClientSplit(val=0.4, test=0.4), [2, 2, 2, 2], 4),
+        (SampleSplit(val=0.25, test=0.5), [3, 2, 2, 2], 3),
+        (SampleSplit(val=0.25, test=0.5, stratify=True), [3, 2, 2, 2], 3),
+        (SampleSplit(val=0.25, test="official"), [3, 2, 2, 2], 3),
+    ],
+)
+@pytest.mark.parametrize("by", ["partitioner", "clients"])
+def test_a_test_set_that_is_given_is_tested_on_and_only_that(split, training, validation, by):
+    train = TensorDataset(torch.arange(12.0)[:, None], torch.arange(12) % 3)
+    test = TensorDataset(-torch.arange(1.0, 6)[:, None], torch.arange(5) % 3)
+    split = ClientSplit(num_folds=4) if split is None else split
+    if by == "clients":
+        data = ready(train, None, clients=[i % 4 for i in range(12)], test_dataset=test, split=split)
+    else:
+        data = ready(train, IIDPartitioner(4), test_dataset=test, split=split)
+    ((tested, _),) = data.test_dataloader()
+    ((validated, _),) = data.val_dataloader()
+    trained = [x for client in range(data.num_clients) for x in samples(data, client)]
+    assert tested.flatten().tolist() == [-1.0, -2.0, -3.0, -4.0, -5.0]
+    assert sorted(trained + validated.flatten().tolist()) == list(range(12))
+    assert len(validated) == validation
+    assert data.eval_client_ids("test") is None
+    if by == "partitioner":
+        assert data.client_sizes.tolist() == training
+
+
+def test_a_test_set_beside_explicit_clients_keeps_their_positions():
+    train, test = Squares(), Squares(3)
+    data = ready(train, ExplicitPartitioner([[0, 11], [5, 6, 7]]), test_dataset=test)
+    assert [samples(data, client) for client in (0, 1)] == [[0.0, 121.0], [25.0, 36.0, 49.0]]
+
+
+def test_inputs_are_standardised_without_the_test_set_that_is_given():
+    train = TensorDataset(torch.tensor([[0.0], [2.0], [0.0], [2.0]]), torch.zeros(4, dtype=torch.long))
+    test = TensorDataset(torch.tensor([[101.0]]), torch.zeros(1, dtype=torch.long))
+    data = ready(train, IIDPartitioner(2), test_dataset=test, standardize="global")
+    ((x, _),) = data.test_dataloader()
+    assert x.tolist() == [[100.0]]
 
 
 def test_torchvisions_images():
