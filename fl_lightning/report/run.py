@@ -115,7 +115,8 @@ def read_curves(log_dir: LogFolders) -> Curves:
     """Return the values by round of everything that a ``CSVLogger`` has logged by round.
 
     A value that is logged again for a round replaces the earlier one. A log without rounds, of central training, gives
-    the values by epoch, from 1; what is logged after the fit belongs to the last epoch of training.
+    the values by epoch, from 1; what is logged after the fit belongs to the last epoch of training. The logger's
+    ``prefix`` is no part of the names.
 
     Args:
         log_dir: The logger's ``log_dir``, or a list of them.
@@ -173,7 +174,15 @@ def _rows(path: Path) -> list[dict[str, str]]:
             "fit: Trainer(logger=CSVLogger('runs'))."
         )
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    prefix = _prefix_of(rows[0] if rows else ())
+    return [{name.removeprefix(prefix): text for name, text in row.items()} for row in rows]
+
+
+def _prefix_of(columns: Iterable[str]) -> str:
+    """Return what the logger's ``prefix`` has put before all names: what stands before "epoch" or "round"."""
+    counters = [name for name in columns if name.rpartition("-")[2] in ("epoch", "round")]
+    return min(counters, key=len, default="epoch")[: -len("epoch")]  # "round" is as long
 
 
 def _by_metric(names: Sequence[str]) -> list[list[str]]:

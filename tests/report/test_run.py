@@ -42,6 +42,20 @@ def test_curves_have_the_values_of_rounds_and_the_last_of_each(log_dir: Path) ->
     assert read_curves(log_dir) == {"train_loss": [(1, 0.9), (2, 0.5)], "val_acc": [(1, 0.25), (2, 0.5)]}
 
 
+@pytest.mark.parametrize("prefix", ["exp1", "2026-11-lr-0.1", "val"])
+@pytest.mark.parametrize("counter", ["round", "epoch"])
+def test_the_prefix_of_a_logger_is_no_part_of_the_names(tmp_path: Path, prefix: str, counter: str) -> None:
+    logger = CSVLogger(tmp_path, prefix=prefix)
+    first = 1 if counter == "round" else 0
+    for place, accuracy in enumerate((0.25, 0.5), start=first):
+        logger.log_metrics({"val_acc": accuracy, "warm-epoch": 3.0, counter: place}, step=place)
+    logger.save()
+
+    assert read_curves(logger.log_dir) == {"val_acc": [(1, 0.25), (2, 0.5)], "warm-epoch": [(1, 3.0), (2, 3.0)]}
+    [panel] = plot_run(logger.log_dir).figure.axes
+    assert [line.get_ydata().tolist() for line in panel.lines] == [[0.25, 0.5]]
+
+
 def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
     data = Classes(IIDPartitioner(10), split=ClientSplit(5))
     data.setup()
