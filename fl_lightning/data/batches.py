@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -116,6 +116,8 @@ def make_loader(
     size = len(dataset)  # type: ignore[arg-type]
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         dataset, collate_fn = _Rows(*rows), _as_is
+    elif collate_fn is None and type(dataset) is ConcatDataset and all(map(_is_tensors, dataset.datasets)):
+        dataset, collate_fn = _JoinedRows(dataset), _as_is
     return DataLoader(
         dataset,
         batch_size=batch_size or max(size, 1),
@@ -143,6 +145,34 @@ class _Rows(Dataset[tuple[Tensor, ...]]):
 
     def __getitems__(self, indices: list[int]) -> list[Tensor]:
         return _gather(self.tensors, self.indices, torch.tensor(indices))
+
+
+class _JoinedRows(Dataset[tuple[Tensor, ...]]):
+    """Rows of many clients' tensors, which are not copied: each stretch of a batch in one client's rows is a slice."""
+
+    def __init__(self, dataset: ConcatDataset[Any]) -> None:
+        self.dataset = dataset
+        self.starts = np.array([0, *dataset.cumulative_sizes[:-1]])
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return cast("tuple[Tensor, ...]", self.dataset[index])
+
+    def __getitems__(self, indices: list[int]) -> list[Tensor]:
+        rows = np.array(indices)
+        parts = np.searchsorted(self.starts, rows, side="right") - 1
+        begins = np.flatnonzero((np.diff(rows, prepend=-2) != 1) | (np.diff(parts, prepend=-1) != 0))
+        first = rows[begins] - self.starts[parts[begins]]
+        last = first + np.diff(begins, append=len(rows))
+        stretches = zip(parts[begins].tolist(), first.tolist(), last.tolist(), strict=True)
+        slices = [[tensor[i:j] for tensor in self.dataset.datasets[part].tensors] for part, i, j in stretches]
+        return [torch.cat(tensors) for tensors in zip(*slices, strict=True)]
+
+
+def _is_tensors(dataset: object) -> bool:
+    return type(dataset) is TensorDataset
 
 
 def _as_is(batch: Any) -> Any:
