@@ -117,6 +117,7 @@ class ClientDatasetsModule(FederatedDataModule):
     def _samples(self, stage: Stage, clients: Sequence[int] | None = None) -> Dataset[Any]:
         if not self._unchanged:
             return super()._samples(stage, clients)
+        stage = self._set_of(stage)
         sets = self._sets[stage]
         ids = list(sets) if clients is None else clients
         self._check_lengths(stage, ids)

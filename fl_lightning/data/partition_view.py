@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -74,17 +75,20 @@ class PartitionView(ABC):
 
     def _parts(self, stage: Literal["train", "val", "test"]) -> dict[int, np.ndarray]:
         """Return the samples of each client that is in a stage."""
-        split = self.federated_split
-        val = split.test if self.validates_on_test else split.val
-        return {"train": split.train, "val": val, "test": split.test}[stage]
+        parts: dict[int, np.ndarray] = getattr(self.federated_split, self._set_of(stage))
+        return parts
+
+    def _set_of(self, stage: Literal["train", "val", "test"]) -> Literal["train", "val", "test"]:
+        """Return the set that a stage is served from."""
+        return "test" if stage == "val" and self.validates_on_test else stage
 
     def describe_clients(self) -> str:
         """Return how many clients train, validate and test, in words."""
         _, split = self._ready()
         number, samples = len(split.train), sum(map(len, split.train.values()))
-        whole = split.partition.num_clients
+        whole, evaluated = split.partition.num_clients, replace(split, val=self._parts("val"))
         clients = f"{number:,} of {whole:,} clients" if number < whole else counted(number, "client")
-        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {_evaluation(split)}"
+        return f"{clients} train{'s' * (number == 1)} ({counted(samples, 'sample')}), {_evaluation(evaluated)}"
 
     @property
     def num_unused(self) -> int:

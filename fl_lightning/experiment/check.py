@@ -155,7 +155,8 @@ class _Checker:
         if sample is None:
             return
         entry = self._table.data[cell.data]
-        self._once(cell, "clients", cell.data, lambda: check_evaluation(entry.monitor, entry.score, sample))
+        chooses = config["select"] != "last" or any(method.tune for method in self._table.methods.values())
+        self._once(cell, "clients", cell.data, lambda: check_evaluation(entry, sample, chooses=chooses))
         if method is not None:
             self._once(cell, "cohort", [cell.data, config["callback"]], lambda: check_cohort(method, sample))
         if has_model:

@@ -18,6 +18,7 @@ from torch import Tensor
 from fl_lightning._lightning.refusals import refuse_steps
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.experiment.assembly import build_datamodule, build_model
+from fl_lightning.experiment.table import DataSet
 from fl_lightning.models.classifier import Classifier
 
 _OURS = ("fl_lightning", "datamodules")
@@ -35,12 +36,14 @@ class Sample:
 
     Attributes:
         num_clients: Number of training clients.
-        with_clients: The stages, ``"val"`` and ``"test"``, whose samples belong to clients.
+        evaluated: The stages, ``"val"`` and ``"test"``, of which there are samples.
+        with_clients: Those of them whose samples belong to clients.
         batch: A batch ``(x, y)`` of the first one, as a model gets it; ``None`` for a data module of one's own, which
             may need its trainer to make one.
     """
 
     num_clients: int
+    evaluated: frozenset[str]
     with_clients: frozenset[str]
     batch: Any
 
@@ -58,12 +61,14 @@ def read_sample(config: dict[str, Any]) -> Sample:
     except (OSError, RuntimeError, ImportError) as error:
         raise NoDataError(f"{type(error).__name__}: {error}") from error
     stages: tuple[Literal["val", "test"], ...] = ("val", "test")
+    loaders = {"val": data.val_dataloader, "test": data.test_dataloader}
+    evaluated = frozenset(stage for stage, loader in loaders.items() if loader())
     with_clients = frozenset(stage for stage in stages if data.eval_client_ids(stage) is not None)
     if type(data).__module__.partition(".")[0] not in _OURS:
-        return Sample(data.num_clients, with_clients, None)
+        return Sample(data.num_clients, evaluated, with_clients, None)
     batch = next(iter(data.pooled_batches([0], generator=torch.Generator())))
     taken = data.on_after_batch_transfer(data.on_before_batch_transfer(batch, 0), 0)
-    return Sample(data.num_clients, with_clients, taken)
+    return Sample(data.num_clients, evaluated, with_clients, taken)
 
 
 def checked_model(config: dict[str, Any]) -> L.LightningModule:
@@ -83,18 +88,30 @@ def checked_model(config: dict[str, Any]) -> L.LightningModule:
     return model
 
 
-def check_evaluation(monitor: str, score: str, sample: Sample) -> bool:
-    """Raise ``ValueError`` if a metric of clients is asked for, and the samples belong to none."""
-    wrong = [
-        f"`{entry}` is {name!r}, a metric of clients, and the {kind} samples of this data set belong to no client."
-        for entry, name, stage, kind in (("monitor", monitor, "val", "validation"), ("score", score, "test", "test"))
-        if OF_CLIENTS.fullmatch(name) and name.startswith(stage) and stage not in sample.with_clients
-    ]
+def check_evaluation(data: DataSet, sample: Sample, *, chooses: bool) -> bool:
+    """Raise ``ValueError`` if no sample gives a metric: there is none, or none of a client for a metric of clients.
+
+    Args:
+        data: The entry of the table.
+        sample: The facts about the data.
+        chooses: Whether models or hyper-parameters are chosen by ``monitor``, so that it cannot be missing.
+    """
+    wrong = []
+    for entry, name, stage, kind in (
+        ("monitor", data.monitor, "val", "validation"),
+        ("score", data.score, "test", "test"),
+    ):
+        if name.startswith(stage) and stage not in sample.evaluated and (chooses or stage == "test"):
+            hint = ", or choose nothing by validation: `select: last`, and no `tune`" if stage == "val" else ""
+            wrong.append(f"`{entry}` is {name!r}, and this data set has no {kind} samples. Give it some{hint}.")
+        if OF_CLIENTS.fullmatch(name) and name.startswith(stage) and stage in sample.evaluated - sample.with_clients:
+            wrong.append(
+                f"`{entry}` is {name!r}, a metric of clients, and the {kind} samples of this data set belong to no "
+                f"client. Write a metric that the model logs, such as `{entry}: {stage}_acc`, or use a split that "
+                "gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
+            )
     if wrong:
-        raise ValueError(
-            f"{' '.join(wrong)} Write a metric that the model logs, such as `monitor: val_acc` and `score: test_acc`, "
-            "or use a split that gives evaluation samples to clients, such as ClientSplit or WithinClientSplit."
-        )
+        raise ValueError(" ".join(wrong))
     return True
 
 

@@ -372,3 +372,40 @@ def test_a_test_set_that_changes_its_length_is_an_error():
     growing.optima = [1.0, 2.0]
     with pytest.raises(RuntimeError, match=r"`test\[1\]` had 1 sample at the set-up, and has 2 now"):
         data.test_dataloader()
+
+
+@pytest.mark.parametrize("val", [None, 1.0, [None, 1.0]])
+@pytest.mark.parametrize(("test", "clients"), [(2.0, None), ([None, 2.0], [1, 1, 1])])
+def test_sets_that_are_given_may_be_validated_and_tested_on_alike(val: Any, test: Any, clients: Any) -> None:
+    def sets(value: Any) -> Any:
+        if isinstance(value, list):
+            return [sets(each) for each in value]
+        return None if value is None else (torch.full((3, 1), value), torch.zeros(3))
+
+    data = TensorDataModule([sets(0.0), sets(0.0)], val=sets(val), test=sets(test))
+    data.validates_on_test = True
+    data.setup()
+    for loader in (data.val_dataloader(), data.test_dataloader()):
+        ((x, _),) = loader
+        assert x.flatten().tolist() == [2.0, 2.0, 2.0]
+    ids = data.eval_client_ids("val")
+    assert (ids if ids is None else ids.tolist()) == clients
+    assert ("1 validates and 1 tests" if clients else "the server validates on 3 and tests on 3") in (
+        data.describe_clients()
+    )
+
+
+def test_evaluation_rows_of_clients_are_gathered_by_batches() -> None:
+    sizes = [1, 3, 2, 4]
+    rows = torch.arange(10.0)
+    clients = [(part[:, None], part.long()) for part in rows.split(sizes)]
+    data = TensorDataModule(clients, val=clients, eval_batch_size=4)
+    data.setup()
+    batches = [(x.flatten().tolist(), y.tolist()) for x, y in data.val_dataloader()]
+    assert batches == [([0, 1, 2, 3], [0, 1, 2, 3]), ([4, 5, 6, 7], [4, 5, 6, 7]), ([8, 9], [8, 9])]
+    clients[2][0].fill_(-1.0)  # the tensors are the user's own, not copies
+    assert [x.flatten().tolist() for x, _ in data.val_dataloader()] == [[0, 1, 2, 3], [-1, -1, 6, 7], [8, 9]]
+    torch.manual_seed(0)
+    drawn = torch.cat([x for x, _ in data.train_dataloader()]).flatten().tolist()
+    assert sorted(drawn) == [-1, -1, 0, 1, 2, 3, 6, 7, 8, 9]
+    assert drawn != sorted(drawn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from helpers.by_client import table_of_clients
 from helpers.small_table import small, with_methods
+from rich.console import Console
 from torchvision.models import mobilenet_v2
 
 from fl_lightning import FedProx
-from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
+from fl_lightning.experiment import Findings, check_table, describe_plan, read_table, run_table
 from fl_lightning.experiment.__main__ import main
 
 HERE = "digits, FedAvg, fold 0, seed 0 and 1 more: "
@@ -317,7 +320,8 @@ def test_metrics_of_clients_need_samples_of_clients() -> None:
     [mistake] = check_table(read_table(table), with_data=True).mistakes
     assert "`monitor` is 'val_acc_clients', a metric of clients, and the validation samples of this data set" in mistake
     assert "`score` is 'test_acc_clients', a metric of clients, and the test samples" in mistake
-    assert "`monitor: val_acc` and `score: test_acc`" in mistake
+    assert "`monitor: val_acc`" in mistake
+    assert "`score: test_acc`" in mistake
     table["data"]["digits"] |= {"monitor": "val_acc", "score": "test_acc"}
     assert check_table(read_table(table), with_data=True) == Findings()
 
@@ -342,3 +346,49 @@ def test_a_value_for_a_data_set_that_is_left_out_has_an_effect() -> None:
     other = {**table["data"]["digits"], "model": model}
     table["data"]["other"], table["methods"] = other, {"FedAvg": table["methods"]["FedAvg"]}
     assert check_table(read_table(table).only(data=["digits"])).mistakes == []
+
+
+@pytest.mark.parametrize("of_clients", [True, False])
+@pytest.mark.parametrize(
+    ("stages", "changes"),
+    [
+        (["test"], {"select": "last", "validate_on_test": True}),
+        (["val", "test"], {"select": "last", "validate_on_test": True}),
+        (["test"], {"select": "aggregated", "validate_on_test": True}),
+        (["test"], {"select": "last"}),
+    ],
+)
+def test_what_a_dry_run_finds_sound_is_run(
+    tmp_path: Path, stages: list[str], changes: dict[str, Any], of_clients: bool
+) -> None:
+    table = table_of_clients(stages, of_clients, **changes)
+    assert check_table(read_table(table), with_data=True) == Findings()
+    [row] = run_table(table, tmp_path, workers=0, console=Console(file=io.StringIO()))
+    assert row["status"] == "finished"
+    score = row["test_acc_clients"] if of_clients else row["test_acc"]
+    assert row["val"] == (score if table["data"]["d"]["validate_on_test"] else None)
+
+
+@pytest.mark.parametrize(
+    ("stages", "changes", "name"),
+    [
+        (["test"], {"select": "aggregated"}, "monitor"),
+        (["test"], {"select": "virtual"}, "monitor"),
+        (["val"], {"select": "last"}, "score"),
+        ([], {"select": "last", "validate_on_test": True}, "score"),
+    ],
+)
+def test_samples_that_a_table_needs_and_has_not_are_named(
+    stages: list[str], changes: dict[str, Any], name: str
+) -> None:
+    [mistake] = check_table(read_table(table_of_clients(stages, **changes)), with_data=True).mistakes
+    assert f"`{name}` is " in mistake
+    assert " samples. Give it some" in mistake
+
+
+def test_a_search_needs_validation_samples() -> None:
+    table = table_of_clients(["test"], select="last")
+    table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2]}
+    table["data"]["d"]["model"]["init_args"]["lr"] = "$lr"
+    [mistake] = check_table(read_table(table), with_data=True).mistakes
+    assert "`monitor` is 'val_acc_clients'" in mistake
