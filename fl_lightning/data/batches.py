@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ def make_loader(
     size = len(dataset)  # type: ignore[arg-type]
     if collate_fn is None and (rows := tensor_rows(dataset)) is not None:
         dataset, collate_fn = _Rows(*rows), _as_is
-    elif collate_fn is None and type(dataset) is ConcatDataset and all(map(_is_tensors, dataset.datasets)):
+    elif collate_fn is None and type(dataset) is ConcatDataset and {*map(type, dataset.datasets)} == {TensorDataset}:
         dataset, collate_fn = _JoinedRows(dataset), _as_is
     return DataLoader(
         dataset,
@@ -157,9 +157,6 @@ class _JoinedRows(Dataset[tuple[Tensor, ...]]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return cast("tuple[Tensor, ...]", self.dataset[index])
-
     def __getitems__(self, indices: list[int]) -> list[Tensor]:
         rows = np.array(indices)
         parts = np.searchsorted(self.starts, rows, side="right") - 1
@@ -169,10 +166,6 @@ class _JoinedRows(Dataset[tuple[Tensor, ...]]):
         stretches = zip(parts[begins].tolist(), first.tolist(), last.tolist(), strict=True)
         slices = [[tensor[i:j] for tensor in self.dataset.datasets[part].tensors] for part, i, j in stretches]
         return [torch.cat(tensors) for tensors in zip(*slices, strict=True)]
-
-
-def _is_tensors(dataset: object) -> bool:
-    return type(dataset) is TensorDataset
 
 
 def _as_is(batch: Any) -> Any:

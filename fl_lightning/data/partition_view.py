@@ -75,8 +75,8 @@ class PartitionView(ABC):
 
     def _parts(self, stage: Literal["train", "val", "test"]) -> dict[int, np.ndarray]:
         """Return the samples of each client that is in a stage."""
-        parts: dict[int, np.ndarray] = getattr(self.federated_split, self._set_of(stage))
-        return parts
+        split = self.federated_split
+        return {"train": split.train, "val": split.val, "test": split.test}[self._set_of(stage)]
 
     def _set_of(self, stage: Literal["train", "val", "test"]) -> Literal["train", "val", "test"]:
         """Return the set that a stage is served from."""

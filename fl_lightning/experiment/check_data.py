@@ -97,10 +97,8 @@ def check_evaluation(data: DataSet, sample: Sample, *, chooses: bool) -> bool:
         chooses: Whether models or hyper-parameters are chosen by ``monitor``, so that it cannot be missing.
     """
     wrong = []
-    for entry, name, stage, kind in (
-        ("monitor", data.monitor, "val", "validation"),
-        ("score", data.score, "test", "test"),
-    ):
+    for entry, name, kind in (("monitor", data.monitor, "validation"), ("score", data.score, "test")):
+        stage = "val" if entry == "monitor" else "test"
         if name.startswith(stage) and stage not in sample.evaluated and (chooses or stage == "test"):
             hint = ", or choose nothing by validation: `select: last`, and no `tune`" if stage == "val" else ""
             wrong.append(f"`{entry}` is {name!r}, and this data set has no {kind} samples. Give it some{hint}.")
