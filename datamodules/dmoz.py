@@ -155,10 +155,10 @@ class DMOZDataModule(FederatedDataModule):
         """Look up the words of a batch on its device; replaced inputs stay as they are."""
         if self.inputs_replaced:
             return batch
-        x, y = batch
+        x, *others = batch
         x = self.preprocess(x)
         # the precision plugin converted the batch's floats when there were none yet
-        return [x if self.trainer is None else self.trainer.precision_plugin.convert_input(x), y]
+        return [x if self.trainer is None else self.trainer.precision_plugin.convert_input(x), *others]
 
     def _source_files(self) -> DumpSource:
         content, structure = (self._find("dmoz", name) for name in ("content.rdf.u8", "structure.rdf.u8"))

@@ -24,7 +24,8 @@ class TorchDatasetDataModule(NaturalDataModule):
 
     Samples are fetched one at a time, unless the data set is a ``TensorDataset`` or made of such by ``Subset`` and
     ``ConcatDataset``. Classes are taken from the data set's ``targets``, ``labels``, ``_labels`` or ``y``, or from the
-    last tensor of a ``TensorDataset``; a ``Subset`` or ``ConcatDataset`` takes them from the data sets within.
+    last tensor of a ``TensorDataset``, or the one that ``outputs_and_targets`` names; a ``Subset`` or ``ConcatDataset``
+    takes them from the data sets within. A data set's ``target_transform`` is applied to them.
 
     Args:
         dataset: The samples.
@@ -99,7 +100,8 @@ class TorchDatasetDataModule(NaturalDataModule):
             # a test set is set aside before clients are looked at
             self._set_clients(np.pad(self.clients, (0, sum(map(_length, self.parts[1:]))), mode="edge"))
         found = [
-            find_targets(part) if given is None else given for part, given in zip(self.parts, self.targets, strict=True)
+            find_targets(part, self.outputs_and_targets) if given is None else given
+            for part, given in zip(self.parts, self.targets, strict=True)
         ]
         labels = concatenate(found)
         whole = self.parts[0] if len(self.parts) == 1 else ConcatDataset(self.parts)

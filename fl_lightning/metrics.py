@@ -14,6 +14,89 @@ from fl_lightning.arguments import check_choice, got, is_number
 
 Average = Literal["macro", "weighted"]
 
+IGNORED = -100  # torch's default `ignore_index`
+
+
+def scores_and_classes(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores (N, C) and classes (N,), one row for each sample, pixel or token that has a label.
+
+    Predictions are scores of samples (n, C), of sequences (n, T, C) or of images (n, C, H, W): classes are last in
+    three dimensions and second in more, and in the other place where only that fits. A single logit, (n,), (n, 1) or
+    (n, 1, H, W), is of class 1, beside 0 for class 0. Targets are whole numbers of any type, booleans too, without the
+    predictions' dimension of classes or with 1 in its place; or they have the predictions' shape and are one-hot or
+    soft, and their class is the largest. Labels of -100, torch's ``ignore_index``, are left out.
+
+    Args:
+        preds: Scores, such as logits.
+        target: Targets.
+
+    Raises:
+        ValueError: If the two do not fit, as with numbers to predict, several labels for a sample or classes beyond
+            C-1.
+    """
+    scores = preds.reshape(-1, 1) if preds.ndim < 2 else preds
+    for axis in (2, 1) if scores.ndim == 3 else (1, scores.ndim - 1):
+        classes = _classes(target, scores.shape, axis)
+        if classes is not None:
+            break
+    else:
+        raise _misfit(preds, target)
+    scores, classes = scores.movedim(axis, -1).flatten(0, -2), classes.flatten()
+    is_single, whole = scores.shape[1] == 1, not classes.is_floating_point() or torch.equal(classes, classes.round())
+    if not whole or (is_single and not scores.is_floating_point()):
+        raise _misfit(preds, target)
+    if is_single:
+        scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
+    classes = classes.long()
+    low, high = map(int, classes.aminmax()) if len(classes) else (0, 0)
+    if low == IGNORED:
+        labelled = classes != IGNORED
+        return scores_and_classes(scores[labelled], classes[labelled])
+    if low < 0 or high >= scores.shape[1]:
+        raise _misfit(preds, target)
+    return scores, classes
+
+
+def _classes(target: Tensor, shape: torch.Size, axis: int) -> Tensor | None:
+    """Return the classes of targets of predictions whose classes lie along ``axis``; ``None`` if they do not fit."""
+    if target.shape == shape[:axis] + shape[axis + 1 :]:
+        return target
+    if target.shape == (*shape[:axis], 1, *shape[axis + 1 :]):
+        return target.squeeze(axis)
+    if target.shape == shape and (target >= 0).all() and ((target.double().sum(axis) - 1).abs() < 1e-3).all():
+        return target.argmax(axis)
+    return None
+
+
+def _misfit(preds: Tensor, target: Tensor) -> ValueError:
+    found = f" from {target.min().item():g} to {target.max().item():g}" if target.numel() else ""
+    return ValueError(
+        "Predictions must be scores of classes, such as (n, C), and targets whole numbers below C, such as (n,), got "
+        f"predictions of shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}, {target.dtype}{found}. "
+        "Give `outputs_and_targets` of the data module if the targets are another element of a batch, or a metric of "
+        "your own, such as "
+        '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
+    )
+
+
+def accuracy(preds: Tensor, target: Tensor) -> Tensor:
+    """Return the share of samples, pixels or tokens whose largest score is the target's.
+
+    A single logit is of class 1 where it is greater than 0.
+
+    Args:
+        preds: Scores, shape (n, C), or others that :func:`scores_and_classes` takes.
+        target: Classes, 0 to C-1, shape (n,), or others that it takes.
+
+    Returns:
+        A float64 scalar; NaN without samples.
+
+    Raises:
+        ValueError: If the two do not fit.
+    """
+    scores, classes = scores_and_classes(preds, target)
+    return (scores.argmax(dim=1) == classes).double().mean()
+
 
 def weighted_f1(preds: Tensor, target: Tensor) -> Tensor:
     """Return the F1 score of each class, averaged by the classes' numbers of samples (scikit-learn's "weighted").
@@ -21,12 +104,16 @@ def weighted_f1(preds: Tensor, target: Tensor) -> Tensor:
     A class's F1 is 2 TP / (predictions of the class + samples of the class).
 
     Args:
-        preds: Scores, shape (n, C); the largest one is the prediction.
-        target: Classes, 0 to C-1, shape (n,).
+        preds: Scores, shape (n, C), the largest of which is the prediction, or others as in :func:`accuracy`.
+        target: Classes, 0 to C-1, shape (n,), or others as in :func:`accuracy`.
 
     Returns:
         A float64 scalar; NaN without samples.
+
+    Raises:
+        ValueError: If the two do not fit.
     """
+    preds, target = scores_and_classes(preds, target)
     classes = preds.shape[1]
     predicted = preds.argmax(dim=1)
     hits = torch.bincount(target[predicted == target], minlength=classes)
@@ -44,8 +131,8 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
     the curve of class 1.
 
     Args:
-        preds: Logits or log-probabilities, shape (n, C).
-        target: Classes, 0 to C-1, shape (n,).
+        preds: Logits or log-probabilities, shape (n, C), or others as in :func:`accuracy`.
+        target: Classes, 0 to C-1, shape (n,), or others as in :func:`accuracy`.
         average: ``"macro"`` for the plain mean over classes, ``"weighted"`` for the mean by their numbers of samples.
         one_class: The result where the samples are all of one class, so that there is nothing to tell apart. NaN makes
             :class:`~fl_lightning.ClientMetrics` leave such a client out; 0 is what the code of Xue et al. 2021 scores.
@@ -54,11 +141,12 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
         A float64 scalar on the CPU; NaN if a score is NaN.
 
     Raises:
-        ValueError: If ``average`` is neither of the two.
+        ValueError: If ``average`` is neither of the two, or predictions and targets do not fit.
     """
     check_choice("average", average, ("macro", "weighted"))
     _check_one_class(one_class)
-    preds, target = preds.detach().cpu().double(), target.detach().cpu()
+    preds, target = scores_and_classes(preds.detach().cpu(), target.detach().cpu())
+    preds = preds.double()
     present, samples = torch.unique(target, return_counts=True)
     if len(present) < 2:
         return torch.tensor(one_class, dtype=torch.float64)

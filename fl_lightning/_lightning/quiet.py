@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from fl_lightning._lightning.client_loop import ClientLoop
+from fl_lightning._lightning.predictions import joined, read_batch
 from fl_lightning.plain_copies import plain_copy
 
 
@@ -83,14 +84,10 @@ class QuietTraining:
                 optimizer.step()
 
     def predictions(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor]:
-        """Return the module's output on the batches' first elements, and their second elements, in eval mode."""
-        outputs, targets = [], []
+        """Return the module's predictions and the targets of batches, in eval mode."""
         with self.unnoticed(), self._eval_mode(), torch.no_grad():
-            for batch in batches:
-                x, y = self._loop._transfer(batch)[:2]
-                outputs.append(self._module(x))
-                targets.append(y)
-        return torch.cat(outputs), torch.cat(targets)
+            loop, module = self._loop, self._module
+            return joined([read_batch(loop.trainer, module, loop._transfer(batch)) for batch in batches])
 
     def _check_automatic(self) -> None:
         if not self._module.automatic_optimization:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
 
 import lightning.pytorch as pl
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fl_lightning._lightning.evaluation_order import evaluates_data_module, size_of_batch
 from fl_lightning._lightning.gathering import gather_objects
+from fl_lightning._lightning.predictions import joined, read_batch
 from fl_lightning.arguments import check_callable, check_text
 from fl_lightning.callbacks.personal_values import (
     OwnValues,
@@ -27,28 +28,12 @@ from fl_lightning.callbacks.personal_values import (
     warn_of_unknown_values,
 )
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.batches import inputs_and_targets
+from fl_lightning.metrics import accuracy
 from fl_lightning.representation import short
 from fl_lightning.signatures import ShowsSignature
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 _Stage = Literal["val", "test"]
-_STEPS = {"val": "validation_step", "test": "test_step"}
-
-
-def accuracy(preds: Tensor, target: Tensor) -> Tensor:
-    """Return the fraction of samples whose largest score is the target's; ``preds`` (n, C), ``target`` (n,).
-
-    Raises:
-        ValueError: If ``preds`` are no scores of classes.
-    """
-    if preds.ndim < 2 or preds.shape[1] < 2:
-        raise ValueError(
-            "ClientMetrics computes the accuracy of scores (n, C), one row for each sample, got predictions of shape "
-            f"{tuple(preds.shape)}. Give a metric of your own, such as "
-            '`ClientMetrics(metric=lambda preds, target: (preds - target).square().mean().sqrt(), name="rmse")`.'
-        )
-    return (preds.argmax(dim=1) == target).double().mean()
 
 
 class _HasMetric(Protocol):
@@ -63,17 +48,18 @@ class ClientMetrics(ShowsSignature, Callback):
     ``val_acc_clients_left_out`` counts them.
     ``values`` holds the last metric of every client. Nothing is logged if the evaluation set belongs to no client;
     a warning says so. So does one where the module has no ``validation_step``.
-    Predictions and targets are taken from what ``validation_step`` or ``test_step`` returned, if that is a dict with
-    ``"preds"`` (n, C) and ``"target"`` (n,), one row for each sample of the batch; otherwise the module is called on
-    the batch's first element, and the second is the target.
+    Predictions and targets are those of the data module's ``outputs_and_targets``: taken from what ``validation_step``
+    or ``test_step`` returned, if that is a dict with ``"preds"`` (n, C) and ``"target"`` (n,), one row for each sample
+    of the batch; otherwise the module is called on the batch's first element, and the last is the target.
 
     With :class:`~fl_lightning.PersonalParameters`, each client that has trained is evaluated with its own values of
-    them. The module is then always called on the batch's first element, a tensor. A client that has not trained yet is
+    them. The module is then always called on the batch's inputs, a tensor. A client that has not trained yet is
     evaluated with the mean over all clients, which is also what ``val_acc`` and checkpoints see.
 
     Args:
         metric: Takes predictions and targets of one client, in the types that the step returned (half precision as
-            float32), and returns a number; NaN leaves the client out. The default takes scores (n, C) and targets (n,).
+            float32), and returns a number; NaN leaves the client out. The default is
+            :func:`~fl_lightning.metrics.accuracy`, of scores (n, C) and classes (n,), and of others that it knows.
             The AUROC of torchmetrics is 0 for samples of one class, :func:`fl_lightning.metrics.auroc` is NaN.
         name: Name of the metric in the logs.
 
@@ -82,8 +68,9 @@ class ClientMetrics(ShowsSignature, Callback):
             returns no number, if the step returned no scores, and the module has no ``forward`` or a batch has no
             inputs and targets; with personal parameters, if a batch's inputs are no tensor.
         ValueError: If ``name`` is empty; in an evaluation, if there is not one row of predictions and of targets for
-            each sample, or a loader of a user's own does not go through the whole evaluation set in order; with
-            personal parameters, if the step returned other scores than the module does for the batch's inputs.
+            each sample, or predictions and targets do not fit, or a loader of a user's own does not go through the
+            whole evaluation set in order; with personal parameters, if the step returned other scores than the module
+            does for the batch's inputs.
 
     Attributes:
         values: For ``"val"`` and ``"test"``, the last metric of each client, by client id.
@@ -96,6 +83,8 @@ class ClientMetrics(ShowsSignature, Callback):
         self.name = name
         self.values: dict[str, dict[int, float]] = {}
         self._seen: list[tuple[Tensor, Tensor]] = []
+        self._num_seen = 0
+        self._clients: np.ndarray | None = None
         self._without_clients: set[_Stage] = set()
         self._own: OwnValues = {}
         self._loaded: dict[str, Any] | None = None
@@ -127,9 +116,12 @@ class ClientMetrics(ShowsSignature, Callback):
                 warn_of_unknown_values(self)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Forget earlier predictions."""
-        self._seen = []
+        """Forget earlier predictions, and find the client of each sample."""
+        self._seen, self._num_seen = [], 0
         self._own = {} if trainer.sanity_checking else own_values(trainer, self._loaded)
+        self._clients = _clients_of(trainer, _stage(trainer)) if evaluates_data_module(trainer) else None
+        if self._clients is None:
+            self._tell_of_no_clients(_stage(trainer))
 
     def on_validation_batch_end(
         self,
@@ -141,66 +133,42 @@ class ClientMetrics(ShowsSignature, Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the batch's predictions."""
-        self._keep(trainer, pl_module, outputs, batch, batch_idx, "val")
-
-    on_test_epoch_start = on_validation_epoch_start
-
-    def on_test_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch's predictions."""
-        self._keep(trainer, pl_module, outputs, batch, batch_idx, "test")
-
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the mean over validation clients."""
-        self._log(trainer, pl_module, "val")
-
-    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the mean over test clients."""
-        self._log(trainer, pl_module, "test")
-
-    def _keep(
-        self,
-        trainer: pl.Trainer,
-        module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        stage: _Stage,
-    ) -> None:
-        clients = _clients_of(trainer, stage) if evaluates_data_module(trainer) else None
-        if clients is None:
-            self._tell_of_no_clients(stage)
+        if (clients := self._clients) is None:
             return
         size = size_of_batch(trainer, batch_idx, len(clients), self)
         if self._own:
-            x, target = inputs_and_targets(batch, self, "With personal parameters it calls the module on the inputs.")
             if not self._seen:
-                check_scores(module, x, outputs, _STEPS[stage])
-            _check_rows(size, x, target)
-            owners = clients[np.minimum(self._places(trainer, size), len(clients) - 1)]
-            preds = scores_of_clients(module, x, torch.from_numpy(owners), self._own)
-        elif isinstance(outputs, dict) and "preds" in outputs and "target" in outputs:
-            preds, target = outputs["preds"], outputs["target"]
+                check_scores(trainer, pl_module, batch, outputs)
+            places = _places_of(trainer.global_rank, trainer.world_size, self._num_seen, self._num_seen + size)
+            owners = torch.from_numpy(clients[np.minimum(places, len(clients) - 1)])
+            preds, target = scores_of_clients(trainer, pl_module, batch, outputs, owners, self._own)
         else:
-            x, target = inputs_and_targets(
-                batch, self, f'Return {{"preds": ..., "target": ...}} from `{_STEPS[stage]}`.'
-            )
-            if not is_overridden("forward", module):
-                raise TypeError(
-                    f"ClientMetrics computes the metric of each client from `module(x)`, and {type(module).__name__} "
-                    f"has no `forward`. Define `forward(x)`, which returns the scores, or return "
-                    f'{{"preds": ..., "target": ...}} from `{_STEPS[stage]}`.'
-                )
-            preds = module(x)
+            preds, target = read_batch(trainer, pl_module, batch, outputs)
         _check_rows(size, preds, target)
-        self._seen.append((preds.detach(), target.detach()))
+        self._seen.append((preds, target))
+        self._num_seen += size
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the mean over clients."""
+        stage, self._own = _stage(trainer), {}
+        if self._clients is None or not self._seen or trainer.sanity_checking:
+            return
+        rows = rows_of_clients(*self._by_client(trainer, self._clients))
+        values = {client: score_of(self, client, preds, target) for client, (preds, target) in rows}
+        self.values[stage] = values
+        known = np.array([value for value in values.values() if np.isfinite(value)])
+        key, summary = f"{stage}_{self.name}_clients", {}
+        if len(known) > 0:
+            summary = {key: known.mean(), f"{key}_std": known.std()}
+            summary |= {f"{key}_min": known.min(), f"{key}_max": known.max()}
+        if len(known) < len(values):
+            summary[f"{key}_left_out"] = len(values) - len(known)
+        values_to_log = {name: float(value) for name, value in summary.items()}
+        pl_module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
+
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_batch_end = on_validation_batch_end
+    on_test_epoch_end = on_validation_epoch_end
 
     def _tell_of_no_clients(self, stage: _Stage) -> None:
         """Warn once that an evaluation set has no clients, so that nothing is logged."""
@@ -220,42 +188,30 @@ class ClientMetrics(ShowsSignature, Callback):
                 'one; it may return {"preds": ..., "target": ...}.'
             )
 
-    def _places(self, trainer: pl.Trainer, number: int) -> np.ndarray:
-        """Return the places of the next samples of this process in the evaluation set."""
-        seen = sum(len(target) for _, target in self._seen)
-        return _places_of(trainer.global_rank, trainer.world_size, seen, seen + number)
-
-    def _log(self, trainer: pl.Trainer, module: pl.LightningModule, stage: _Stage) -> None:
-        clients, self._own = _clients_of(trainer, stage), {}
-        if clients is None or not self._seen or trainer.sanity_checking:
-            return
-        preds, target, owners = self._by_client(trainer, np.asarray(clients))
-        values = {int(c): score_of(self, int(c), preds[owners == c], target[owners == c]) for c in np.unique(owners)}
-        self.values[stage] = values
-        known = np.array([value for value in values.values() if np.isfinite(value)])
-        key, summary = f"{stage}_{self.name}_clients", {}
-        if len(known) > 0:
-            summary = {key: known.mean(), f"{key}_std": known.std()}
-            summary |= {f"{key}_min": known.min(), f"{key}_max": known.max()}
-        if len(known) < len(values):
-            summary[f"{key}_left_out"] = len(values) - len(known)
-        values_to_log = {name: float(value) for name, value in summary.items()}
-        module.log_dict(values_to_log, batch_size=1, sync_dist=trainer.world_size > 1)
-
-    def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
-        """Return all processes' predictions and targets, and the client of each."""
-        preds = torch.cat([preds for preds, _ in self._seen]).cpu()
+    def _by_client(self, trainer: pl.Trainer, clients: np.ndarray) -> tuple[np.ndarray, Tensor, Tensor]:
+        """Return the client of each sample of all processes, the predictions and the targets."""
+        preds, target = (tensor.cpu() for tensor in joined(self._seen))
         if preds.dtype in (torch.float16, torch.bfloat16):
             preds = preds.float()  # not all functions compute with half precision on the CPU
-        target = torch.cat([target for _, target in self._seen]).cpu()
         shares = gather_objects(trainer, (preds, target))
         places = [_places_of(rank, trainer.world_size, 0, len(target)) for rank, (_, target) in enumerate(shares)]
         place = np.concatenate(places)
         real = place < len(clients)
-        everything = torch.from_numpy(real)
-        preds = torch.cat([p for p, _ in shares])[everything]
-        target = torch.cat([t for _, t in shares])[everything]
-        return preds, target, clients[place[real]]
+        preds, target = (tensor[torch.from_numpy(real)] for tensor in joined(shares))
+        return clients[place[real]], preds, target
+
+
+def rows_of_clients(owners: np.ndarray, *tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    """Yield each client, in ascending order, and its rows of the tensors, in their order.
+
+    Args:
+        owners: The client of each row, shape (n,).
+        tensors: Tensors of n rows.
+    """
+    clients, sizes = np.unique(owners, return_counts=True)
+    order = torch.from_numpy(np.argsort(owners, kind="stable"))
+    parts = zip(*(tensor[order].split(sizes.tolist()) for tensor in tensors), strict=True)
+    return zip(clients.tolist(), parts, strict=True)
 
 
 def score_of(callback: _HasMetric, client: int, preds: Tensor, target: Tensor) -> float:
@@ -283,11 +239,11 @@ def score_of(callback: _HasMetric, client: int, preds: Tensor, target: Tensor) -
 
 
 def _check_rows(size: int, preds: Tensor, target: Tensor) -> None:
-    if (got := (len(preds), len(target))) != (size, size):
+    if (got := [len(tensor) if tensor.ndim else 0 for tensor in (preds, target)]) != [size, size]:
         raise ValueError(
             f"ClientMetrics needs one row of predictions and of targets for each of a batch's {size} samples, in their "
             f"order, got {got[0]} and {got[1]} rows. Give samples of many labels whole, such as (n, T, C) and (n, T), "
-            "and leave labels out in `metric`."
+            "with -100 for labels that do not count."
         )
 
 
@@ -297,6 +253,10 @@ def _places_of(rank: int, num_ranks: int, begin: int, end: int) -> np.ndarray:
     A distributed sampler without shuffling gives process r the samples r, r + R, r + 2R, ... and pads the end.
     """
     return rank + np.arange(begin, end) * num_ranks
+
+
+def _stage(trainer: pl.Trainer) -> _Stage:
+    return "test" if trainer.testing else "val"
 
 
 def _clients_of(trainer: pl.Trainer, stage: _Stage) -> np.ndarray | None:

@@ -11,7 +11,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fl_lightning._lightning.other_processes import ends_with_fit
+from fl_lightning._lightning.predictions import called, compared, read_batch
+from fl_lightning.arguments import got
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.targets import gives_targets, inputs_of
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.exchange import PersonalParameters
 from fl_lightning.parts.guards.saved_state import CLIENT_STATES, HELD_PARTS
@@ -67,45 +70,48 @@ def states_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_scores(module: pl.LightningModule, x: Any, outputs: Any, step: str) -> None:
+def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any) -> None:
     """Raise ``ValueError`` if a step returned ``"preds"`` that are not what the module returns for the inputs."""
-    if not isinstance(outputs, Mapping) or not isinstance(outputs.get("preds"), Tensor):
+    if not gives_targets(outputs):
         return
-    given, own = outputs["preds"], module(x)
+    given, own = (read_batch(trainer, module, batch, each)[0] for each in (outputs, None))
     if given.shape != own.shape or not torch.allclose(given, own, rtol=1e-3, atol=1e-4, equal_nan=True):
         raise ValueError(
-            f"`{step}` returned other `preds` than the module's `forward` does for the batch's inputs. ClientMetrics "
+            "The evaluation step returned other `preds` than the module's `forward` does for the batch's inputs. ClientMetrics "
             "calls `forward` to evaluate each client with its own personal parameters. Let `forward` return the scores."
         )
 
 
-def scores_of_clients(module: pl.LightningModule, x: Any, owners: Tensor, values: OwnValues) -> Tensor:
-    """Return the module's output for a batch, each sample by the model of its own client.
+def scores_of_clients(
+    trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any, owners: Tensor, values: OwnValues
+) -> tuple[Tensor, Tensor]:
+    """Return the module's predictions for a batch, each sample's by the model of its own client, and the targets.
 
     Args:
+        trainer: The trainer; its data module says which element is the target.
         module: Its weights stay as they are.
-        x: Inputs: a tensor of shape (n, ...).
+        batch: Its inputs are a tensor of shape (n, ...).
+        outputs: What a step returned for it; its targets are taken if it has some.
         owners: The client of each sample, shape (n,).
         values: The clients' own values. A client without any is given the module's.
 
     Raises:
-        TypeError: If the inputs are no tensor.
+        TypeError: If the inputs are no tensor of n rows.
     """
-    if not isinstance(x, Tensor):
+    x = inputs_of(batch)
+    if not isinstance(x, Tensor) or x.shape[:1] != owners.shape:
         raise TypeError(
             f"ClientMetrics evaluates each client with its own personal parameters, so a batch's inputs must be a "
-            f"tensor whose first dimension counts the samples, got a {type(x).__name__}."
+            f"tensor whose first dimension counts the {len(owners)} samples, got {got(x)}."
         )
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    scores: Tensor | None = None
-    for client in owners.unique().tolist():
-        rows = (owners == client).nonzero().squeeze(1).to(x.device)
-        own = {name: _as(tensor, held[name]) for name, tensor in values.get(client, {}).items()}
-        part = torch.func.functional_call(module, own, (x[rows],))
-        scores = part.new_empty((len(x), *part.shape[1:])) if scores is None else scores
-        scores[rows] = part
-    assert scores is not None
-    return scores
+    rows, parts = [], []
+    for client in owners.unique():
+        rows.append((owners == client).nonzero().squeeze(1).to(x.device))
+        own = {name: _as(tensor, held[name]) for name, tensor in values.get(int(client), {}).items()}
+        part, target = compared(trainer, batch, called(module, x[rows[-1]], own), outputs)
+        parts.append(part)
+    return torch.cat(parts)[torch.cat(rows).argsort()], target
 
 
 def _as(tensor: Tensor, held: Tensor) -> Tensor:

@@ -122,9 +122,9 @@ class ClientBatches:
         total = sum(count * length for count, length in zip(counts, epochs, strict=True))
         return math.ceil(total * settings.epochs / sum(counts))
 
-    def _limit(self, batches: int) -> int:
-        """Apply ``limit_train_batches`` (or ``overfit_batches``) to a client's epoch; at least one batch stays."""
-        limit = self._trainer.limit_train_batches
+    def _limit(self, batches: int, limit: float | None = None) -> int:
+        """Apply ``limit_train_batches`` (or ``overfit_batches``), or another limit; at least one batch stays."""
+        limit = self._trainer.limit_train_batches if limit is None else limit
         if isinstance(limit, int):
             return min(batches, limit)
         return max(1, int(batches * limit))
@@ -234,6 +234,12 @@ class ClientBatches:
     def in_order(self, client: int, batch_size: int | None) -> Iterator[Any]:
         """Yield a client's samples once, in their stored order."""
         return client_batches(self.data.client_dataset(client), batch_size, None, False, self.data.source_collate_fn)
+
+    def to_evaluate(self, client: int) -> Iterator[Any]:
+        """Yield a client's training samples in their stored order, in batches as an evaluation's, as far as limited."""
+        size = self.data.eval_batch_size
+        number = number_of_batches(int(self.data.client_sizes[client]), size, drop_last=False)
+        return islice(self.in_order(client, size), self._limit(number, self._trainer.limit_val_batches))
 
     @property
     def bytes_per_sample(self) -> float:

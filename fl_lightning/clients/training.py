@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,6 +50,7 @@ class LocalTraining:
         vector: The module's federated state.
         batches: The clients' batches.
         hooks: The hooks of clients that callbacks have.
+        around_steps: Is entered while a client steps, and left for hooks and scores.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class LocalTraining:
         self.vector = StateVector(self.trainer.lightning_module)
         self.batches = ClientBatches(self.trainer, data, settings)
         self.hooks = ClientHooks(self.trainer, settings)
+        self.around_steps: AbstractContextManager[Any] = nullcontext()
         self._correction: ClientCorrection | None = None
         self._places: dict[Task, int] = {}
         self._shown = 1
@@ -190,10 +193,11 @@ class LocalTraining:
         one_pass = self.batches.one_pass(task)
         batch = None
         try:
-            for index, batch in enumerate(self.batches.iterate(task)):
-                if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
-                    break
-                batch = None  # an error may come from the next one
+            with self.around_steps:
+                for index, batch in enumerate(self.batches.iterate(task)):
+                    if not loop.train_batch(batch, index, is_last=(index + 1) % one_pass == 0):
+                        break
+                    batch = None  # an error may come from the next one
         except StopIteration:  # from a hook, or the step: ends the client, as Lightning ends an epoch
             pass
         except Exception as error:

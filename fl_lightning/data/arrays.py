@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from fl_lightning.arguments import got, to_array
+from fl_lightning.partitioners.labels import way_to_classes
 
 STREAM_HINT = " A client's samples are counted and shuffled, which a stream's cannot be; list(dataset) keeps them."
 
@@ -57,7 +56,7 @@ def why_no_classes(values: Any, number: int) -> str | None:
         array = to_array("targets", values)
     except TypeError:
         return None
-    way_out = _way_to_classes(array, isinstance(values, Tensor)) if array.ndim and len(array) == number else None
+    way_out = way_to_classes("y", array, values) if array.ndim and len(array) == number else None
     if way_out is None:
         return None
     kind = "text" if array.dtype.kind in "USO" else array.dtype
@@ -65,19 +64,3 @@ def why_no_classes(values: Any, number: int) -> str | None:
         f"The targets have shape {array.shape}, type {kind}; classes are whole numbers of shape ({number},). "
         f"Use `{way_out}`."
     )
-
-
-def _way_to_classes(array: np.ndarray, is_tensor: bool) -> str | None:
-    """Return what makes classes of targets y; ``None`` if these are numbers to predict, or of another kind."""
-    kind, size = array.dtype.kind, array.size // max(len(array), 1)
-    if kind in "US" or (kind == "O" and all(isinstance(value, str) for value in array.flat)):
-        return "np.unique(y, return_inverse=True)[1]"
-    if kind not in "iubf" or (kind == "f" and not np.array_equal(array, np.round(array))):
-        return None
-    whole = "" if kind != "f" else ".long()" if is_tensor else ".astype(int)"
-    if array.ndim == 1:
-        return f"y{whole}" if whole else None
-    if size == 1:
-        return f"y.{'flatten' if is_tensor else 'ravel'}(){whole}" if array.ndim > 2 else f"y.squeeze(1){whole}"
-    is_one_hot = array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all()
-    return "y.argmax(1)" if is_one_hot else None

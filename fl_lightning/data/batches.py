@@ -16,25 +16,6 @@ from fl_lightning.arguments import to_indices
 Collate = Callable[[list[Any]], Any]
 
 
-def inputs_and_targets(batch: Any, reader: object, way_out: str) -> tuple[Any, Any]:
-    """Return the first two elements of a batch.
-
-    Args:
-        batch: A tuple or list, inputs first.
-        reader: What needs them, for the error.
-        way_out: The error's last sentence.
-
-    Raises:
-        TypeError: If the batch is something else, such as a dict.
-    """
-    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-        raise TypeError(
-            f"{type(reader).__name__} needs batches whose first two elements are inputs and targets, got a "
-            f"{type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, (tuple, list)) else ''}. {way_out}"
-        )
-    return batch[0], batch[1]
-
-
 def client_batches(
     dataset: Dataset[Any],
     batch_size: int | None,

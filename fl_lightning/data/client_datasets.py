@@ -98,7 +98,8 @@ class ClientDatasetsModule(FederatedDataModule):
         whole: Dataset[Any] = ConcatDataset(sets)
         if self.splits_clients and (tensors := tensors_of(whole)) is not None:
             whole = TensorDataset(*tensors)
-        return Source(whole, find_targets(ConcatDataset(sets)), None, self._class_names, self._collate_fn)
+        targets = find_targets(ConcatDataset(sets), self.outputs_and_targets)
+        return Source(whole, targets, None, self._class_names, self._collate_fn)
 
     def federate(self, source: Source) -> FederatedSplit:
         """Give each client its part of the source, or distribute the source by the split."""

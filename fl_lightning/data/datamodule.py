@@ -24,6 +24,7 @@ from fl_lightning.data.replaced_inputs import ReplacedInputs
 from fl_lightning.data.source import Source, labels_for
 from fl_lightning.data.splits import ClientSplit, check_test_indices
 from fl_lightning.data.standardize import Standardization
+from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
 from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
@@ -173,7 +174,9 @@ class FederatedDataModule(
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
                 "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
-        return self.apply_split(labels_for(self.partitioner, source), self.partitioner, source)
+        return self.apply_split(
+            labels_for(self.partitioner, source, self.outputs_and_targets), self.partitioner, source
+        )
 
     def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
         """Apply the split to a source; a test set of its own is the only test set.
@@ -196,6 +199,28 @@ class FederatedDataModule(
         val = {client: rest[indices] for client, indices in own.val.items()}
         partition = Partition(tuple(rest[indices] for indices in own.partition.indices))
         return FederatedSplit(train, val, {GLOBAL: test}, partition)
+
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+        """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
+
+        The target is the last element of a tuple or list, or the ``label``, ``labels`` or ``target`` of a dict.
+        Override it where it is another, such as ``return outputs, batch[1]`` for batches of inputs, targets and
+        weights.
+
+        Args:
+            batch: A batch as the module gets it, or the tensors of all samples.
+            outputs: The dict with ``"preds"`` and ``"target"`` that ``validation_step`` or ``test_step`` returned, and
+                the two are taken from there; otherwise what ``forward`` returned for the batch's inputs, the first
+                element or a dict's one other value. ``None`` where the target alone is asked for.
+
+        Returns:
+            Predictions and targets, tensors with one row for each sample. A poison changes the targets in place, so that
+            they must not be a copy.
+
+        Raises:
+            TypeError: If the batch is of another kind.
+        """
+        return outputs_and_targets(batch, outputs)
 
     @property
     def augmented(self) -> bool:
@@ -245,10 +270,12 @@ class FederatedDataModule(
         """Return the source with the chosen clients' samples changed."""
         if not self._poisons:
             return source
-        x, y, *rest = self._tensors_of(source)
+        x, *others = [tensor.clone() for tensor in self._tensors_of(source)]
+        y = self.outputs_and_targets([x, *others], None)[1]
         for poison in self._poisons:
-            x, y = poison.apply(x, y, list(split.train.values()), self._served, self._stored)
-        return replace(source, dataset=TensorDataset(x, y, *rest))
+            x, changed = poison.apply(x, y, list(split.train.values()), self._served, self._stored)
+            y.copy_(changed)
+        return replace(source, dataset=TensorDataset(x, *others))
 
     def _served(self, x: Tensor) -> Tensor:
         """Return stored inputs as a module gets them in an evaluation."""

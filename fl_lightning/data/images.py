@@ -102,11 +102,11 @@ class ImageDataModule(FederatedDataModule):
         """Preprocess a batch on its device; replaced inputs stay as they are."""
         if self.inputs_replaced:
             return batch
-        x, y = batch
+        x, *others = batch
         trainer = self.trainer
         x = self.preprocess(x, training=trainer is not None and trainer.training)
         # the precision plugin converted the batch's floats when the images were still bytes
-        return [x if trainer is None else trainer.precision_plugin.convert_input(x), y]
+        return [x if trainer is None else trainer.precision_plugin.convert_input(x), *others]
 
     def _statistics_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         if device not in self._normalization:

@@ -86,7 +86,7 @@ class LabelFlipping(Poison):
 
     Raises:
         TypeError: If positions are no whole numbers.
-        ValueError: If an argument is out of its range; at set-up, if a class is.
+        ValueError: If an argument is out of its range; at set-up, if a class is, or targets are no classes.
     """
 
     def __init__(self, clients: Sequence[int], num_classes: int) -> None:
@@ -96,12 +96,13 @@ class LabelFlipping(Poison):
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the flipped classes."""
+        _check_classes(self, y)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes:
             raise ValueError(
                 f"`num_classes` must be larger than every class, got {self.num_classes}; there are classes from "
                 f"{int(y.min())} to {int(y.max())}."
             )
-        return x, self.num_classes - 1 - y
+        return x, (self.num_classes - 1 - y.long()).to(y.dtype)
 
 
 class Backdoor(Poison):
@@ -120,7 +121,7 @@ class Backdoor(Poison):
     Raises:
         TypeError: If positions are no whole numbers.
         ValueError: If an argument is out of its range; at set-up, if the inputs are no images of that size, are
-            whole numbers, or are bytes that cannot hold ``value``.
+            whole numbers, or are bytes that cannot hold ``value``, or targets are no classes.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Backdoor(Poison):
 
     def changed(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples, a share of them stamped."""
+        _check_classes(self, y)
         number = max(1, int(round(self.fraction * len(y), 9)))
         places = torch.from_numpy(rng.permutation(len(y))[:number])
         x[places], y[places] = self.stamped(x[places]), self.target
@@ -155,3 +157,13 @@ class Backdoor(Poison):
         x = x.clone()
         x[..., -self.size :, -self.size :] = self.value
         return x
+
+
+def _check_classes(poison: Poison, y: Tensor) -> None:
+    """Raise ``ValueError`` unless targets are whole numbers, one for each sample."""
+    if y.numel() != len(y) or (y.is_floating_point() and not torch.equal(y, y.round())):
+        raise ValueError(
+            f"The targets must be classes for {type(poison).__name__}, whole numbers of shape ({len(y)},) or "
+            f"({len(y)}, 1), got {y.dtype} of shape {tuple(y.shape)}. Give `outputs_and_targets` of the data module if "
+            "they are another tensor than the last."
+        )

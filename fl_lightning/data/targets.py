@@ -1,59 +1,135 @@
-"""The classes of a data set's samples, found without reading the samples."""
+"""Which element of a batch or of a data set is the input, and which the target."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from fl_lightning.arguments import is_sequence, to_array
+from fl_lightning.arguments import got, is_sequence, to_array
 from fl_lightning.data.arrays import why_no_classes
 from fl_lightning.data.batches import subset_indices
 
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels", "y")
 """Attributes that hold the classes of torchvision's data sets and others."""
 
+TARGET_KEYS = ("label", "labels", "target")
+"""Keys of the target in a batch that is a dict."""
 
-def find_targets(dataset: Dataset[Any]) -> np.ndarray | None:
+OutputsAndTargets = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def outputs_and_targets(batch: Any, outputs: Any) -> tuple[Any, Any]:
+    """Return predictions and targets of a batch; the default of :meth:`FederatedDataModule.outputs_and_targets`.
+
+    Args:
+        batch: A tuple or list, whose last element is the target, or a dict with a ``label``, ``labels`` or ``target``.
+        outputs: What ``validation_step`` or ``test_step`` returned, if that is a dict with ``"preds"`` and
+            ``"target"``, which are then returned; otherwise what the module returned for :func:`inputs_of` the batch.
+
+    Raises:
+        TypeError: If the batch is of another kind.
+    """
+    if gives_targets(outputs):
+        return outputs["preds"], outputs["target"]
+    if isinstance(batch, Mapping):
+        for key in TARGET_KEYS:
+            if key in batch:
+                return outputs, batch[key]
+    elif isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return outputs, batch[-1]
+    raise _unreadable(batch)
+
+
+def gives_targets(outputs: Any) -> bool:
+    """Return whether what a step returned has predictions and targets."""
+    return isinstance(outputs, Mapping) and "preds" in outputs and "target" in outputs
+
+
+def inputs_of(batch: Any) -> Any:
+    """Return what a module is called with: the first element of a tuple or list, or a dict's one value beside a target.
+
+    Raises:
+        TypeError: If the batch is of another kind.
+    """
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return batch[0]
+    inputs = [batch[key] for key in batch if key not in TARGET_KEYS] if isinstance(batch, Mapping) else []
+    if len(inputs) != 1:
+        raise _unreadable(batch)
+    return inputs[0]
+
+
+def _unreadable(batch: Any) -> TypeError:
+    return TypeError(
+        "Batches must be tuples or lists, inputs first and targets last, or dicts of one input and a `label`, `labels` "
+        f"or `target`, where predictions are compared with targets, got {got(batch)}. Make such batches by "
+        '`collate_fn`, or let `validation_step` and `test_step` return {"preds": ..., "target": ...}.'
+    )
+
+
+def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_targets) -> np.ndarray | None:
     """Return the class of each sample, int64, shape (N,), or ``None`` if the data set does not say.
 
     It looks for whole numbers, one for each sample, in the attributes ``targets``, ``labels``, ``_labels`` and ``y``,
     and in the last tensor of a ``TensorDataset``; a ``Subset`` or ``ConcatDataset`` takes them from the data sets
-    within.
+    within. Where a data set has a ``target_transform``, as torchvision's have, classes are what it returns. Where
+    ``transforms`` change inputs and targets together, nothing is found.
+
+    Args:
+        dataset: The data set.
+        rule: Says which tensor of a ``TensorDataset`` is the target; its ``outputs`` are ``None``.
     """
-    return _find(dataset, {})
+    known: dict[int, np.ndarray | None] = {}  # of data sets that many subsets share
+
+    def find(part: Dataset[Any]) -> np.ndarray | None:
+        if isinstance(part, ConcatDataset):
+            return concatenate(map(find, part.datasets))
+        if id(part) not in known:
+            if not isinstance(part, Subset):
+                candidates = _candidates(part, rule)
+            else:
+                within = find(part.dataset)
+                candidates = [] if within is None else [_transformed(part, within[subset_indices(part)])]
+            known[id(part)] = _classes(candidates, len(part))  # type: ignore[arg-type]
+        return known[id(part)]
+
+    return find(dataset)
 
 
-def _find(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> np.ndarray | None:
-    """Find classes; ``known`` has those of data sets that many subsets share."""
-    if id(dataset) not in known:
-        known[id(dataset)] = _find_within(dataset, known)
-    return known[id(dataset)]
-
-
-def _find_within(dataset: Dataset[Any], known: dict[int, np.ndarray | None]) -> np.ndarray | None:
-    if isinstance(dataset, Subset):
-        within = _find(dataset.dataset, known)
-        return None if within is None else within[subset_indices(dataset)]
-    if isinstance(dataset, ConcatDataset):
-        return concatenate(_find(part, known) for part in dataset.datasets)
-    for candidate in _candidates(dataset):
+def _classes(candidates: list[Any], number: int) -> np.ndarray | None:
+    """Return the first candidate that holds whole numbers, one for each of so many samples."""
+    for candidate in candidates:
         with suppress(TypeError):  # no array, but rows of unequal lengths
             values = to_array("targets", candidate)
-            if values.shape == (len(dataset),) and values.dtype.kind in "iub":  # type: ignore[arg-type]
+            if values.shape == (number,) and values.dtype.kind in "iub":
                 return values.astype(np.int64)
     return None
 
 
-def _candidates(dataset: Dataset[Any]) -> list[Any]:
+def _candidates(dataset: Any, rule: OutputsAndTargets) -> list[Any]:
     """Return what may be the targets of a data set."""
+    transforms = getattr(dataset, "transforms", None) if hasattr(dataset, "target_transform") else None
+    if transforms is not None and not hasattr(transforms, "target_transform"):
+        return []  # one function changes inputs and targets together, as torchvision's data sets have it
     candidates = [getattr(dataset, name, None) for name in TARGET_ATTRIBUTES]
-    if isinstance(dataset, TensorDataset):
-        candidates.append(dataset.tensors[-1])
-    return [each for each in candidates if _has_values(each)]
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
+        candidates.append(rule(dataset.tensors, None)[1])
+    return [_transformed(dataset, each) for each in candidates if _has_values(each)]
+
+
+def _transformed(dataset: Any, values: Any) -> Any:
+    """Return targets as ``target_transform`` of a data set changes them, which gets each value once."""
+    transform = getattr(dataset, "target_transform", None)
+    if transform is None:
+        return values
+    array = to_array("targets", values)
+    kinds, places = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
+    changed = [np.asarray(transform(kind.item() if kind.ndim == 0 else kind)) for kind in kinds]
+    return np.stack(changed)[places.reshape(-1)]
 
 
 def _has_values(candidate: Any) -> bool:
@@ -63,12 +139,12 @@ def _has_values(candidate: Any) -> bool:
     return is_sequence(candidate) or hasattr(candidate, "__array__")
 
 
-def why_no_targets(dataset: Dataset[Any]) -> str | None:
+def why_no_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_targets) -> str | None:
     """Return in a sentence why the targets of a data set are no classes; ``None`` if none are found."""
     while isinstance(dataset, (Subset, ConcatDataset)):
         dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
     number = len(dataset)  # type: ignore[arg-type]
-    reasons = (why_no_classes(candidate, number) for candidate in _candidates(dataset))
+    reasons = (why_no_classes(candidate, number) for candidate in _candidates(dataset, rule))
     return next((reason for reason in reasons if reason is not None), None)
 
 

@@ -9,9 +9,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from fl_lightning._lightning.predictions import called, compared
 from fl_lightning.arguments import got
 from fl_lightning.callbacks.alone import check_alone
-from fl_lightning.data.batches import inputs_and_targets
+from fl_lightning.data.targets import inputs_of
+from fl_lightning.metrics import scores_and_classes
 from fl_lightning.signatures import ShowsSignature
 
 
@@ -28,15 +30,17 @@ class Trigger(Protocol):
 class BackdoorSuccess(ShowsSignature, Callback):
     """Logs ``fed/backdoor_success``: the share of stamped validation samples that the model calls the target.
 
-    Samples of the target class itself are left out. The module is called on a batch's first element, in eval mode, and
-    returns scores of classes.
+    Samples of the target class itself are left out. The module is called on a batch's inputs, in eval mode, and returns
+    scores of classes; targets are those of :class:`~fl_lightning.ClientMetrics`.
 
     Args:
         backdoor: The pattern and the class.
 
     Raises:
-        TypeError: If it cannot stamp inputs, or has no target class; in a validation, if batches are no tuples.
-        ValueError: At set-up, if the trainer has another such callback.
+        TypeError: If it cannot stamp inputs, or has no target class; in a validation, if a batch does not say which its
+            inputs and targets are.
+        ValueError: At set-up, if the trainer has another such callback; in a validation, if the module's scores and the
+            targets do not fit.
     """
 
     def __init__(self, backdoor: Trigger) -> None:
@@ -67,13 +71,10 @@ class BackdoorSuccess(ShowsSignature, Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count the batch's samples."""
-        way_out = "Give validation data whose samples are tuples, such as those of a TensorDataset."
-        x, y = inputs_and_targets(batch, self, way_out)
-        others = y != self.backdoor.target
-        if not others.any():  # many layers refuse empty batches
-            return
-        taken = pl_module(self.backdoor.stamped(x[others])).argmax(1) == self.backdoor.target
-        self._counts += torch.stack([taken.sum(), others.sum()])
+        stamped = called(pl_module, self.backdoor.stamped(inputs_of(batch)))
+        scores, classes = scores_and_classes(*compared(trainer, batch, stamped, outputs))
+        others = classes != self.backdoor.target
+        self._counts += torch.stack([(scores.argmax(1)[others] == self.backdoor.target).sum(), others.sum()])
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the share."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import lightning.pytorch as pl
 
 from fl_lightning.arguments import check_callable, check_text
-from fl_lightning.callbacks.client_metrics import Metric, accuracy, score_of
+from fl_lightning.callbacks.client_metrics import Metric, score_of
 from fl_lightning.clients.hooks import reads_result_only
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.diagnostics.observer import RoundObserver, loop_of
+from fl_lightning.metrics import accuracy
 from fl_lightning.parts.federation import ClientResult
 
 
@@ -17,12 +18,14 @@ class LocalAccuracy(RoundObserver):
 
     The first is of the client's own model after local training, the second of the model that the user sees at the
     round's end, on the same clients' training samples. A client that trains several times in an asynchronous round
-    counts as often in the first, and once in the second. The module is called on a batch's first element, in eval mode;
-    the second element is the target. That is two more passes over the round's data, without gradients. Clients whose
-    models have NaN or infinite values are in neither mean.
+    counts as often in the first, and once in the second. The module is called on a batch's inputs, in eval mode;
+    predictions and targets are those of the data module's ``outputs_and_targets``. That is two more passes over the
+    round's data, without gradients, or over the part of each client's batches that ``limit_val_batches`` leaves; with 0
+    nothing is logged. Clients whose models have NaN or infinite values are in neither mean.
 
     Args:
-        metric: Takes scores (n, C) and targets (n,) of one client and returns a number.
+        metric: Takes predictions and targets of one client and returns a number. The default is
+            :func:`~fl_lightning.metrics.accuracy`, of scores (n, C) and classes (n,), and of others that it knows.
         name: Name of the metric in the logs.
 
     Attributes:
@@ -45,7 +48,7 @@ class LocalAccuracy(RoundObserver):
     @reads_result_only
     def on_client_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, result: ClientResult) -> None:
         """Evaluate the client's model, unless it has NaN or infinite values: its largest score would be any class."""
-        if not bool(result.parameters.isfinite().all()):
+        if not trainer.limit_val_batches or not bool(result.parameters.isfinite().all()):
             return
         client = result.task.client
         self._results.append((client, self._measure(loop_of(trainer).training, client)))
@@ -70,5 +73,4 @@ class LocalAccuracy(RoundObserver):
 
     def _measure(self, training: LocalTraining, client: int) -> float:
         """Return the metric of a client's training samples, at the module's weights."""
-        batches = training.batches.in_order(client, training.data.eval_batch_size)
-        return score_of(self, client, *training.quiet.predictions(batches))
+        return score_of(self, client, *training.quiet.predictions(training.batches.to_evaluate(client)))

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -192,8 +193,9 @@ class AutoExecutor(Executor):
         if open_threads is not None:
             torch.set_num_threads(1)
         layout = LayoutTrial(training) if on_cpu and not training.is_watched else None
-        with StepCounts() as counts:
-            self._sequential.run(tasks[:1], training, algorithm)
+        training.around_steps = counts = StepCounts()
+        self._sequential.run(tasks[:1], training, algorithm)
+        training.around_steps = nullcontext()
         counts.steps = training.batches.number(tasks[0])
         large = counts.flops >= _LARGE_STEP and training.trainer.world_size == 1
         threads = open_threads if large or open_threads is None else 1

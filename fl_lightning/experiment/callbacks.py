@@ -16,9 +16,11 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor
 
 from fl_lightning._lightning.monitored import names_of_validation
+from fl_lightning._lightning.predictions import rule_of
 from fl_lightning.callbacks.checkpoint import save_whole
-from fl_lightning.callbacks.client_metrics import ClientMetrics
+from fl_lightning.callbacks.client_metrics import ClientMetrics, rows_of_clients
 from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.targets import gives_targets
 from fl_lightning.experiment.files import write_text
 
 _MOST_CLASSES = 10  # that are tried as constant predictions, the most frequent ones
@@ -159,9 +161,7 @@ class ConstantScores(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the targets of a batch."""
-        known = outputs.get("target") if isinstance(outputs, dict) else None
-        if known is None and isinstance(batch, (list, tuple)) and len(batch) == 2:
-            known = batch[1]
+        known = rule_of(trainer)(batch, outputs if gives_targets(outputs) else None)[1]
         if isinstance(known, Tensor):
             self._targets.append(known.detach().cpu())
 
@@ -193,8 +193,7 @@ class ConstantScores(Callback):
         metric, name = self.metric.metric, self.metric.name
         found = {f"test_{name}": float(metric(preds, target))}
         if clients is not None and len(clients) == len(target):
-            owners = torch.from_numpy(np.asarray(clients))
-            scores = [float(metric(preds[owners == c], target[owners == c])) for c in owners.unique()]
+            scores = [float(metric(*rows)) for _, rows in rows_of_clients(clients, preds, target)]
             known = [score for score in scores if math.isfinite(score)]
             if known:
                 found[f"test_{name}_clients"] = sum(known) / len(known)

@@ -25,7 +25,8 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
     """
     array = to_array(name, labels)
     if array.ndim != 1:
-        hint = " One-hot rows become classes by `labels.argmax(axis=1)`." if array.ndim == 2 else ""
+        way_out = way_to_classes(name, array, labels) if array.ndim else None
+        hint = f" Use `{way_out}`." if way_out else ""
         raise ValueError(f"`{name}` must be 1-D, one for each sample, got {shape_of(array, labels)}.{hint}")
     if array.dtype == object and all(isinstance(label, numbers.Integral) for label in array):
         array = array.astype(np.int64)  # such as a pandas column of nullable integers
@@ -41,6 +42,30 @@ def check_labels(labels: Any, name: str = "labels") -> np.ndarray:
             f"`numpy.unique(labels, return_inverse=True)[1]`.{hint if array.dtype.kind == 'f' else ''}"
         )
     return array
+
+
+def way_to_classes(name: str, array: np.ndarray, given: object) -> str | None:
+    """Return what makes classes of targets; ``None`` if these are numbers to predict, or of another kind.
+
+    Args:
+        name: How the targets are called.
+        array: The targets.
+        given: The same as they were given: an array, a tensor or a list.
+    """
+    kind, size, is_tensor = array.dtype.kind, array.size // max(len(array), 1), hasattr(given, "detach")
+    if kind in "US" or (kind == "O" and all(isinstance(value, str) for value in array.flat)):
+        return f"np.unique({name}, return_inverse=True)[1]"
+    if kind not in "iubf" or (kind == "f" and not np.array_equal(array, np.round(array))):
+        return None
+    whole = "" if kind != "f" else ".long()" if is_tensor else ".astype(int)"
+    if array.ndim == 1:
+        return f"{name}{whole}" if whole else None
+    if size == 1:
+        return (
+            f"{name}.squeeze(1){whole}" if array.ndim == 2 else f"{name}.{'flatten' if is_tensor else 'ravel'}(){whole}"
+        )
+    is_one_hot = array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all()
+    return f"{name}.argmax(1)" if is_one_hot else None
 
 
 def check_any(num_samples: int) -> None:

@@ -79,10 +79,9 @@ def test_predictions_that_are_no_scores_need_another_metric() -> None:
     def largest_error(preds: Tensor, target: Tensor) -> Tensor:
         return (preds - target).abs().max()
 
-    with pytest.raises(
-        ValueError, match=r"accuracy of scores \(n, C\).* got predictions of shape \(10,\). Give a metric"
-    ):
-        quiet_trainer(callbacks=[ClientMetrics()]).validate(Regression(False), datamodule=data(CLIENTS), verbose=False)
+    halves = data([(x, y + 0.5) for x, y in CLIENTS])
+    with pytest.raises(ValueError, match=r"predictions of shape \(10,\) and targets of shape \(10,\)"):
+        quiet_trainer(callbacks=[ClientMetrics()]).validate(Regression(False), datamodule=halves, verbose=False)
     trainer = quiet_trainer(callbacks=[ClientMetrics(largest_error, "error")])
     [logged] = trainer.validate(Regression(False), datamodule=data(CLIENTS), verbose=False)
     assert (logged["val_error_clients_min"], logged["val_error_clients_max"]) == (0.0, 1.0)
@@ -143,7 +142,7 @@ def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
     with pytest.warns(UserWarning, match="the validation samples belong to no client.*ClientSplit") as told:
         trainer.validate(Echo(False), datamodule=pooled, verbose=False)
     assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
-    with pytest.raises(TypeError, match=r"Mute has no `forward`.*from `test_step`"):
+    with pytest.raises(TypeError, match=r"Mute has no `forward`"):
         trainer.test(Mute(False), datamodule=pooled, verbose=False)
 
 
@@ -323,8 +322,7 @@ def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> 
     owned = ClientDatasetsModule([Rows()], val=[Rows(), Rows()], test=[Rows(), Rows()])
     run(ReadsRows(True), datamodule=owned, verbose=False)
     assert list(metrics.values.values()) == [{0: 1.0, 1: 1.0}]
-    step = {"validate": "validation_step", "test": "test_step"}[stage]
-    with pytest.raises(TypeError, match=rf"are inputs and targets, got a dict\. Return .*\}} from `{step}`"):
+    with pytest.raises(TypeError, match="`label`, `labels` or `target`"):
         run(ReadsRows(False), datamodule=owned, verbose=False)
 
 

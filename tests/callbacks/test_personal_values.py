@@ -123,5 +123,5 @@ def test_scores_that_the_module_does_not_return_are_refused() -> None:
         return metrics.values["val"]
 
     assert fit(scale=1.0) == {0: 2.0, 1: -0.5}
-    with pytest.raises(ValueError, match="`validation_step` returned other `preds` than the module's `forward`"):
+    with pytest.raises(ValueError, match="step returned other `preds` than the module's `forward`"):
         fit(scale=2.0)

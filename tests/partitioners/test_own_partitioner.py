@@ -127,7 +127,9 @@ def test_labels_may_be_lists_and_tensors(labels: Any) -> None:
     [
         (None, ValueError, "`labels` must be 1-D, one for each sample, got None"),
         (3, ValueError, "`labels` must be 1-D, one for each sample, got 3"),
-        (np.eye(6), ValueError, r"1-D.*got shape \(6, 6\). One-hot rows become classes by `labels.argmax\(axis=1\)`"),
+        (np.eye(6), ValueError, r"1-D.*got shape \(6, 6\). Use `labels.argmax\(1\)`"),
+        (LABELS[:, None], ValueError, r"1-D.*got shape \(6, 1\). Use `labels.squeeze\(1\)`"),
+        (np.ones((6, 2)), ValueError, r"1-D.*got shape \(6, 2\)\.$"),
         ([[1], [1, 2]], TypeError, r"`labels` must be an array, a list or a tensor, got \[\[1\], \[1, 2\]\]"),
         (LABELS / 2, TypeError, "`labels` must be integers, got float64. Number the classes"),
         (["a"] * 6, TypeError, "`labels` must be integers, got <U1. Number the classes"),

@@ -314,8 +314,8 @@ def test_success_needs_inputs_and_classes() -> None:
     watch = BackdoorSuccess(Backdoor([0]))
     module = TellsByCorner()
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), watch])
-    for batch, kind in (({"x": 1}, "dict"), ([torch.zeros(1)], "list of 1")):
-        with pytest.raises(TypeError, match=f"BackdoorSuccess needs batches whose .*, got a {kind}"):
+    for batch in ({"x": torch.zeros(1, 1, 6, 6)}, [torch.zeros(1)]):
+        with pytest.raises(TypeError, match="Batches must be"):
             watch.on_validation_batch_end(trainer, module, None, batch, 0)
 
 

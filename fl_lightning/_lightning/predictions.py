@@ -1,0 +1,84 @@
+"""Predictions and targets of batches, for all that compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+
+from fl_lightning.data.targets import OutputsAndTargets, gives_targets, inputs_of, outputs_and_targets
+
+
+def rule_of(trainer: pl.Trainer) -> OutputsAndTargets:
+    """Return what says which element of a batch is the target: the data module, if it is a federated one."""
+    rule: OutputsAndTargets = getattr(getattr(trainer, "datamodule", None), "outputs_and_targets", outputs_and_targets)
+    return rule
+
+
+def read_batch(
+    trainer: pl.Trainer, module: pl.LightningModule, batch: Any, outputs: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Return a batch's predictions and targets.
+
+    Args:
+        trainer: The trainer; its data module says which element is the target.
+        module: It is called for the predictions unless a step has given them.
+        batch: The batch, on the module's device.
+        outputs: What a step returned for it.
+
+    Raises:
+        TypeError: If the batch does not say its inputs and targets, the module has no ``forward``, or predictions or
+            targets are no tensors.
+    """
+    return compared(trainer, batch, outputs if gives_targets(outputs) else called(module, inputs_of(batch)))
+
+
+def compared(trainer: pl.Trainer, batch: Any, outputs: Any, of_step: Any = None) -> tuple[Tensor, Tensor]:
+    """Return the predictions of what a module or a step returned, and a batch's targets: the step's, if it gave some.
+
+    Raises:
+        TypeError: If the batch does not say its targets, or predictions or targets are no tensors.
+    """
+    preds, target = rule_of(trainer)(batch, outputs)
+    if gives_targets(of_step):
+        target = rule_of(trainer)(batch, of_step)[1]
+    if not isinstance(preds, Tensor) or not isinstance(target, Tensor):
+        raise TypeError(
+            f"Predictions and targets must be tensors, got a {type(preds).__name__} and a {type(target).__name__}. "
+            "Override `outputs_and_targets` of the data module, which takes them from a batch and its outputs."
+        )
+    return preds.detach(), target.detach()
+
+
+def called(module: pl.LightningModule, inputs: Any, values: Mapping[str, Tensor] | None = None) -> Any:
+    """Return what a module's ``forward`` returns for inputs, with other values of some parameters or buffers.
+
+    Raises:
+        TypeError: If it has none.
+    """
+    if not is_overridden("forward", module):
+        raise TypeError(
+            f"Predictions are those of `module(x)`, and {type(module).__name__} has no `forward`. Define `forward(x)`, "
+            'which returns the scores, or return {"preds": ..., "target": ...} from the step.'
+        )
+    return torch.func.functional_call(module, dict(values), (inputs,)) if values else module(inputs)
+
+
+def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the predictions and the targets of several batches, one after the other.
+
+    Raises:
+        ValueError: If rows of two batches are of different shapes, such as sequences of other lengths.
+    """
+    shapes = sorted({(tuple(preds.shape[1:]), tuple(target.shape[1:])) for preds, target in pairs})
+    if len(shapes) > 1:
+        raise ValueError(
+            "All batches must have predictions and targets of one shape for each sample, got "
+            f"{', '.join(f'{preds} with {target}' for preds, target in shapes)}. Pad them to one length, with -100 for "
+            "labels that do not count."
+        )
+    return torch.cat([preds for preds, _ in pairs]), torch.cat([target for _, target in pairs])
