@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,13 +12,96 @@ from helpers.toys import quiet_trainer
 from torch import Tensor
 
 from fl_lightning import ClientMetrics, TensorDataModule
-from fl_lightning.metrics import OneVsRestAUROC, auroc, weighted_f1
+from fl_lightning.metrics import OneVsRestAUROC, accuracy, auroc, weighted_f1
 from fl_lightning.models import Classifier
 
 
 def two_class(odds: list[float]) -> Tensor:
     """Return logits of two classes whose difference is given."""
     return torch.stack([torch.zeros(len(odds)), torch.tensor(odds)], dim=1)
+
+
+def accurate(classes: list[int], number: int) -> Tensor:
+    """Return scores of (4, 3) sure predictions of the given classes."""
+    return 5.0 * torch.nn.functional.one_hot(torch.tensor(classes), number)
+
+
+# three of four predictions are right
+SCORES, CLASSES = accurate([2, 0, 1, 1], 3), torch.tensor([2, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        CLASSES,
+        CLASSES[:, None],
+        CLASSES.double(),
+        CLASSES.to(torch.uint8),
+        torch.nn.functional.one_hot(CLASSES, 3),
+        0.1 + 0.7 * torch.nn.functional.one_hot(CLASSES, 3),  # soft: 0.8 + 0.1 + 0.1
+    ],
+)
+def test_classes_of_any_type_and_shape_are_the_same_classes(target: Tensor) -> None:
+    assert accuracy(SCORES, target).item() == 0.75
+    # class 0: 1 hit, 1 predicted, 2 samples: 2/3; class 1: 1 hit, 2 predicted, 1 sample: 2/3; class 2: 1
+    assert weighted_f1(SCORES, target).item() == pytest.approx((2 * 2 / 3 + 2 / 3 + 1) / 4)
+    assert auroc(SCORES, target).item() == pytest.approx(auroc(SCORES, CLASSES).item())
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32, torch.int64])
+def test_one_logit_is_of_class_1(shape: tuple[int, ...], kind: torch.dtype) -> None:
+    logits, target = torch.tensor([3.0, -2.0, 1.0, 0.5]).reshape(shape), torch.tensor([1, 0, 0, 1]).to(kind)
+    assert accuracy(logits, target).item() == accuracy(logits, target[:, None]).item() == 0.75
+    # pairs: 3 > -2, 3 > 1, 0.5 > -2, but 0.5 < 1
+    assert auroc(logits, target).item() == 0.75
+    # class 0: 1 hit, 1 predicted, 2 samples: 2/3; class 1: 2 hits, 3 predicted, 2 samples: 4/5
+    assert weighted_f1(logits, target).item() == pytest.approx((2 / 3 + 4 / 5) / 2)
+
+
+def test_each_pixel_and_token_counts() -> None:
+    # as many classes as tokens: two sequences of three tokens, five of six right; in sequences classes are last
+    sequences = accurate([0, 1, 2, 0, 1, 2], 3).view(2, 3, 3)
+    labels = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    assert accuracy(sequences, labels).item() == pytest.approx(5 / 6)
+    # two classes of three tokens fit in one way alone
+    assert accuracy(accurate([0, 1, 1], 2).T[None], torch.tensor([[0, 1, 0]])).item() == pytest.approx(2 / 3)
+    # in images they are second, also where all dimensions have the same size
+    images = accurate([0, 1, 0, 1, 0, 1, 0, 1], 2).view(2, 2, 2, 2).movedim(3, 1)
+    labels = torch.tensor([0, 1, 0, 1, 0, 1, 1, 1]).view(2, 2, 2)
+    assert accuracy(images, labels).item() == accuracy(images, labels[:, None]).item() == 7 / 8
+    # one logit for each pixel
+    assert accuracy(torch.tensor([1.0, -1.0]).view(1, 1, 1, 2), torch.tensor([[[1, 1]]])).item() == 0.5
+
+
+def test_labels_that_are_ignored_do_not_count() -> None:
+    ignored = torch.tensor([2, -100, 1, 0])
+    assert accuracy(SCORES, ignored).item() == pytest.approx(2 / 3)
+    assert weighted_f1(SCORES, ignored).item() == weighted_f1(SCORES[[0, 2, 3]], ignored[[0, 2, 3]]).item()
+    assert auroc(SCORES, ignored).item() == auroc(SCORES[[0, 2, 3]], ignored[[0, 2, 3]]).item()
+    assert math.isnan(accuracy(SCORES, torch.full((4,), -100)).item())
+
+
+@pytest.mark.parametrize("metric", [accuracy, weighted_f1, auroc])
+@pytest.mark.parametrize(
+    ("preds", "target"),
+    [
+        (SCORES, torch.tensor([[0, 1, 1, 0]] * 4)),  # several labels for a sample, others than classes
+        (SCORES, torch.tensor([[0, 1, 1]] * 4)),  # several labels for a sample, as many as classes
+        (SCORES, torch.tensor([0.5, 1.0, 0.0, 2.0])),  # numbers to predict
+        (SCORES, torch.tensor([0, 1, 2, 3])),  # a class too many
+        (SCORES, torch.tensor([0, 1, 2, -1])),
+        (SCORES, torch.tensor([0, 1, 2])),
+        (SCORES[:, 0], torch.tensor([0, 1, 2, 0])),  # one logit for three classes
+        (SCORES.argmax(1), CLASSES),  # no scores
+        (torch.zeros(4, 5, 5), torch.zeros(4, 5, 5, dtype=torch.long)),  # masks of images without their channel
+    ],
+)
+def test_predictions_and_targets_that_do_not_fit(metric: Callable[..., Tensor], preds: Tensor, target: Tensor) -> None:
+    with pytest.raises(
+        ValueError, match=re.escape(f"shape {tuple(preds.shape)} and targets of shape {tuple(target.shape)}")
+    ):
+        metric(preds, target)
 
 
 def random_scores(n: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -77,8 +77,9 @@ def check_scores(trainer: pl.Trainer, module: pl.LightningModule, batch: Any, ou
     given, own = (read_batch(trainer, module, batch, each)[0] for each in (outputs, None))
     if given.shape != own.shape or not torch.allclose(given, own, rtol=1e-3, atol=1e-4, equal_nan=True):
         raise ValueError(
-            "The evaluation step returned other `preds` than the module's `forward` does for the batch's inputs. ClientMetrics "
-            "calls `forward` to evaluate each client with its own personal parameters. Let `forward` return the scores."
+            "The evaluation step returned other `preds` than the module's `forward` does for the batch's inputs. "
+            "ClientMetrics calls `forward` to evaluate each client with its own personal parameters. Let `forward` "
+            "return the scores."
         )
 
 

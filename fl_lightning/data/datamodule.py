@@ -203,22 +203,13 @@ class FederatedDataModule(
     def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
         """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
 
-        The target is the last element of a tuple or list, or the ``label``, ``labels`` or ``target`` of a dict.
-        Override it where it is another, such as ``return outputs, batch[1]`` for batches of inputs, targets and
-        weights.
+        Override it where the target is not the last element of a tuple or list, or the ``label``, ``labels`` or
+        ``target`` of a dict: ``return outputs, batch[1]`` for batches of inputs, targets and weights.
 
         Args:
-            batch: A batch as the module gets it, or the tensors of all samples.
-            outputs: The dict with ``"preds"`` and ``"target"`` that ``validation_step`` or ``test_step`` returned, and
-                the two are taken from there; otherwise what ``forward`` returned for the batch's inputs, the first
-                element or a dict's one other value. ``None`` where the target alone is asked for.
-
-        Returns:
-            Predictions and targets, tensors with one row for each sample. A poison changes the targets in place, so that
-            they must not be a copy.
-
-        Raises:
-            TypeError: If the batch is of another kind.
+            batch: A batch as the module gets it, or the tensors of all samples. A poison changes their target in place.
+            outputs: What a validation or test step returned, if that is a dict with ``"preds"`` and ``"target"``, which
+                are then returned; otherwise what ``forward`` returned; ``None`` where the target alone is asked for.
         """
         return outputs_and_targets(batch, outputs)
 

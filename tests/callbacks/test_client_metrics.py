@@ -298,6 +298,73 @@ def test_clients_left_out_are_counted_also_if_no_other_is_there() -> None:
     assert {key: value for key, value in logged.items() if "auc" in key} == {"val_auc_clients_left_out": 2.0}
 
 
+class Silent(Echo):
+    """Returns nothing from its steps, and takes batches of any kind."""
+
+    def evaluate(self, batch: Any, stage: str) -> None:
+        pass
+
+
+class SecondIsTarget(TensorDataModule):
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+        return outputs, batch[1]
+
+
+def values_of(module: L.LightningModule, datamodule: TensorDataModule | ClientDatasetsModule) -> dict[int, float]:
+    metrics = ClientMetrics()
+    quiet_trainer(callbacks=[metrics]).validate(module, datamodule=datamodule, verbose=False)
+    return metrics.values["val"]
+
+
+def test_the_target_is_the_last_element_unless_the_data_module_says_otherwise() -> None:
+    masked = [(x, torch.ones(len(x), dtype=torch.long), y) for x, y in CLIENTS]
+    assert values_of(Silent(False), data(masked)) == {0: 1.0, 1: 0.0}
+    weighted = [(x, y, torch.full((len(x),), 0.5)) for x, y in CLIENTS]
+    with pytest.raises(ValueError, match="`outputs_and_targets`"):
+        values_of(Silent(False), data(weighted))
+    second = SecondIsTarget(clients=[weighted[0]], val=weighted, eval_batch_size=7)
+    assert values_of(Silent(False), second) == {0: 1.0, 1: 0.0}
+
+
+def test_targets_of_shape_n_1_are_flattened() -> None:
+    assert values_of(Silent(False), data([(x, y[:, None]) for x, y in CLIENTS])) == {0: 1.0, 1: 0.0}
+
+
+def test_batches_of_unequal_shapes_must_be_padded() -> None:
+    rows = OtherRows(lambda x, y: (x[:, None].expand(-1, len(x), -1), y[:, None].expand(-1, len(x))))
+    with pytest.raises(ValueError, match="must have predictions and targets of one shape"):
+        values_of(rows, data(CLIENTS))  # the last batch has two samples, and so two tokens for each
+
+
+def test_clients_of_samples_are_asked_for_once_an_evaluation() -> None:
+    class Counts(TensorDataModule):
+        asked = 0
+
+        def eval_client_ids(self, stage: Any) -> Any:
+            self.asked += 1
+            return super().eval_client_ids(stage)
+
+    many = Counts(clients=[scores(1, 1)], val=[scores(1, 0), scores(0, 1)] * 5, eval_batch_size=1)
+    values = values_of(Echo(True), many)
+    assert values == {client: float(client % 2 == 0) for client in range(10)}
+    assert many.asked == 1
+
+
+class Labelled(Dataset[dict[str, Tensor]]):
+    """Dicts of one input and a label: three of class 0, two recognised."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"image": torch.tensor([1.0, float(2 * index > 3)]) * torch.tensor([1.0, 2.0]), "label": torch.tensor(0)}
+
+
+def test_a_dict_of_one_input_and_a_label_is_read() -> None:
+    owned = ClientDatasetsModule([Labelled()], val=[Labelled()])
+    assert values_of(Silent(False), owned) == {0: pytest.approx(2 / 3)}
+
+
 class Rows(Dataset[dict[str, Tensor]]):
     """Samples as dicts: three of class 0, all recognised."""
 

@@ -115,6 +115,33 @@ def test_clients_that_do_not_train_are_told_once() -> None:
     assert metrics.values["val"] == {7: 0.75}
 
 
+def test_targets_of_the_step_are_honoured_with_personal_heads() -> None:
+    class Shifted(OwnHead):
+        def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+            return {"preds": self(batch[0]), "target": batch[-1] + 10}
+
+    metrics = ClientMetrics(lambda preds, target: preds[:, 1].mean() + target.double().mean(), "sum")
+    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
+    quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(Shifted(), datamodule=data())
+    assert metrics.values["val"] == {0: 2.0 + 11, 1: -0.5 + 10}
+
+
+def test_the_target_is_the_last_element_with_personal_heads() -> None:
+    class OfThree(OwnHead):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step((batch[0], batch[-1]), batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    sets = [(torch.full((3,), c), torch.full((3,), 7), torch.full((3,), int(c > 0))) for c in OPTIMA]
+    metrics = ClientMetrics()
+    fed = FedAvg(clients_per_round=1.0, exchange=PersonalParameters("head"))
+    three = TensorDataModule(sets, val=sets, batch_size=None, eval_batch_size=2)
+    quiet_trainer(max_epochs=1, callbacks=[fed, metrics]).fit(OfThree(), datamodule=three)
+    assert metrics.values["val"] == {0: 1.0, 1: 1.0}  # heads 2 and -0.5 are right about classes 1 and 0
+
+
 def test_scores_that_the_module_does_not_return_are_refused() -> None:
     def fit(scale: float) -> dict[int, float]:
         metrics = ClientMetrics(head_of, "head")

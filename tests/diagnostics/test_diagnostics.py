@@ -300,6 +300,43 @@ def test_local_accuracy() -> None:
     assert curve["fed/aggregated_acc"] == [pytest.approx((1 / 4 + 5 / 6) / 2)]
 
 
+class Sign(L.LightningModule):
+    """One logit: the input itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (self(batch[0]) - batch[0]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_local_accuracy_looks_at_as_many_batches_as_a_validation() -> None:
+    # six batches of one sample, of which the first, second and sixth are right
+    x = torch.tensor([[1.0], [-1.0], [1.0], [1.0], [1.0], [-1.0]])
+    data = TensorDataModule([(x, torch.tensor([1, 0, 0, 0, 0, 0]))], batch_size=None, eval_batch_size=1)
+    limits: list[tuple[float, list[float]]] = [(1.0, [3 / 6]), (4, [2 / 4]), (0.5, [2 / 3]), (9, [3 / 6]), (0, [])]
+    for limit, expected in limits:
+        curve = curves([FedAvg(1.0), LocalAccuracy()], Sign(), data, 1, limit_val_batches=limit)
+        assert curve["fed/local_acc"] == curve["fed/aggregated_acc"] == pytest.approx(expected)
+
+
+def test_local_accuracy_is_no_work_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
+    data = TensorDataModule([(torch.ones(10, 1), torch.ones(10))] * 2, batch_size=None)
+    for watchers in ([], [LocalAccuracy()]):
+        with caplog.at_level("DEBUG"):
+            curves([FedAvg(1.0, executor="auto"), *watchers], Sign(), data, 1)
+    told = [record.getMessage() for record in caplog.records if "client's step has" in record.getMessage()]
+    # a product of ten numbers with one, and one of its gradient with the ten: 2 operations for each pair
+    assert told == ["A client's step has 40 floating-point operations."] * 2
+
+
 def test_local_accuracy_of_clients_that_hand_in_several_results() -> None:
     class Value(Quadratic):
         """Its score is w, whatever the input."""

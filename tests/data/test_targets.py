@@ -1,0 +1,130 @@
+"""Which tensor or attribute of a data set is the target, for partitioners and poisons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from datamodules import TorchDatasetDataModule
+from fl_lightning import TensorDataModule
+from fl_lightning.data import Backdoor, ImageDataModule, LabelFlipping, Source, WithinClientSplit, find_targets
+from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
+
+X, MASK, Y = torch.zeros(6, 1, 4, 4), torch.full((6,), 7), torch.arange(6) % 3
+WEIGHTS = torch.full((6,), 0.5)
+ALL = WithinClientSplit(val=0.0, test=0.0)
+
+
+class SecondIsTarget(TensorDataModule):
+    """Batches of inputs, targets and weights."""
+
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+        return outputs, batch[1].squeeze(-1)
+
+
+class SecondOfOne(TorchDatasetDataModule):
+    """A data set of inputs, targets and weights."""
+
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+        return outputs, batch[1]
+
+
+def batch_of(data: Any) -> list[Tensor]:
+    data.setup()
+    [batch] = data.client_batches(0, generator=torch.Generator(), shuffle=False)
+    return list(batch)
+
+
+def test_partitioners_take_the_last_tensor_or_the_one_that_the_module_names() -> None:
+    masked = TensorDataset(X, MASK, Y)
+    assert find_targets(Subset(ConcatDataset([masked, masked]), [7, 2])).tolist() == [1, 2]  # type: ignore[union-attr]
+    weighted = TensorDataset(X, Y, WEIGHTS)
+    assert find_targets(weighted) is None
+    data = SecondOfOne(weighted, DirichletPartitioner(2, 1.0, seed=0), split=ALL)
+    data.setup()
+    assert data.labels is not None
+    assert data.labels.tolist() == Y.tolist()
+    clients = SecondIsTarget([(X, Y, WEIGHTS)])
+    clients.setup()
+    assert clients.labels is not None
+    assert clients.labels.tolist() == Y.tolist()
+
+
+class Digits(Dataset[Any]):
+    """Its targets are changed when a sample is fetched, as in torchvision."""
+
+    def __init__(self, targets: Any, target_transform: Any) -> None:
+        self.targets, self.target_transform = targets, target_transform
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(1), self.target_transform(self.targets[index])
+
+
+@pytest.mark.parametrize(
+    ("targets", "transform"),
+    [
+        ([4, 1, 2, 3], lambda digit: digit % 2),
+        (torch.tensor([4, 1, 2, 3]), lambda digit: torch.tensor(digit % 2)),
+        (np.array([[4], [1], [2], [3]]), lambda row: row[0] % 2),
+        (["four", "one", "two", "three"], {"four": 0, "one": 1, "two": 0, "three": 1}.get),
+    ],
+)
+def test_what_a_transform_of_targets_changes_is_partitioned(targets: Any, transform: Any) -> None:
+    digits = Digits(targets, transform)
+    assert find_targets(digits).tolist() == [0, 1, 0, 1]  # type: ignore[union-attr]
+    assert find_targets(Subset(digits, [3, 0])).tolist() == [1, 0]  # type: ignore[union-attr]
+    data = TorchDatasetDataModule(digits, DirichletPartitioner(2, 1.0, seed=0), split=ALL)
+    data.setup()
+    assert data.labels is not None
+    assert data.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_targets_that_a_transform_of_pairs_may_change_are_asked_for() -> None:
+    digits = Digits([4, 1, 2, 3], None)
+    digits.transforms = lambda x, y: (x, y % 2)  # type: ignore[attr-defined]
+    assert find_targets(digits) is None
+    with pytest.raises(ValueError, match="`targets=`"):
+        TorchDatasetDataModule(digits, DirichletPartitioner(2, 1.0), split=ALL).setup()
+
+
+def test_labels_are_flipped_in_the_target() -> None:
+    masked = TensorDataModule([(X, MASK, Y)], batch_size=None)
+    masked.poison_with(LabelFlipping([0], num_classes=3))
+    assert [part.tolist() for part in batch_of(masked)[1:]] == [[7] * 6, [2, 1, 0, 2, 1, 0]]
+    weighted = SecondIsTarget([(X, Y[:, None].bool(), WEIGHTS)], batch_size=None)
+    weighted.poison_with(LabelFlipping([0], num_classes=2))
+    assert [part.flatten().tolist() for part in batch_of(weighted)[1:]] == [(Y == 0).tolist(), WEIGHTS.tolist()]
+    assert Y.tolist() == [0, 1, 2, 0, 1, 2]  # the user's own tensors stay
+
+
+@pytest.mark.parametrize("target", [WEIGHTS, torch.nn.functional.one_hot(Y, 3)])
+@pytest.mark.parametrize("poison", [LabelFlipping([0], num_classes=3), Backdoor([0], size=2)])
+def test_a_poison_needs_classes(target: Tensor, poison: Any) -> None:
+    data = TensorDataModule([(X, Y, target)])
+    data.poison_with(poison)
+    with pytest.raises(ValueError, match=rf"targets must be classes for {type(poison).__name__}"):
+        data.setup()
+
+
+class Images(ImageDataModule):
+    mean, std = (0.0,), (1.0,)
+
+    def load(self) -> Source:
+        return Source(TensorDataset(X.to(torch.uint8), MASK, Y))
+
+
+def test_images_may_have_more_than_a_target() -> None:
+    images = Images(IIDPartitioner(1), split=ALL, batch_size=None)
+    assert [part.dtype for part in images.on_after_batch_transfer(batch_of(images), 0)] == [
+        torch.float32,
+        torch.int64,
+        torch.int64,
+    ]
