@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
@@ -34,10 +34,6 @@ from fl_lightning.signatures import ShowsSignature
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 _Stage = Literal["val", "test"]
-
-
-class _HasMetric(Protocol):
-    metric: Metric
 
 
 class ClientMetrics(ShowsSignature, Callback):
@@ -120,8 +116,13 @@ class ClientMetrics(ShowsSignature, Callback):
         self._seen, self._num_seen = [], 0
         self._own = {} if trainer.sanity_checking else own_values(trainer, self._loaded)
         self._clients = _clients_of(trainer, _stage(trainer)) if evaluates_data_module(trainer) else None
-        if self._clients is None:
-            self._tell_of_no_clients(_stage(trainer))
+        if self._clients is None and _stage(trainer) not in self._without_clients:
+            self._without_clients.add(_stage(trainer))
+            rank_zero_warn(
+                f"ClientMetrics logs nothing: the {'test' if trainer.testing else 'validation'} samples belong to no "
+                "client. Use a split that gives them to clients, ClientSplit or WithinClientSplit, or log the "
+                "metric of all samples in the module."
+            )
 
     def on_validation_batch_end(
         self,
@@ -170,16 +171,6 @@ class ClientMetrics(ShowsSignature, Callback):
     on_test_batch_end = on_validation_batch_end
     on_test_epoch_end = on_validation_epoch_end
 
-    def _tell_of_no_clients(self, stage: _Stage) -> None:
-        """Warn once that an evaluation set has no clients, so that nothing is logged."""
-        if stage not in self._without_clients:
-            self._without_clients.add(stage)
-            samples = {"val": "validation", "test": "test"}[stage]
-            rank_zero_warn(
-                f"ClientMetrics logs nothing: the {samples} samples belong to no client. Use a split that gives them "
-                "to clients, ClientSplit or WithinClientSplit, or log the metric of all samples in the module."
-            )
-
     def _tell_of_no_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Warn that a fit evaluates no client, because the module does not validate."""
         if _clients_of(trainer, "val") is not None and not is_overridden("validation_step", module):
@@ -214,7 +205,7 @@ def rows_of_clients(owners: np.ndarray, *tensors: Tensor) -> Iterator[tuple[int,
     return zip(clients.tolist(), parts, strict=True)
 
 
-def score_of(callback: _HasMetric, client: int, preds: Tensor, target: Tensor) -> float:
+def score_of(callback: Any, client: int, preds: Tensor, target: Tensor) -> float:
     """Return what a callback's metric finds for one client.
 
     Args:

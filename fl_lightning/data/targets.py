@@ -134,9 +134,7 @@ def _transformed(dataset: Any, values: Any) -> Any:
 
 def _has_values(candidate: Any) -> bool:
     """Return whether an attribute holds values in a row: a list, an array, a tensor or a column of a table."""
-    if isinstance(candidate, type):
-        return False
-    return is_sequence(candidate) or hasattr(candidate, "__array__")
+    return not isinstance(candidate, type) and (is_sequence(candidate) or hasattr(candidate, "__array__"))
 
 
 def why_no_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_targets) -> str | None:
@@ -150,9 +148,6 @@ def why_no_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_
 
 def concatenate(parts: Iterable[np.ndarray | None]) -> np.ndarray | None:
     """Return the parts as one array, or ``None`` if one is missing."""
-    known: list[np.ndarray] = []
-    for part in parts:
-        if part is None:
-            return None
-        known.append(part)
-    return np.concatenate(known)
+    arrays = list(parts)
+    known = [array for array in arrays if array is not None]
+    return np.concatenate(known) if len(known) == len(arrays) else None
