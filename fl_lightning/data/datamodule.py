@@ -24,7 +24,7 @@ from fl_lightning.data.replaced_inputs import ReplacedInputs
 from fl_lightning.data.source import Source, labels_for
 from fl_lightning.data.splits import ClientSplit, check_test_indices
 from fl_lightning.data.standardize import Standardization
-from fl_lightning.data.targets import outputs_and_targets
+from fl_lightning.data.targets import ReadsBatches
 from fl_lightning.data.trained_by import KnowsAlgorithm
 from fl_lightning.data.transforms import Transform
 from fl_lightning.data.uncalled import refuse_uncalled, refuse_unmade
@@ -37,7 +37,7 @@ from fl_lightning.super_calls import keep_super_calls, relied_on
 
 
 class FederatedDataModule(
-    ShowsSignature, ReplacedInputs, PartitionView, ServesBatches, KnowsAlgorithm, L.LightningDataModule
+    ShowsSignature, ReadsBatches, ReplacedInputs, PartitionView, ServesBatches, KnowsAlgorithm, L.LightningDataModule
 ):
     """Reads a data set, distributes it among clients and serves each client's batches.
 
@@ -174,9 +174,7 @@ class FederatedDataModule(
                 f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
                 "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
             )
-        return self.apply_split(
-            labels_for(self.partitioner, source, self.outputs_and_targets), self.partitioner, source
-        )
+        return self.apply_split(labels_for(self.partitioner, source), self.partitioner, source)
 
     def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
         """Apply the split to a source; a test set of its own is the only test set.
@@ -199,19 +197,6 @@ class FederatedDataModule(
         val = {client: rest[indices] for client, indices in own.val.items()}
         partition = Partition(tuple(rest[indices] for indices in own.partition.indices))
         return FederatedSplit(train, val, {GLOBAL: test}, partition)
-
-    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
-        """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
-
-        Override it where the target is not the last element of a tuple or list, or the ``label``, ``labels`` or
-        ``target`` of a dict: ``return outputs, batch[1]`` for batches of inputs, targets and weights.
-
-        Args:
-            batch: A batch as the module gets it, or the tensors of all samples. A poison changes their target in place.
-            outputs: What a validation or test step returned, if that is a dict with ``"preds"`` and ``"target"``, which
-                are then returned; otherwise what ``forward`` returned; ``None`` where the target alone is asked for.
-        """
-        return outputs_and_targets(batch, outputs)
 
     @property
     def augmented(self) -> bool:
@@ -239,9 +224,7 @@ class FederatedDataModule(
         self._client_sizes = np.array([len(indices) for indices in split.train.values()], dtype=np.int64)
 
     def poison_with(self, poison: Poison) -> None:
-        """Change training samples of some clients on purpose; call it before the set-up.
-
-        Several poisons are applied one after the other, in the order of the calls.
+        """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
 
         Raises:
             TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
@@ -264,8 +247,7 @@ class FederatedDataModule(
         x, *others = [tensor.clone() for tensor in self._tensors_of(source)]
         y = self.outputs_and_targets([x, *others], None)[1]
         for poison in self._poisons:
-            x, changed = poison.apply(x, y, list(split.train.values()), self._served, self._stored)
-            y.copy_(changed)
+            x, y[:] = poison.apply(x, y, list(split.train.values()), self._served, self._stored)
         return replace(source, dataset=TensorDataset(x, *others))
 
     def _served(self, x: Tensor) -> Tensor:

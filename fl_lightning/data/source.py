@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from fl_lightning.arguments import check_bool, check_callable, check_texts, got, shape_of, to_array, to_indices
 from fl_lightning.data.arrays import refuse_arrays, refuse_empty, why_no_classes
 from fl_lightning.data.batches import Collate
-from fl_lightning.data.targets import OutputsAndTargets, why_no_targets
+from fl_lightning.data.targets import why_no_targets
 from fl_lightning.representation import ShowsArguments, short
 from fl_lightning.super_calls import is_of_library
 from fl_lightning.tensor_bytes import tensor_bytes
@@ -109,7 +109,7 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def labels_for(partitioner: Any, source: Source, rule: OutputsAndTargets) -> np.ndarray | int:
+def labels_for(partitioner: Any, source: Source) -> np.ndarray | int:
     """Return the classes by which a partitioner shares samples out; the number of samples if there are none.
 
     Raises:
@@ -118,7 +118,7 @@ def labels_for(partitioner: Any, source: Source, rule: OutputsAndTargets) -> np.
     if source.labels is not None:
         return source.labels
     if getattr(partitioner, "needs_classes", False):
-        reason = why_no_targets(source.dataset, rule) or (
+        reason = why_no_targets(source.dataset) or (
             "Give the class of each sample: `targets=`, or the `labels` of a Source. Numbers to predict become classes "
             "by `np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`. IIDPartitioner and QuantitySkewPartitioner need "
             "none."

@@ -71,6 +71,23 @@ def _unreadable(batch: Any) -> TypeError:
     )
 
 
+class ReadsBatches:
+    """The part of a data module that says which element of a batch is the target."""
+
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
+        """Return predictions and targets of a batch: for metrics of clients, diagnostics, poisons and partitioners.
+
+        Override it where the target is not the last element of a tuple or list, or the ``label``, ``labels`` or
+        ``target`` of a dict: ``return outputs, batch[1]`` for batches of inputs, targets and weights.
+
+        Args:
+            batch: A batch as the module gets it, or the tensors of all samples. A poison changes their target in place.
+            outputs: What a validation or test step returned, if that is a dict with ``"preds"`` and ``"target"``, which
+                are then returned; otherwise what ``forward`` returned; ``None`` where the target alone is asked for.
+        """
+        return outputs_and_targets(batch, outputs)
+
+
 def find_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_targets) -> np.ndarray | None:
     """Return the class of each sample, int64, shape (N,), or ``None`` if the data set does not say.
 
@@ -137,12 +154,12 @@ def _has_values(candidate: Any) -> bool:
     return not isinstance(candidate, type) and (is_sequence(candidate) or hasattr(candidate, "__array__"))
 
 
-def why_no_targets(dataset: Dataset[Any], rule: OutputsAndTargets = outputs_and_targets) -> str | None:
+def why_no_targets(dataset: Dataset[Any]) -> str | None:
     """Return in a sentence why the targets of a data set are no classes; ``None`` if none are found."""
     while isinstance(dataset, (Subset, ConcatDataset)):
         dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.datasets[0]
     number = len(dataset)  # type: ignore[arg-type]
-    reasons = (why_no_classes(candidate, number) for candidate in _candidates(dataset, rule))
+    reasons = (why_no_classes(candidate, number) for candidate in _candidates(dataset, outputs_and_targets))
     return next((reason for reason in reasons if reason is not None), None)
 
 
